@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from fedpower import CodeBook
 from fedpower.estimator.fedpca import FedPCA
-from fedpower.estimator.terms import build_study
+from fedpower.estimator.terms import build_study, options_of
 from fedpower.experiments.driven import TREATMENT
 from fedpower.linalg.subspace import Alignment
-from fedpower.parameters import Parameters
+from fedpower.options import SOLVERS, Auto
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
@@ -299,21 +300,23 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
 
 
 def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
-    chosen = curve.solver == "default"
+    chosen, drawn = curve.solver == "default", {}
+    if curve.solver != "moment":
+        drawn = {"n_participants": _participants(curve, len(sizes))}
     model = FedPCA(
         size.rank,
         epsilon=curve.epsilon,
         delta=DELTA,
-        row_norm=1.0,
         center=False,
         standardize=False,
-        solver="auto" if curve.solver == "default" else curve.solver,
-        noise="auto" if chosen else curve.noise,  # type: ignore[arg-type]  # never none here
-        iteration_rank=None if chosen else size.iteration_rank,
-        n_participants=_participants(curve, len(sizes)),
+        codebook=CodeBook(row_norm=1.0),
+        noise="auto" if chosen else curve.noise,
+        solver=(Auto if chosen else SOLVERS[curve.solver])(
+            iteration_rank=None if chosen else size.iteration_rank, **drawn
+        ),
     )
     study, settings, _ = build_study(
-        Parameters.of(model), n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
+        options_of(model), n_rows=sum(sizes.values()), n_features=size.n_features, treatment=TREATMENT
     )
     if isinstance(settings, KrylovSettings):
         settings = replace(settings, max_rounds=N_STEPS)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpower import FedPCA
 from fedpower.report import Result, read_result, write_result
+from fits import fed_pca
 from problems import spiked_rows
 
 HOSTILE = (
@@ -44,7 +44,7 @@ def written(
     folder: Path, silos: Mapping[str, Any], rank: int = 4, command: Any = None, **parameters: Any
 ) -> Path:
     """Return the folder with the result of a fit."""
-    model = FedPCA(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
+    model = fed_pca(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
     write_result(folder, model.fit_silos(silos), command=command)
     return folder
 

@@ -7,6 +7,15 @@ if TYPE_CHECKING:
     from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.estimator.communities import FedCommunities as FedCommunities
+    from fedpower.options import Edge as Edge
+    from fedpower.options import Krylov as Krylov
+    from fedpower.options import Node as Node
+    from fedpower.options import Noise as Noise
+    from fedpower.options import Person as Person
+    from fedpower.options import Plain as Plain
+    from fedpower.options import PowerMethod as PowerMethod
+    from fedpower.options import Secure as Secure
+    from fedpower.options import Upload as Upload
     from fedpower.protocol.schedule import decaying as decaying
     from fedpower.protocol.schedule import every as every
     from fedpower.protocol.schedule import explicit as explicit
@@ -23,10 +32,19 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "CodeBook": "fedpower.rules.codebook",
+    "Edge": "fedpower.options",
     "FedCommunities": "fedpower.estimator.communities",
     "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
+    "Krylov": "fedpower.options",
+    "Node": "fedpower.options",
+    "Noise": "fedpower.options",
+    "Person": "fedpower.options",
+    "Plain": "fedpower.options",
+    "PowerMethod": "fedpower.options",
+    "Secure": "fedpower.options",
     "SqlQuery": "fedpower.rows.sql",
+    "Upload": "fedpower.options",
     "comparisons": "fedpower.rules.codebook",
     "decaying": "fedpower.protocol.schedule",
     "every": "fedpower.protocol.schedule",
@@ -39,10 +57,19 @@ _HOMES = {
 }
 __all__ = [
     "CodeBook",
+    "Edge",
     "FedCommunities",
     "FedMoment",
     "FedPCA",
+    "Krylov",
+    "Node",
+    "Noise",
+    "Person",
+    "Plain",
+    "PowerMethod",
+    "Secure",
     "SqlQuery",
+    "Upload",
     "__version__",
     "comparisons",
     "decaying",

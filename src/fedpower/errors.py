@@ -99,6 +99,14 @@ def _again(template: str, facts: dict[str, Any]) -> Sentence:
     return Sentence(template, **facts)
 
 
+def require(condition: bool, name: str, must: str, value: object, hint: str = "") -> None:
+    """Refuse a value of a parameter: "row_norm must be a positive finite number, got -1"."""
+    if not condition:
+        error = InputError(f"{name} must be {must}, got {value!r}" + (f"; {hint}" if hint else ""))
+        error.parameter = name
+        raise error
+
+
 def is_showable(name: str) -> bool:
     """Return whether a name can be shown: nothing in it steers a terminal or turns text around."""
     if name.isascii() and name.isprintable():  # as nearly all are

@@ -1,5 +1,6 @@
 """Completion: without noise what NumPy and scikit-learn give centrally; with it, intervals that hold."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedpower.report.moment import Moment
 from fedpower.rows.opening import split_by_group
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
+from fits import fed_moment
 
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
 SPAN = (1.0, 5.0)
@@ -52,7 +54,7 @@ def released(rows: Any, epsilon: float = float("inf"), **more: Any) -> Moment:
     frame = pd.DataFrame(rows, columns=ITEMS)
     silos = {name: frame[place::2] for place, name in enumerate(("north", "south"))}
     terms = {} if epsilon == float("inf") else {"delta": 1e-6}
-    return FedMoment(
+    return fed_moment(
         epsilon=epsilon, **{"center": False, "codebook": book(WIDE), **terms, **more}
     ).fit_silos(silos).moment_  # fmt: skip
 
@@ -170,7 +172,7 @@ def test_one_table_of_one_rating_a_row_is_fitted_and_split_by_a_column(tmp_path:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_promise_about_ratings_is_one_about_persons():
     table = long_form(ratings(200))
-    model = FedMoment(epsilon=1.0, delta=1e-6, center=False, normalize=True, codebook=book(LONG))
+    model = FedMoment(epsilon=1.0, delta=1e-06, center=False, codebook=replace(book(LONG), normalize=True))
     said = str(model.fit_silos({"all": table}).privacy_)
     assert "one person of one silo" in said
     assert "The column 'user' says whose each row is" in said
@@ -261,7 +263,7 @@ def test_adding_ratings_of_a_person_changes_one_row(tmp_path: Path):
     table = long_form(ratings(60))
     other = table[table["user"] != 3]
     mine = pd.DataFrame({"user": 3, "film": list(ITEMS), "stars": 5.0})
-    model = FedMoment(epsilon=float("inf"), center=False, normalize=True, codebook=book(LONG))
+    model = FedMoment(epsilon=float("inf"), center=False, codebook=replace(book(LONG), normalize=True))
     one = model.fit_silos({"all": table}).moment_.pooled.moment
     two = model.fit_silos({"all": pd.concat([other, mine])}).moment_.pooled.moment
     moved = np.linalg.norm(one - two) * 60

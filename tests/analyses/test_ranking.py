@@ -14,6 +14,7 @@ from fedpower.analyses import Ranking
 from fedpower.analyses.ranking import _LINKS, _graph, _least_squares, _newton, _rule_of
 from fedpower.errors import InputError
 from fedpower.report.moment import Moment
+from fits import fed_moment
 
 Array = NDArray[np.float64]
 
@@ -52,7 +53,7 @@ def release(table: pd.DataFrame, *columns: str, **terms: Any) -> Moment:
     kept = table[["winner", "loser", *columns]]
     silos = {name: kept[place::3] for place, name in enumerate(("north", "south", "east"))}
     given = {"codebook": comparisons(ITEMS), "epsilon": EXACT, **terms}
-    return FedMoment(**given).fit_silos(silos).moment_
+    return fed_moment(**given).fit_silos(silos).moment_
 
 
 TABLE = games()

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.data_sets import DataSet, split
 from benchmarks.private_fits import METHODS, Federation
-from fedpower import FedPCA
+from fits import fed_pca
 from problems import Array
 
 
@@ -27,7 +27,7 @@ def data(rows: Array) -> DataSet:
 def test_without_noise_a_fit_is_the_estimator_s(data: DataSet) -> None:
     places = split("at random", data.labels, 2, np.random.default_rng(0))
     fit = Federation(data, places).fit("fedpower", epsilon=math.inf, seed=0)
-    model = FedPCA(3, epsilon=math.inf, **data.parameters)
+    model = fed_pca(3, epsilon=math.inf, **data.parameters)
     model.fit_silos([data.rows[rows] for rows in places])
     # The rows are those of private fits too: on their lattice, of steps of 2⁻²⁰.
     assert np.abs(fit.basis.T) == pytest.approx(np.abs(model.components_), abs=1e-6)

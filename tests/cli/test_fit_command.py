@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, all_rows, parts, run, succeed
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, PowerMethod
 from fedpower.privacy import Ledger
 from fedpower.report import read_result
 
@@ -95,10 +95,16 @@ def test_options_reach_the_estimator(here: Path):
         "3",
     ]
     succeed("fit", *FILES, *EXACT, *options, "-o", "out")
-    model = FedPCA(
-        2, epsilon=float("inf"), schedule="decaying", local_steps=3, n_steps=7, tol=0.0,
-        alignment="sign", reference="broadcast", iteration_rank=4, center=False, random_state=1,
-    ).fit_silos(parts())  # fmt: skip
+    solver = PowerMethod(
+        iteration_rank=4,
+        n_steps=7,
+        tol=0.0,
+        schedule="decaying",
+        local_steps=3,
+        alignment="sign",
+        reference="broadcast",
+    )
+    model = FedPCA(2, epsilon=float("inf"), center=False, solver=solver, random_state=1).fit_silos(parts())
     result = read_result("out")
     np.testing.assert_allclose(result.components, model.components_, atol=1e-12)
     assert result.run["parameters"]["local_steps"] == 3
@@ -114,7 +120,7 @@ def test_public_centre_and_scale_come_from_files(here: Path):
     np.save("center.npy", center)
     succeed("fit", *FILES, *EXACT, "--center-file", "center.npy", "--scale-file", "scale.csv",
             "-o", "out")  # fmt: skip
-    model = FedPCA(2, epsilon=float("inf"), center=center, scale=scale, random_state=1)
+    model = FedPCA(2, epsilon=float("inf"), codebook=CodeBook(offset=center, scale=scale), random_state=1)
     model.fit_silos(parts())
     np.testing.assert_allclose(read_result("out").components, model.components_, atol=1e-12)
     assert np.allclose(read_result("out").transform(all_rows()), model.transform(all_rows()))

@@ -57,7 +57,7 @@ def test_an_earlier_moment_is_replaced_only_where_that_is_said(place: Path):
 
 
 def test_a_fit_on_the_command_line_keeps_its_moment_if_told(place: Path):
-    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "--keep-moment", "-o", "fitted")
+    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "--solver", "moment", "-o", "fitted")
     assert read_moment("fitted").n_features == 5
     succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "fitted", "--force")
     assert not Path("fitted/moment.npz").exists()

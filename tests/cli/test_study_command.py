@@ -73,7 +73,7 @@ def test_init_takes_every_parameter_that_a_consortium_agrees_on(here: Path) -> N
     settings = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise",
                 "--no-standardize")  # fmt: skip
     path = write_study(*settings)
-    given = read_study(path).parameters
+    given = read_study(path).options
     assert (given.solver, given.noise, given.random_state) == ("krylov", "step", 7)
     assert given.weights == "noise"
 
@@ -82,7 +82,7 @@ def test_init_takes_every_parameter_that_a_consortium_agrees_on(here: Path) -> N
 def test_init_centres_unless_told_not_to_as_a_fit_does(
     here: Path, words: tuple[str, ...], centred: bool
 ) -> None:
-    given = read_study(write_study(*words)).parameters
+    given = read_study(write_study(*words)).options
     assert given.centers is centred
     assert read_study(Path("study.toml")).terms()[0].center is centred
 
@@ -94,14 +94,14 @@ def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     assert said.exit_code == 2
     assert path.read_bytes() == before
     succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
-    assert read_study(path).parameters.n_components == 3
+    assert read_study(path).options.n_components == 3
 
 
 def test_an_exact_study_has_no_delta(here: Path) -> None:
     succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
     study = read_study(Path("study.toml"))
-    assert math.isinf(study.parameters.epsilon)
-    assert study.parameters.delta is None
+    assert math.isinf(study.options.epsilon)
+    assert study.options.delta is None
 
 
 def test_show_fills_in_what_was_left_out(here: Path) -> None:
@@ -128,12 +128,12 @@ def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
     common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
               "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
     succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
-    found = read_study(here / "study.toml").parameters
+    found = read_study(here / "study.toml").options
     assert found.offset == [10, 20]
     assert found.centers
     assert found.scale == [2, 4]
     succeed(*common, "--scale-file", "units.csv", "--force")
-    assert read_study(here / "study.toml").parameters.center is True
+    assert read_study(here / "study.toml").options.center is True
 
 
 def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):

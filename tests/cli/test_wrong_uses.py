@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from errors_page import PAGE, page
 from hospitals import run
 from wrong_uses import GROUPS, Wrong, prepare
 
@@ -92,7 +91,3 @@ def test_a_sentence_says_what_must_hold_or_where_help_is():
         assert "must" in use.sentence or "--help" in use.sentence or "never" in use.sentence or (
             "would spend" in use.sentence or "refused" in use.sentence
         ), name  # fmt: skip
-
-
-def test_the_page_of_errors_is_made_from_this_table():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python tests/cli/errors_page.py`"

@@ -87,7 +87,6 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a secure sum of one silo": Wrong((*NORTH, *PRIVATE, "--aggregation", "secure"), "a secure sum must have more silos than the 1 that may collude, got 1 as the fewest of 1; bring more silos, declare fewer colluders or change --min-silos"),
         "exact secure sums": Wrong(("fit", "north.csv", "south.parquet", "east.csv", "-k", "2", "--epsilon", "inf", "--aggregation", "secure", "-o", "new"), "--aggregation secure must have a finite epsilon, got --epsilon inf; exact sums under masks can be made to reveal one silo, so use --aggregation plain or a finite epsilon"),
         "a secure sum of steps": Wrong(("fit", "north.csv", "south.parquet", "east.csv", *PRIVATE, "--aggregation", "secure", "--noise", "step", "-o", "new"), "--aggregation secure must go with --noise moment, got 'step', of which each step is one more sum that could be told apart from the others; leave noise alone, or set it to 'moment' for wide rows"),
-        "a moment kept where there is none": Wrong((*NORTH, *PRIVATE, "--solver", "krylov", "--keep-moment"), "--keep-moment must go with --solver moment and --noise moment or --epsilon inf, got settings with which no silo sends its moment; leave --solver alone"),
         "an analysis of no moment": Wrong(("derive", "none", "correlate"), "none must be a folder that `fedpower release` wrote, got nothing there; check the path"),
         "an audit of nothing": Wrong(("audit", "--epsilon", "inf"), "an audit must put a finite epsilon to the test, got inf, no promise at all; give one"),
     },

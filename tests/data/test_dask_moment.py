@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.sums.local import local_moment
+from fits import fed_pca
 
 NAMES = list("abcde")
 RULES = [
@@ -135,7 +136,7 @@ def test_a_clipped_fit_over_dask_silos_finds_what_arrays_have(aggregation: Any) 
         "aggregation": aggregation,
     }
     given = [array(rows[:9000]), array(rows[9000:])]
-    found = FedPCA(2, epsilon=20.0, delta=1e-6, energy=0.8, **options).fit_silos(given)
+    found = fed_pca(2, epsilon=20.0, delta=1e-06, energy=0.8, **options).fit_silos(given)
     exact = np.linalg.svd(rows, full_matrices=False)[2][:2]
     assert sin_theta(found.components_.T, exact.T) < 0.2
     assert found.privacy_.mode == "clipped"
@@ -147,7 +148,7 @@ def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
     given = [array(rows[:1200]), array(rows[1200:])]
     found = FedPCA(2, epsilon=float("inf")).fit_silos(given)
     np.testing.assert_allclose(found.components_, plain.components_, rtol=0, atol=1e-11)
-    private = FedPCA(2, epsilon=1.0, row_norm=10.0).fit_silos(given)
+    private = FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=10.0)).fit_silos(given)
     assert private.privacy_.is_private
 
 

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.solving import public_rng
-from fedpower.estimator.terms import build_study
-from fedpower.parameters import Parameters
+from fedpower.estimator.terms import build_study, options_of, public_rng
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.device import Device, open_device
@@ -107,16 +105,16 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
 
 
 def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
-    model = FedPCA(2, epsilon=1.0, delta=1e-6, row_norm=4.0, random_state=0)
+    model = FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=4.0), random_state=0)
     rule = RowTreatment(row_norm=4.0)
     source = open_source(torch.tensor(sample(300)))
     device = open_device(DEVICE, single=True)
     moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
     study, settings, _ = build_study(
-        Parameters.of(model), n_rows=300, n_features=12, treatment=rule, columns=None
+        options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None
     )
     with pytest.raises(InputError, match="silo 'north' must be bounded and summed in float64"):
-        federate(moments, study=study, settings=settings, rng=public_rng(Parameters.of(model)))
+        federate(moments, study=study, settings=settings, rng=public_rng(options_of(model)))
 
 
 def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
@@ -128,7 +126,7 @@ def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
         found = FedPCA(3, epsilon=float("inf"), device=DEVICE).fit_silos(given)
         np.testing.assert_allclose(found.components_, plain.components_, rtol=0, atol=1e-10)
         np.testing.assert_allclose(found.explained_variance_, plain.explained_variance_, rtol=1e-12)
-    private = FedPCA(3, epsilon=1.0, row_norm=8.0, device=DEVICE).fit_silos(tensors)
+    private = FedPCA(3, epsilon=1.0, codebook=CodeBook(row_norm=8.0), device=DEVICE).fit_silos(tensors)
     assert private.privacy_.is_private
     assert all("in float64" in reason for reason in private.kernels_.values())
 

@@ -16,6 +16,7 @@ from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.sums.own_rows import far_columns, told_of_levels, words_as_other
 from fedpower.sums.survey import Survey
+from fits import fed_pca
 
 INFINITE = float("inf")
 
@@ -32,7 +33,7 @@ def table(n_rows: int, *, fahrenheit: bool = False, seed: int = 0) -> pd.DataFra
 def said(silos: dict, **settings) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        FedPCA(2, **settings).fit_silos(silos)
+        fed_pca(2, **settings).fit_silos(silos)
     return [str(each.message) for each in caught if each.category is RowsWarning]
 
 

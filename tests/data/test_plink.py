@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
@@ -96,7 +96,9 @@ def test_a_fit_puts_its_public_offset_in_the_place_of_missing_genotypes(tmp_path
     alleles, ids = [("A", "G")] * 12, [f"rs{place}" for place in range(12)]
     bed = write_bed(tmp_path / "all.bed", gaps, alleles=alleles, ids=ids)
     scale = np.sqrt(2 * p * (1 - p))
-    model = FedPCA(2, epsilon=float("inf"), offset=2 * p, scale=scale, standardize=False).fit_silos([bed])
+    model = FedPCA(
+        2, epsilon=float("inf"), standardize=False, codebook=CodeBook(offset=2 * p, scale=scale)
+    ).fit_silos([bed])
     rows = (np.where(gaps < 0, 2 * p, gaps) - 2 * p) / scale
     rows -= rows.mean(axis=0)
     assert sin_theta(model.components_.T, np.linalg.svd(rows)[2][:2].T) < 1e-10

@@ -21,6 +21,7 @@ from fedpower.rules.cells import read_cells
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
+from fits import fed_pca
 from problems import Array
 
 RULES: dict[str, Any] = {
@@ -185,9 +186,9 @@ def test_a_category_of_two_levels_weighs_as_a_column_of_zero_and_one(standardize
     frame = clinic(500)
     book = CodeBook(rules=rules(CLINIC))
     known = {"epsilon": float("inf"), "standardize": standardize}
-    ruled_fit = FedPCA(3, codebook=book, **known).fit(frame)
+    ruled_fit = fed_pca(3, codebook=book, **known).fit(frame)
     coded = frame.assign(sex=frame["sex"].eq("F") * 1.0).fillna({"age": 50.0})
-    plain_fit = FedPCA(3, **known).fit(coded)
+    plain_fit = fed_pca(3, **known).fit(coded)
     np.testing.assert_allclose(ruled_fit.explained_variance_, plain_fit.explained_variance_, rtol=1e-10)
     np.testing.assert_allclose(
         np.abs(ruled_fit.transform(frame)), np.abs(plain_fit.transform(coded)), atol=1e-8
@@ -225,9 +226,9 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
 
 def test_rules_change_the_study_and_no_rules_leave_its_hash_alone():
     frame = clinic(60)[["age", "weight"]].fillna(50.0)
-    plain = FedPCA(1, epsilon=1.0, row_norm=9.0).fit_silos([frame])
+    plain = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0)).fit_silos([frame])
     some = {
-        name: FedPCA(1, epsilon=1.0, row_norm=9.0, codebook=CodeBook(rules=rules(said)))
+        name: FedPCA(1, epsilon=1.0, codebook=CodeBook(rules=rules(said), row_norm=9.0))
         .fit_silos([frame])
         .study_
         for name, said in {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pages import PAGES, ROOT
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.report import write_result
 from fedpower.report.files import FILES
 from problems import spiked_rows
@@ -22,7 +22,7 @@ ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages") / "result"
-    model = FedPCA(2, row_norm=1.0, center=np.zeros(6), scale=np.ones(6))
+    model = FedPCA(2, codebook=CodeBook(row_norm=1.0, offset=np.zeros(6), scale=np.ones(6)))
     rows = spiked_rows(200, 6)
     write_result(folder, model.fit_silos([rows[:100], rows[100:]]))
     return folder

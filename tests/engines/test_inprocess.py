@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import threadpoolctl
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.engines import embedded
 from fedpower.engines.inprocess import available_cores, blas_threads, in_runs, run_in_process
 from fedpower.errors import ProtocolError
@@ -163,10 +163,10 @@ def test_noise_is_drawn_in_one_go_only_where_no_silo_has_a_ledger_of_its_own(mon
     ledgers = {name: tmp_path / f"{name}.ledger" for name in silos}
     for path in ledgers.values():
         Ledger.create(path, epsilon=2.0, delta=1e-6).close()
-    FedPCA(2, epsilon=1.0, row_norm=3.0).fit_silos(silos, ledgers=ledgers)
+    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos, ledgers=ledgers)
     assert made == []
-    FedPCA(2, epsilon=1.0, row_norm=3.0).fit_silos(silos)
-    FedPCA(2, epsilon=1.0, row_norm=3.0, aggregation="secure").fit_silos(silos)
+    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos)
+    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0), aggregation="secure").fit_silos(silos)
     assert made == [2, 2]
 
 

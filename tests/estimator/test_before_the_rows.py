@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import FedPCA, Plain
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
 from fedpower.rows.source import Block
+from fits import fed_pca
 
 INF = float("inf")
 PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}
@@ -47,9 +48,9 @@ class Unread:
         ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
         ({**PRIVATE, "aggregation": "secure", "colluders": 2}, "more silos than the 2 that may collude"),
         ({**PRIVATE, "noise": "step", "n_components": "auto"}, "whose releases do not show"),
-        ({"n_components": "noise"}, "'noise' is now called 'auto'"),
-        ({"iteration_rank": 9}, "iteration_rank must lie between"),
-        ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
+        ({"n_components": "noise"}, r"n_components must be a whole number from 1 to min\(n_samples,"),
+        ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
+        ({"solver": "moment", "local_steps": 2}, "local_steps must be left out with solver 'moment', got 2"),
         ({"center": [1.0, 2.0]}, "center must have one value per column"),
         ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
     ],
@@ -59,12 +60,12 @@ def test_terms_that_cannot_be_are_refused(
 ) -> None:
     silos = [Unread(n_rows=n_rows), Unread(n_rows=n_rows)]
     with pytest.raises(FedpowerError, match=sentence):
-        FedPCA(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
+        fed_pca(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
 
 
 def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
     with pytest.raises(FedpowerError, match="min_silos"):
-        FedPCA(2, epsilon=1.0, min_silos=2).fit_silos([Unread()])
+        FedPCA(2, epsilon=1.0, aggregation=Plain(min_silos=2)).fit_silos([Unread()])
 
 
 def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
@@ -75,9 +76,9 @@ def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
     for south, sentence in (("east", "got that of 'east'"), ("west", "none at")):
         ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
         with pytest.raises(FedpowerError, match=sentence):
-            FedPCA(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
+            fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
     with pytest.raises(FedpowerError, match="got none for 'south'"):
-        FedPCA(2, **PRIVATE).fit_silos(silos, ledgers={"north": tmp_path / "north.ledger"})
+        fed_pca(2, **PRIVATE).fit_silos(silos, ledgers={"north": tmp_path / "north.ledger"})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -5,15 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, Noise
 from fedpower.errors import InputError, RefusedError
 from fedpower.estimator.plan import plan
-from fedpower.estimator.terms import noise_of
+from fedpower.estimator.terms import noise_of, options_of
 from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
-from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
 from fedpower.report.folder import read_result, write_result
+from fits import fed_pca
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 
@@ -38,7 +38,7 @@ def error(model, truth):
 @pytest.mark.parametrize("center", [False, True])
 def test_a_warm_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregation, center):
     """At this size the error is about 0.1; 0.4 would be ten standard deviations away."""
-    model = FedPCA(2, noise="clipped", aggregation=aggregation, center=center, **WIDE)
+    model = fed_pca(2, center=center, noise="clipped", aggregation=aggregation, **WIDE)
     model.fit_silos(rows)
     assert error(model, truth) < 0.4
     assert model.privacy_.mode == "clipped"
@@ -49,7 +49,7 @@ def test_a_warm_fit_finds_the_components_and_says_what_it_spent(rows, truth, agg
 
 def test_a_cold_fit_needs_no_moment_and_finds_them_too(rows, truth):
     """The guess of 1.7% makes a moment useless by prediction; the error is about 0.1."""
-    model = FedPCA(2, noise="clipped", energy=0.017, aggregation="secure", **WIDE).fit_silos(rows)
+    model = fed_pca(2, noise="clipped", energy=0.017, aggregation="secure", **WIDE).fit_silos(rows)
     labels = [each["label"] if isinstance(each, dict) else each[0] for each in _sums(model)]
     assert labels[0] == "mean"
     assert "moment" not in labels
@@ -60,7 +60,14 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
     than the second. The error is about 0.01."""
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
-    model = FedPCA(2, epsilon=20.0, delta=1e-6, noise="clipped", energy=0.8, row_norm=8.0, standardize=False)
+    model = FedPCA(
+        2,
+        epsilon=20.0,
+        delta=1e-06,
+        standardize=False,
+        codebook=CodeBook(row_norm=8.0),
+        noise=Noise("clipped", energy=0.8),
+    )
     model.set_params(center=False).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
 
@@ -68,7 +75,7 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_clipped_fit_is_written_as_a_folder_and_read_back(rows, aggregation, tmp_path):
     few = [each[:, :20] for each in rows]
-    model = FedPCA(2, noise="clipped", center=False, aggregation=aggregation, **WIDE).fit_silos(few)
+    model = fed_pca(2, noise="clipped", center=False, aggregation=aggregation, **WIDE).fit_silos(few)
     write_result(tmp_path / "result", model)
     assert np.array_equal(read_result(tmp_path / "result").components, model.components_)
     page = (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
@@ -81,7 +88,7 @@ def _sums(model):
 
 
 def test_shares_of_the_budget_are_in_the_terms_and_add_up(rows):
-    model = FedPCA(2, noise="clipped", center=False, **WIDE).fit_silos(rows)
+    model = fed_pca(2, noise="clipped", center=False, **WIDE).fit_silos(rows)
     shares = [each["share"] if isinstance(each, dict) else each[2] for each in _sums(model)]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)
 
@@ -95,19 +102,19 @@ def test_every_sum_is_charged_and_a_second_run_is_free_and_the_same(rows, tmp_pa
         ledgers[f"silo-{place + 1}"] = path
     named = {f"silo-{place + 1}": each for place, each in enumerate(rows)}
     fits = [
-        FedPCA(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers) for _ in range(2)
+        fed_pca(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers) for _ in range(2)
     ]
     assert np.array_equal(fits[0].components_, fits[1].components_)
     with Ledger.open(ledgers["silo-1"]) as ledger:
         assert ledger.spent().epsilon == pytest.approx(4.0, rel=1e-3)
     with pytest.raises((RefusedError, InputError, Exception), match="epsilon"):
-        FedPCA(3, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers)
+        fed_pca(3, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers)
 
 
 def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
     def taken(**more):
-        model = FedPCA(**{"n_components": 2, "center": False, **WIDE, **more})
-        return noise_of(Parameters.of(model), 1000, 2_000_000)
+        model = fed_pca(**{"n_components": 2, "center": False, **WIDE, **more})
+        return noise_of(options_of(model), 1000, 2_000_000)
 
     assert taken() == "moment"
     assert taken(energy=0.01) == "clipped"
@@ -121,7 +128,7 @@ def test_rows_without_components_determine_none():
     rng = np.random.default_rng(8)
     for _ in range(6):
         rows = rng.standard_normal((2000, 80))
-        model = FedPCA(2, noise="clipped", center=False, **WIDE)
+        model = fed_pca(2, noise="clipped", center=False, **WIDE)
         with pytest.warns(UserWarning, match="no component"):
             model.fit_silos([rows[:1000], rows[1000:]])
 
@@ -129,25 +136,26 @@ def test_rows_without_components_determine_none():
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({"solver": "krylov"}, "solver must be left alone with noise='clipped'"),
-        ({"n_steps": 5}, "n_steps must be left alone"),
+        ({"solver": "krylov"}, "solver must be left out with noise='clipped', which has a solver of its own"),
+        ({"n_steps": 5}, "n_steps must be left out with noise='clipped', which has a solver of its"),
         ({"normalize": False, "row_norm": 8.0}, "pass standardize=False"),
         ({"weights": "noise"}, "weights must be 'rows'"),
-        ({"device": "cpu"}, "device must be left alone"),
+        ({"device": "cpu"}, "device must be left out with noise='clipped', which runs on the processor,"),
         ({"n_components": "auto"}, "must go with noise='moment'"),
-        ({"keep_moment": True}, "keep_moment=True must go with"),
-        ({"energy": 1.5}, "energy must lie between 0 and 1"),
+        ({"energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
     ],
 )
 def test_what_clipped_products_cannot_go_with_is_refused_in_one_sentence(rows, more, sentence):
     with pytest.raises(InputError, match=sentence):
-        FedPCA(**{"n_components": 2, "noise": "clipped", **WIDE, **more}).fit_silos(rows)
+        fed_pca(**{"n_components": 2, "noise": "clipped", **WIDE, **more}).fit_silos(rows)
 
 
 @pytest.mark.slow
 def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
     spectrum = [0.012] * 4 + [0.952 / 296]
-    model = FedPCA(4, epsilon=1.0, delta=1e-6, normalize=True, center=False, aggregation="secure")
+    model = FedPCA(
+        4, epsilon=1.0, delta=1e-06, center=False, codebook=CodeBook(normalize=True), aggregation="secure"
+    )
     made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
     ways = {(way.noise, way.aggregation): way for way in made.ways if way.solver != "krylov"}
     clipped, moment = ways["clipped", "secure"], ways["moment", "secure"]

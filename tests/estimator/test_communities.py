@@ -12,18 +12,19 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from fedpower import FedCommunities, FedMoment, FedPCA, read_moment
+from fedpower import Edge, FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning
 from fedpower.privacy.ledger import Ledger
 from fedpower.rows.networks import open_network
+from fits import fed_moment, fed_pca
 from layers import names_of, planted
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::fedpower.estimator.fit_warnings.NoiseWarning",
     "ignore::fedpower.estimator.fit_warnings.ClippingWarning",
-    "ignore::fedpower.estimator.repeats.RepeatedFitWarning",
+    "ignore::fedpower.estimator.fit_warnings.RepeatedFitWarning",
 )
 D, K = 60, 3
 LAYERS = [planted(D, K, seed=seed)[0] for seed in range(4)]
@@ -66,7 +67,7 @@ def test_weights_are_told_in_their_own_units():
     layers = [planted(seed=seed)[0] for seed in range(2)]
     alone = FedCommunities(2, epsilon=math.inf).fit_silos(layers)
     weighted = [3.0 * layer for layer in layers]
-    counted = FedCommunities(2, epsilon=math.inf, edge_weight=3.0).fit_silos(weighted)
+    counted = FedCommunities(2, epsilon=math.inf, unit=Edge(3.0)).fit_silos(weighted)
     for name in ("rates_", "eigenvalues_"):
         wanted = 3.0 * getattr(alone.analysis_, name)
         assert getattr(counted.analysis_, name) == pytest.approx(wanted, abs=1e-9)
@@ -88,7 +89,9 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str):
 
 
 def test_exact_secure_sums_are_refused():
-    with pytest.raises(InputError, match="aggregation='secure' must have a finite epsilon, got eps"):
+    with pytest.raises(
+        InputError, match="aggregation='secure' must have a finite epsilon, got inf: exact sums under"
+    ):
         FedCommunities(K, epsilon=math.inf, aggregation="secure").fit_silos(LAYERS)
 
 
@@ -105,7 +108,7 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says():
     apart = (moment.pooled.moment - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
     # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
     assert abs(np.mean(apart**2) / (moment.noise_std**2 / 2) - 1) < 0.17
-    alone = FedMoment(network="edge", epsilon=1.0, delta=1e-6).fit_silos(LAYERS[:1]).moment_
+    alone = FedMoment(epsilon=1.0, delta=1e-06, unit=Edge()).fit_silos(LAYERS[:1]).moment_
     assert math.isclose(alone.noise_std, 2 * moment.noise_std, rel_tol=1e-3)
 
 
@@ -189,9 +192,9 @@ def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():
     heavy = [4 * layer for layer in LAYERS]
     with pytest.raises(InputError, match="edge_weight"):
         FedCommunities(K).fit_silos(heavy)
-    exact = FedCommunities(K, epsilon=math.inf, edge_weight=2.0).fit_silos(heavy)
+    exact = FedCommunities(K, epsilon=math.inf, unit=Edge(2.0)).fit_silos(heavy)
     assert np.array_equal(exact.moment_.pooled.moment, sum(LAYERS) / 4)
-    noised = FedCommunities(K, edge_weight=2.0).fit_silos(heavy)
+    noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
     assert "2 as the most that an edge weighs" in str(noised.privacy_)
 
 
@@ -206,7 +209,7 @@ def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():
 def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
     most: float, said: str | None, tmp_path: Path
 ):
-    fit = FedCommunities(K, epsilon=math.inf, edge_weight=most).fit_silos
+    fit = FedCommunities(K, epsilon=math.inf, unit=Edge(most)).fit_silos
     if said is None:
         with warnings.catch_warnings():
             warnings.simplefilter("error", ClippingWarning)
@@ -222,22 +225,22 @@ def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
     ("settings", "said"),
     [
         ({"noise": "step"}, "noise='moment'"),
-        ({"row_norm": 3.0}, "row_norm must be left alone"),
+        ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
         ({"solver": "krylov"}, "solver"),
         ({"edge_weight": -1.0}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
-        ({"network": "node"}, "network must be 'edge' or 'row'"),
+        ({"network": "node"}, "network must be one of 'edge', 'row', got 'node'"),
         ({"unit": "person"}, "persons"),
     ],
 )
 def test_what_is_about_rows_is_refused_of_edges(settings: dict[str, object], said: str):
     with pytest.raises(InputError, match=said):
-        FedPCA(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
+        fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
 
 
 def test_rows_in_memory_are_no_network():
     with pytest.raises(InputError, match="fit_silos"):
-        FedPCA(2, network="edge").fit(LAYERS[0])
+        FedPCA(2, unit=Edge()).fit(LAYERS[0])
 
 
 def test_a_moment_of_tables_has_no_communities():
@@ -266,7 +269,7 @@ def test_a_number_of_communities_is_one(k: object):
         ),
     ],
 )
-@pytest.mark.parametrize("model", [FedCommunities(1), FedMoment(network="edge")])
+@pytest.mark.parametrize("model", [FedCommunities(1), FedMoment(unit=Edge())])
 def test_networks_on_other_nodes_are_refused_as_networks(model: Any, silos: list[Any], said: str):
     with pytest.raises(InputError, match=said) as caught:
         model.fit_silos(silos)
@@ -283,8 +286,8 @@ def test_the_pages_of_networks_speak_of_nodes_where_others_have_columns(tmp_path
     layers = [open_network(each, unit="edge", nodes=names_of(D)) for each in LAYERS]
     given = {"network": "edge", "epsilon": 8.0, "aggregation": aggregation, "center": False}
     pages = [
-        FedPCA(2, **given).fit_silos(layers).save(tmp_path / "fitted"),
-        FedMoment(**given).fit_silos(layers).save(tmp_path / "moment"),
+        fed_pca(2, **given).fit_silos(layers).save(tmp_path / "fitted"),
+        fed_moment(**given).fit_silos(layers).save(tmp_path / "moment"),
     ]
     for folder in pages:
         page = (folder / "report.html").read_text().partition("<main")[2]

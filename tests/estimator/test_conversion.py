@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline
 import fedpower
 from fedpower import FedPCA
 from fedpower.report import write_result
+from fits import fed_pca
 from problems import spiked_rows, split
 
 COLUMNS = ["age", "bmi", "sbp", "dbp", "hdl", "ldl"]
@@ -34,7 +35,7 @@ NORMALISED = [
 
 
 def fitted(**parameters: object) -> FedPCA:
-    model = FedPCA(3, **{"epsilon": INF, "standardize": False, "random_state": 0, **parameters})
+    model = fed_pca(3, **{"epsilon": INF, "standardize": False, "random_state": 0, **parameters})
     return model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
 
 
@@ -97,7 +98,7 @@ def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object
 
 def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
     for parameters in ({}, {"scale": SCALE}, {"normalize": True, "scale": SCALE, "center": False}):
-        model = FedPCA(3, epsilon=INF, standardize=False, **parameters).fit_silos(split(ROWS, [50, 70]))
+        model = fed_pca(3, epsilon=INF, standardize=False, **parameters).fit_silos(split(ROWS, [50, 70]))
         same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
 
 

@@ -19,10 +19,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, PowerMethod
 from fedpower.errors import FedpowerError, InputError
 from fedpower.estimator import PrivacyLeakWarning
 from fedpower.linalg import sin_theta
+from fits import fed_pca
 from problems import Array, spiked_rows, split
 
 INF = float("inf")
@@ -76,12 +77,13 @@ def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
     assert left_alone.solver_.solver == "moment"
     assert "one round of" in left_alone.solver_.reason
     assert len(left_alone.history_) == 1
-    asked = FedPCA(3, epsilon=INF, standardize=False, local_steps=2).fit_silos(np.split(rows, 2))
-    assert asked.solver_.solver == "fedpower"
-    assert "local_steps was given" in asked.solver_.reason
-    private = FedPCA(3, epsilon=1.0, row_norm=9.0, noise="paper", standardize=False).fit_silos(
+    asked = FedPCA(3, epsilon=INF, standardize=False, solver=PowerMethod(local_steps=2)).fit_silos(
         np.split(rows, 2)
     )
+    assert asked.solver_.solver == "fedpower"
+    private = FedPCA(
+        3, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=9.0), noise="paper"
+    ).fit_silos(np.split(rows, 2))
     assert private.solver_.solver == "fedpower"
 
 
@@ -90,8 +92,8 @@ def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None
     parts = [part * (np.arange(12) % 3 == which) + 0.3 * part for which, part in enumerate(np.split(rows, 3))]
     truth = PCA(3).fit(np.vstack(parts)).components_.T
     options = {"epsilon": INF, "standardize": False, "local_steps": 4, "iteration_rank": 4, "random_state": 0}
-    plain = FedPCA(3, **options).fit_silos(parts)
-    corrected = FedPCA(3, drift_correction=True, **options).fit_silos(parts)
+    plain = fed_pca(3, **options).fit_silos(parts)
+    corrected = fed_pca(3, drift_correction=True, **options).fit_silos(parts)
     assert sin_theta(plain.components_.T, truth) > 1e-3
     assert sin_theta(corrected.components_.T, truth) < 1e-7
 
@@ -111,47 +113,45 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     model = FedPCA(
         3,
         epsilon=INF,
-        standardize=False,
         center=False,
-        iteration_rank=3,
-        n_steps=10,
-        tol=0,
-        schedule="decaying",
-        local_steps=2,
+        standardize=False,
+        solver=PowerMethod(iteration_rank=3, n_steps=10, tol=0, schedule="decaying", local_steps=2),
     ).fit_silos(split(rows, [200, 400]))
     assert [row["step"] for row in model.history_] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert all(row["participants"] == ("silo-1", "silo-2") for row in model.history_)
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
     assert model.history_[-1]["change"] < model.history_[0]["change"]
     assert model.n_steps_ == 10
-    centred = FedPCA(3, epsilon=INF, standardize=False, n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
-    assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
-    one_shot = FedPCA(3, epsilon=INF, standardize=False, center=False, schedule={6}).fit_silos(
-        np.split(rows, 2)
+    centred = FedPCA(3, epsilon=INF, standardize=False, solver=PowerMethod(n_steps=2, tol=0)).fit_silos(
+        split(rows, [200, 400])
     )
+    assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
+    one_shot = FedPCA(
+        3, epsilon=INF, center=False, standardize=False, solver=PowerMethod(schedule={6})
+    ).fit_silos(np.split(rows, 2))
     assert len(one_shot.history_) == 1
 
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
     loose = FedPCA(
-        3, solver="fedpower", iteration_rank=4, epsilon=INF, standardize=False, tol=1e-2, random_state=0
+        3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=4, tol=0.01), random_state=0
     ).fit(rows)
     tight = FedPCA(
-        3, solver="fedpower", iteration_rank=4, epsilon=INF, standardize=False, tol=1e-12, random_state=0
+        3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=4, tol=1e-12), random_state=0
     ).fit(rows)
     assert len(loose.history_) < len(tight.history_)
     with pytest.warns(ConvergenceWarning, match="still moved"):
         short = FedPCA(
-            3, solver="fedpower", epsilon=INF, standardize=False, iteration_rank=3, max_rounds=2
+            3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=3, max_rounds=2)
         ).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
 
 def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
     mean = rows.mean(axis=0)
-    public = FedPCA(3, epsilon=INF, standardize=False, center=mean, random_state=0).fit_silos(
-        np.split(rows, 2)
-    )
+    public = FedPCA(
+        3, epsilon=INF, standardize=False, codebook=CodeBook(offset=mean), random_state=0
+    ).fit_silos(np.split(rows, 2))
     pooled = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, 2))
     np.testing.assert_allclose(public.components_, pooled.components_, atol=1e-8)
     np.testing.assert_allclose(public.mean_, mean)
@@ -160,14 +160,18 @@ def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
 
 def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
     scale = rows.std(axis=0)
-    scaled = FedPCA(3, epsilon=INF, standardize=False, scale=scale, random_state=0).fit(rows)
+    scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=scale), random_state=0).fit(
+        rows
+    )
     reference = make_pipeline(StandardScaler(), PCA(3)).fit(rows)
     assert sin_theta(scaled.components_.T, reference[-1].components_.T) < 1e-8
     np.testing.assert_allclose(np.abs(scaled.transform(rows)), np.abs(reference.transform(rows)))
-    back = FedPCA(12, epsilon=INF, standardize=False, scale=scale).fit(rows)
+    back = FedPCA(12, epsilon=INF, standardize=False, codebook=CodeBook(scale=scale)).fit(rows)
     np.testing.assert_allclose(back.inverse_transform(back.transform(rows)), rows, atol=1e-8)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    normal = FedPCA(3, epsilon=INF, standardize=False, normalize=True, random_state=0).fit(rows)
+    normal = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(normalize=True), random_state=0).fit(
+        rows
+    )
     assert sin_theta(normal.components_.T, PCA(3).fit(unit).components_.T) < 1e-8
     np.testing.assert_allclose(normal.transform(rows), normal.transform(unit), atol=1e-9)
 
@@ -200,8 +204,8 @@ def test_columns_are_matched_by_name(rows: Array) -> None:
         FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.drop(columns="x3")])
     with pytest.raises(InputError, match="extra"):
         FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.assign(extra=1.0)])
-    FedPCA(3, epsilon=INF, standardize=False, extra_columns="drop").fit_silos(
-        [frame, frame.assign(extra=1.0)]
+    FedPCA(3, epsilon=INF, standardize=False).fit_silos(
+        [frame, frame.assign(extra=1.0)], extra_columns="drop"
     )
 
 
@@ -230,7 +234,13 @@ class TestHardCases:
     """A silo with few rows, constant columns, zero rows, one silo: all must work."""
 
     def test_a_silo_with_fewer_rows_than_the_basis_has_columns(self, rows: Array) -> None:
-        model = FedPCA(3, epsilon=INF, standardize=False, local_steps=3, schedule="decaying", random_state=0)
+        model = FedPCA(
+            3,
+            epsilon=INF,
+            standardize=False,
+            solver=PowerMethod(schedule="decaying", local_steps=3),
+            random_state=0,
+        )
         model.fit_silos([rows[:1], rows[1:3], rows[3:]])
         assert sin_theta(model.components_.T, PCA(3).fit(rows).components_.T) < 1e-3
 
@@ -269,28 +279,28 @@ class TestHardCases:
         ({"n_components": 13}, r"min\(n_samples, n_features\)=12"),
         ({"n_components": 1.5}, "fraction between 0 and 1"),
         ({"n_components": "many"}, "n_components"),
-        ({"epsilon": 0}, "epsilon must be above 0"),
-        ({"epsilon": -1.0}, "epsilon must be above 0"),
-        ({"epsilon": float("nan")}, "epsilon must be above 0"),
-        ({"epsilon": "low"}, "epsilon must be above 0"),
-        ({"epsilon": 1.0, "delta": 0.0}, "delta must lie between"),
-        ({"epsilon": 1.0, "delta": 2.0}, "delta must lie between"),
+        ({"epsilon": 0}, "epsilon must be a number above 0"),
+        ({"epsilon": -1.0}, "epsilon must be a number above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
+        ({"epsilon": "low"}, "epsilon must be a number above 0"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number between 0 and 1"),
+        ({"epsilon": 1.0, "delta": 2.0}, "delta must be a number between 0 and 1"),
         (
             {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "noise": "step"},
-            "fraction of variance must go with noise='moment'",
+            r"n_components=0\.9 must go with noise='moment' or epsilon=inf, got",
         ),
         (
             {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "noise": "step"},
             "got noise='step', whose releases do not show the whole spectrum",
         ),
-        ({"n_components": "noise"}, "'noise' is now called 'auto'"),
+        ({"n_components": "noise"}, r"n_components must be a whole number from 1 to min\(n_samples,"),
         (
             {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "solver": "krylov"},
-            "solver must be left alone with n_components='auto'",
+            "solver='krylov' must be left out because n_components='auto' is read off",
         ),
         (
             {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "local_steps": 2},
-            "local_steps must be left alone with n_components=0.9",
+            r"local_steps must be left out because n_components=0\.9 is read off the",
         ),
         ({"epsilon": 100.0, "row_norm": 9.0}, "from 0.0001 to 60, or inf"),
         ({"noise": "loud"}, "noise must be one of"),
@@ -299,7 +309,7 @@ class TestHardCases:
             {"drift_correction": True, "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
             "drift_correction must go with",
         ),
-        ({"solver": "moment", "local_steps": 2}, "local_steps must be left alone"),
+        ({"solver": "moment", "local_steps": 2}, "local_steps must be left out"),
         (
             {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0, "standardize": False},
             "solver='moment' must go with",
@@ -314,8 +324,8 @@ class TestHardCases:
         ({"n_steps": 0}, "n_steps must be a whole number"),
         ({"tol": -1}, "tol must lie in"),
         ({"max_rounds": 0}, "max_rounds must be a whole number"),
-        ({"iteration_rank": 2}, "iteration_rank must lie between n_components=3"),
-        ({"iteration_rank": 13}, "iteration_rank must lie between"),
+        ({"iteration_rank": 2}, "iteration_rank must be between n_components=3 and the number of columns"),
+        ({"iteration_rank": 13}, "iteration_rank must be between n_components=3 and the number of columns"),
         ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
         ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
         ({"deadline": 0}, "deadline must be a positive"),
@@ -328,9 +338,8 @@ class TestHardCases:
 def test_a_wrong_parameter_is_refused_in_one_sentence(
     rows: Array, parameters: dict[str, object], sentence: str
 ) -> None:
-    model = FedPCA(**{"n_components": 3, "epsilon": INF, **parameters})  # type: ignore[arg-type]
     with pytest.raises(FedpowerError, match=sentence) as caught:
-        model.fit_silos(np.split(rows, 2))
+        fed_pca(**{"n_components": 3, "epsilon": INF, **parameters}).fit_silos(np.split(rows, 2))
     assert "\n" not in str(caught.value)
 
 
@@ -344,7 +353,7 @@ def test_a_wrong_parameter_is_refused_in_one_sentence(
         (["nowhere.csv"], "nowhere.csv"),
         (["a/x.csv", "b/x.csv"], "'x' more than once"),
         ([np.array([[1.0, np.nan], [2.0, 3.0]])], "row 1"),
-        ([np.ones((1, 3))], "2 rows at least"),
+        ([np.ones((1, 3))], "centring needs at least 2 rows, got n_samples = 1"),
     ],
 )
 def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, sentence: str) -> None:
@@ -357,11 +366,11 @@ class TestPrivateFits:
 
     def test_reading_the_bound_from_the_rows_warns_loudly(self, rows: Array) -> None:
         with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
-            FedPCA(2, epsilon=1.0, scale=np.ones(rows.shape[1])).fit(rows)
+            FedPCA(2, epsilon=1.0, codebook=CodeBook(scale=np.ones(rows.shape[1]))).fit(rows)
         with warnings.catch_warnings():
             warnings.simplefilter("error", PrivacyLeakWarning)
-            FedPCA(2, epsilon=1.0, row_norm=10.0).fit(rows)
-            FedPCA(2, epsilon=1.0, normalize=True).fit(rows)
+            FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=10.0)).fit(rows)
+            FedPCA(2, epsilon=1.0, codebook=CodeBook(normalize=True)).fit(rows)
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -381,18 +390,18 @@ class TestPrivateFits:
     ) -> None:
         """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
-        exact = FedPCA(3, epsilon=INF, standardize=False, row_norm=12.0, center=center).fit_silos(
-            np.split(rows, 3)
-        )
+        exact = FedPCA(
+            3, epsilon=INF, center=center, standardize=False, codebook=CodeBook(row_norm=12.0)
+        ).fit_silos(np.split(rows, 3))
         private = FedPCA(
             3,
             epsilon=20.0,
-            delta=1e-6,
-            row_norm=12.0,
-            noise=noise,
-            solver=solver,
+            delta=1e-06,
             center=center,
             standardize=False,
+            codebook=CodeBook(row_norm=12.0),
+            noise=noise,
+            solver=solver,
             random_state=0,
         ).fit_silos(np.split(rows, 3))
         assert sin_theta(private.components_.T, exact.components_.T) < error

@@ -13,8 +13,9 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from fedpower import FedPCA, read_result
+from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
+from fits import fed_pca
 
 CELL = "Meier, 4711"
 ROWS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
@@ -81,23 +82,26 @@ def test_centres_scales_and_ranges_are_given_by_name(tmp_path: Path) -> None:
         "ranges": {"age": (0, 9)},
     }
     by_place = {"offset": [5.0, 0.0, 1.0], "scale": [3.0, 2.0, 1.0], "ranges": [(0, 9), None, None]}
-    named, placed = (FedPCA(2, epsilon=EXACT, standardize=False, **given) for given in (by_name, by_place))
+    named, placed = (fed_pca(2, epsilon=EXACT, standardize=False, **given) for given in (by_name, by_place))
     np.testing.assert_array_equal(clone(named).fit(FRAME).components_, placed.fit(FRAME).components_)
     np.testing.assert_array_equal(named.fit_silos([FRAME]).components_, placed.fit_silos([FRAME]).components_)
     np.testing.assert_array_equal(read_result(named.save(tmp_path / "r")).scale, [3.0, 2.0, 1.0])
-    centred = FedPCA(2, epsilon=EXACT, center=by_name["offset"]).fit(FRAME)
+    centred = FedPCA(2, epsilon=EXACT, codebook=CodeBook(offset=by_name["offset"])).fit(FRAME)
     np.testing.assert_array_equal(
-        centred.components_, FedPCA(2, epsilon=EXACT, center=by_place["offset"]).fit(FRAME).components_
+        centred.components_,
+        FedPCA(2, epsilon=EXACT, codebook=CodeBook(offset=by_place["offset"])).fit(FRAME).components_,
     )
 
 
 def test_a_name_too_few_or_too_many_is_refused() -> None:
     with pytest.raises(InputError, match=r"scale must have a value for every column .*'sbp' on one"):
-        FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1}).fit(FRAME)
+        FedPCA(1, epsilon=EXACT, codebook=CodeBook(scale={"age": 1, "bmi": 1})).fit(FRAME)
     with pytest.raises(InputError, match=r"offset must have a value for every column .*'shoe' on one"):
-        FedPCA(1, epsilon=EXACT, offset={"age": 1, "bmi": 1, "sbp": 1, "shoe": 1}).fit(FRAME)
+        FedPCA(1, epsilon=EXACT, codebook=CodeBook(offset={"age": 1, "bmi": 1, "sbp": 1, "shoe": 1})).fit(
+            FRAME
+        )
     with pytest.raises(InputError, match="scale must come without labels"):
-        FedPCA(1, epsilon=EXACT, scale={"age": 1, "bmi": 1, "sbp": 1}).fit(ROWS)
+        FedPCA(1, epsilon=EXACT, codebook=CodeBook(scale={"age": 1, "bmi": 1, "sbp": 1})).fit(ROWS)
 
 
 def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
 def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(
     silos: int, aggregation: Any, tmp_path: Path
 ) -> None:
-    model = FedPCA(1, epsilon=1.0, row_norm=9.0, aggregation=aggregation)
+    model = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0), aggregation=aggregation)
     model.fit_silos([FRAME + place for place in range(silos)])
     said = model.privacy_.brief.splitlines()
     assert len(said) == 4

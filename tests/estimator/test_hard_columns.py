@@ -13,6 +13,7 @@ from fedpower.errors import InputError
 from fedpower.protocol.pooled import available_case
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rules.codebook import CodeBook
+from fits import fed_pca
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,7 +66,7 @@ def test_gaps_in_frames_files_and_persons_count_for_nothing(tmp_path: Path):
         (persons, {"unit": "person"}),
         (frame, {"codebook": str(rules)}),
     ):
-        model = FedPCA(1, epsilon=8.0, **more).fit_silos([silo])
+        model = fed_pca(1, epsilon=8.0, **more).fit_silos([silo])
         assert abs(model.codebook_.present[1] - 0.7) < 0.06
         assert abs(model.components_[0] @ exact) > 0.97
 
@@ -77,7 +78,7 @@ def test_a_code_book_says_what_is_present_and_later_fits_use_it(tmp_path: Path):
     read = read_code_book(path)
     assert np.array_equal(read.present, first.codebook_.present)
     assert np.array_equal(read.outside, first.codebook_.outside)
-    model = FedPCA(1, epsilon=8.0, codebook=path, keep_moment=True).fit(gaps)
+    model = FedPCA(1, epsilon=8.0, codebook=path).fit(gaps)
     assert abs(model.components_[0] @ hard.leading(rows, 1)[:, 0]) > 0.98
     assert np.array_equal(model.moment_.pooled.present, read.present)
 

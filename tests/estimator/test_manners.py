@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 import fedpower
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import available_cores, share_cores
 from fedpower.errors import InputError
 from fedpower.report import read_result, write_result
@@ -31,9 +31,11 @@ def frame(rows: Array) -> pd.DataFrame:
 
 def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tmp_path: Path) -> None:
     center, scale = frame.mean(), frame.std() * np.arange(1, 7)
-    plain = FedPCA(2, epsilon=INF, center=center.to_numpy(), scale=scale.to_numpy())
+    plain = FedPCA(2, epsilon=INF, codebook=CodeBook(offset=center.to_numpy(), scale=scale.to_numpy()))
     expected = plain.fit_silos([frame])
-    mixed = FedPCA(2, epsilon=INF, center=center[::-1], scale=scale.sample(frac=1, random_state=0))
+    mixed = FedPCA(
+        2, epsilon=INF, codebook=CodeBook(offset=center[::-1], scale=scale.sample(frac=1, random_state=0))
+    )
     for model in (mixed.fit_silos([frame]), mixed.fit(frame)):
         np.testing.assert_allclose(model.components_, expected.components_, atol=1e-12)
         np.testing.assert_allclose(model.mean_, expected.mean_, atol=1e-12)
@@ -41,7 +43,7 @@ def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tm
         back = model.inverse_transform(model.transform(frame))
         np.testing.assert_allclose(back, expected.inverse_transform(expected.transform(frame)), atol=1e-9)
     write_result(tmp_path / "out", mixed)
-    assert read_result(tmp_path / "out").run["parameters"]["center"] == center.to_dict()
+    assert read_result(tmp_path / "out").run["parameters"]["offset"] == center.to_dict()
     result = read_result(tmp_path / "out")
     np.testing.assert_allclose(result.transform(frame), expected.transform(frame), atol=1e-10)
 
@@ -49,9 +51,11 @@ def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tm
 def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: Array) -> None:
     odd = frame.std().rename({"c": "z"})
     with pytest.raises(InputError, match=r"scale must have a value for every column .* got 'c' on one"):
-        FedPCA(2, epsilon=INF, scale=odd).fit_silos([frame])
-    with pytest.raises(InputError, match="center must come without labels where columns have no names"):
-        FedPCA(2, epsilon=INF, center=frame.mean()).fit_silos([rows])
+        FedPCA(2, epsilon=INF, codebook=CodeBook(scale=odd)).fit_silos([frame])
+    with pytest.raises(
+        InputError, match="offset must come without labels where columns have no names, got 'a', 'b',"
+    ):
+        FedPCA(2, epsilon=INF, codebook=CodeBook(offset=frame.mean())).fit_silos([rows])
 
 
 def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> None:
@@ -100,7 +104,7 @@ def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows: Array)
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_transform_takes_the_path_of_a_file(frame: pd.DataFrame, tmp_path: Path, normalize: bool) -> None:
-    model = FedPCA(2, epsilon=INF, normalize=normalize).fit_silos([frame])
+    model = FedPCA(2, epsilon=INF, codebook=CodeBook(normalize=normalize)).fit_silos([frame])
     frame[NAMES[::-1]].assign(id="x").to_csv(tmp_path / "one.csv")
     scores = model.transform(tmp_path / "one.csv")
     np.testing.assert_allclose(scores, model.transform(frame), atol=1e-10)
@@ -147,5 +151,5 @@ def test_a_result_shows_itself_in_a_line(rows: Array, tmp_path: Path) -> None:
     write_result(tmp_path / "exact", FedPCA(2, epsilon=INF).fit(rows))
     reported = repr(read_result(tmp_path / "exact"))
     assert reported == "<Result: 2 components of 6 columns, 90 rows, not private>"
-    write_result(tmp_path / "private", FedPCA(2, epsilon=0.5, row_norm=9.0).fit(rows))
+    write_result(tmp_path / "private", FedPCA(2, epsilon=0.5, codebook=CodeBook(row_norm=9.0)).fit(rows))
     assert "90 rows, epsilon=0.5>" in str(read_result(tmp_path / "private"))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpower import FedMoment, FedPCA, read_moment
+from fedpower import CodeBook, FedMoment, FedPCA, read_moment
 from fedpower.errors import InputError
-from fedpower.parameters import DEFAULTS
 from fedpower.privacy.ledger import Ledger
 from fedpower.report.moment import MOMENT, RELEASE
+from fits import fed_moment, fed_pca
 from problems import spiked_rows
 
 INF = float("inf")
@@ -60,10 +60,10 @@ def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_no
     terms = WAYS[way]
     ledgers = ledgers_in(tmp_path) if np.isfinite(terms["epsilon"]) else None
     data = silos(90_000)
-    released = FedMoment(**terms).fit_silos(data, ledgers=ledgers)
-    direct = FedPCA(**{**fit, **terms, "solver": "moment"}).fit_silos(data, ledgers=ledgers)
+    released = fed_moment(**terms).fit_silos(data, ledgers=ledgers)
+    direct = fed_pca(**{**fit, **terms, "solver": "moment"}).fit_silos(data, ledgers=ledgers)
     for moment in (released.moment_, released.save(tmp_path / "moment")):
-        model = FedPCA(**fit).fit_moment(moment)
+        model = fed_pca(**fit).fit_moment(moment)
         same(model, direct)
         rows = np.asarray(data["north"][:5])
         assert np.array_equal(model.transform(rows), direct.transform(rows))
@@ -74,21 +74,20 @@ def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_no
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_fit_that_keeps_its_moment_gives_it_back_from_memory_and_from_its_folder(tmp_path: Path):
-    model = FedPCA(2, keep_moment=True, **WAYS["plain"]).fit_silos(silos())
+    model = fed_pca(2, **WAYS["plain"]).fit_silos(silos())
     model.save(tmp_path / "result")
     for moment in (model.moment_, tmp_path / "result"):
         same(FedPCA(2).fit_moment(moment), model)
-    again = FedPCA(2, keep_moment=True).fit_moment(model.moment_)
+    again = FedPCA(2).fit_moment(model.moment_)
     again.save(tmp_path / "again")
     same(FedPCA(2).fit_moment(tmp_path / "again"), model)
-    assert FedPCA(2, **WAYS["plain"]).fit_silos(silos()).moment_ is None
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("told", [{}, {"row_norm": 8.0}], ids=["prepared", "bounded"])
 def test_the_moment_of_a_secure_sum_and_of_prepared_rows_is_kept_too(told: dict[str, Any], tmp_path: Path):
     terms = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure", **told}
-    model = FedPCA(2, keep_moment=True, **terms).fit_silos(silos(3000))
+    model = fed_pca(2, **terms).fit_silos(silos(3000))
     model.moment_.save(tmp_path / "moment")
     read = read_moment(tmp_path / "moment")
     same(FedPCA(2).fit_moment(read), model)
@@ -101,7 +100,7 @@ def test_the_moment_of_a_secure_sum_and_of_prepared_rows_is_kept_too(told: dict[
 def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path: Path):
     """The moment of decision 16: another number for every silo's release would give other digits."""
     terms = WAYS["plain"]
-    model = FedMoment(**terms).fit_silos(silos())
+    model = fed_moment(**terms).fit_silos(silos())
     public = next(row for row in model.privacy_.protections if row.observer == "the public")
     assert public.epsilon < terms["epsilon"]
     center = model.moment_.pooled.center
@@ -116,7 +115,7 @@ def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path: Path):
 def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells():
     """Fails with probability below 1e-8: 6 deviations of variances of 7,600 and 800 draws."""
     rows = np.zeros((500, 20))
-    model = FedMoment(**WAYS["plain"], n_jobs=1)
+    model = fed_moment(**WAYS["plain"], n_jobs=1)
     drawn = [model.fit_silos([rows]).moment_ for _ in range(40)]
     law, lower = drawn[0], np.tril_indices(20, -1)
     means = np.array([each.pooled.center for each in drawn])
@@ -128,18 +127,22 @@ def test_the_noise_of_the_mean_and_the_moment_has_the_law_that_the_moment_tells(
 
 def test_parameters_of_the_release_cannot_be_changed_afterwards():
     moment = FedMoment(epsilon=INF).fit_silos(silos()).moment_
-    with pytest.raises(InputError, match="epsilon must be left alone in a fit to a released moment"):
+    with pytest.raises(
+        InputError, match="epsilon must be left out in a fit to a released covariance, or be that of"
+    ):
         FedPCA(2, epsilon=0.5).fit_moment(moment)
     with pytest.raises(InputError, match="row_norm must be left alone"):
-        FedPCA(2, row_norm=3.0).fit_moment(moment)
+        FedPCA(2, codebook=CodeBook(row_norm=3.0)).fit_moment(moment)
     FedPCA(2, epsilon=INF).fit_moment(moment)
 
 
-@pytest.mark.parametrize("change", [{"solver": "krylov"}, {"local_steps": 2}, {"noise": "step"}], ids=str)
-def test_a_moment_is_kept_only_where_there_is_one(change: dict[str, Any]):
-    odd = next(iter(change))
-    with pytest.raises(InputError, match=f"keep_moment=True must go with .* leave {odd} alone"):
-        FedPCA(2, keep_moment=True, **{**WAYS["plain"], **change}).fit_silos(silos())
+def test_a_moment_is_kept_where_it_was_noised_or_asked_for():
+    exact = FedPCA(2, epsilon=INF)
+    assert exact.fit_silos(silos()).moment_ is None
+    assert exact.set_params(solver="moment").fit_silos(silos()).moment_ is not None
+    assert fed_pca(2, **WAYS["plain"]).fit_silos(silos()).moment_ is not None
+    steps = fed_pca(2, **{**WAYS["plain"], "solver": "krylov", "standardize": False})
+    assert steps.fit_silos(silos()).moment_ is None
 
 
 @pytest.fixture
@@ -180,5 +183,5 @@ def test_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Pat
 
 
 def test_the_parameters_of_a_moment_are_among_those_of_a_fit_with_the_same_defaults():
-    for name, value in FedMoment().get_params().items():
-        assert DEFAULTS[name] == value or (DEFAULTS[name] is None and value is None)
+    fit = FedPCA().get_params()
+    assert all(fit[name] == value for name, value in FedMoment().get_params().items())

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.protocol.solvers.krylov import averaged_product
@@ -26,11 +26,11 @@ def test_rows_without_a_direction_determine_nothing(solver: str, noise: str, *, 
         model = FedPCA(
             2,
             epsilon=1.0,
-            row_norm=1.0,
             center=center,
-            solver=solver,
-            noise=noise,
             standardize=False,
+            codebook=CodeBook(row_norm=1.0),
+            noise=noise,
+            solver=solver,
             random_state=draw,
         ).fit_silos([rows[:200], rows[200:]])
         assert min(model.component_angles_) > DETERMINED
@@ -40,7 +40,9 @@ def test_planted_components_are_determined_where_every_product_is_noised() -> No
     rng = np.random.default_rng(2)
     rows = 0.01 * rng.standard_normal((40_000, 60))
     rows[:, :2] += rng.standard_normal((40_000, 2)) * [0.4, 0.3]
-    model = FedPCA(2, epsilon=1.0, row_norm=2.0, noise="step", standardize=False, random_state=0)
+    model = FedPCA(
+        2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=2.0), noise="step", random_state=0
+    )
     model.fit_silos([rows[:20_000], rows[20_000:]])
     assert model.result_.determined == [True, True]
     np.testing.assert_allclose(model.denoised_variance_, [0.16, 0.09], rtol=0.1)

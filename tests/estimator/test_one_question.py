@@ -11,12 +11,13 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.units import MOST_DEGREES, MOST_OFF, measured, rows_of
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fits import fed_pca
 
 INF = float("inf")
 ROWS = rows_of(3_000, 6, seed=1)
@@ -38,7 +39,7 @@ def degrees(one: Any, two: Any) -> float:
 def test_an_exact_fit_is_scikit_learns(solver: dict[str, Any], standardize: bool) -> None:
     scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(ROWS)
     theirs = PCA(3).fit(scaler.transform(ROWS))
-    ours = FedPCA(3, epsilon=INF, standardize=standardize, **solver).fit_silos(SILOS)
+    ours = fed_pca(3, epsilon=INF, standardize=standardize, **solver).fit_silos(SILOS)
     for name in ("explained_variance_", "explained_variance_ratio_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-7)
     axes = fix_signs(theirs.components_.T).T
@@ -77,11 +78,11 @@ def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: 
     exact = FedPCA(3, epsilon=INF, standardize=standardize).fit_silos(SILOS)
     for solver in ("moment", "krylov"):
         told = {"standardize": standardize, "codebook": book, "solver": solver}
-        by_book = FedPCA(3, epsilon=INF, **told).fit_silos(SILOS)
+        by_book = fed_pca(3, epsilon=INF, **told).fit_silos(SILOS)
         assert degrees(by_book.components_, exact.components_) < 5.0  # the bound shortens rows
         np.testing.assert_allclose(by_book.explained_variance_, exact.explained_variance_, rtol=0.3)
     units = np.arange(1.0, 7.0)
-    scaled = FedPCA(3, epsilon=INF, standardize=False, scale=units).fit_silos(SILOS)
+    scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=units)).fit_silos(SILOS)
     assert degrees(scaled.components_, PCA(3).fit(ROWS / units).components_) < 1e-5
 
 
@@ -92,7 +93,7 @@ def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
     fits = []
     spent = []
     for standardize in (True, False):
-        model = FedPCA(2, epsilon=2.0, delta=1e-6, standardize=standardize, keep_moment=True)
+        model = FedPCA(2, epsilon=2.0, delta=1e-06, standardize=standardize)
         fits.append(model.fit_silos(SILOS, ledgers=ledgers))
         with Ledger.open(ledgers["north"]) as ledger:
             spent.append(ledger.spent())
@@ -107,8 +108,8 @@ def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: str) -> None:
-    told: dict[str, Any] = {"aggregation": aggregation, "standardize": False, "keep_moment": True}
-    model = FedPCA(2, epsilon=8.0, delta=1e-6, **told).fit_silos(SILOS)
+    told: dict[str, Any] = {"aggregation": aggregation, "standardize": False}
+    model = fed_pca(2, epsilon=8.0, delta=1e-6, **told).fit_silos(SILOS)
     assert model.moment_ is not None
     truth = np.linalg.eigh(model.moment_.covariance)[1][:, ::-1][:, :2].T
     assert degrees(model.components_, truth) < 1e-5
@@ -121,7 +122,7 @@ def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: s
 )
 def test_a_mode_without_variances_says_what_to_pass(mode: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"; pass standardize=False$"):
-        FedPCA(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
+        fed_pca(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
 
 
 def test_it_is_true_or_false() -> None:

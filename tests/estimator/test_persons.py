@@ -7,13 +7,14 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
-from fedpower import CodeBook, FedPCA
+from fedpower import CodeBook, FedPCA, Person
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
 from fedpower.report.folder import read_result
 from fedpower.report.page import page
 from fedpower.rules.rules import table_rules
+from fits import fed_pca
 
 D = 5
 NAMES = list("abcde")
@@ -83,14 +84,14 @@ def test_every_private_way_finds_the_components(silos, way):
         silos = {"north": visits(1, 4000), "south": visits(2, 3000)}
     _, _, _, vectors = weighted(silos)
     terms = {"epsilon": 8.0, **TOLD, **WAYS[way]}
-    model = FedPCA(1, unit="patient_id", random_state=0, **terms).fit_silos(silos)
+    model = fed_pca(1, unit="patient_id", random_state=0, **terms).fit_silos(silos)
     assert np.sin(subspace_angles(model.components_.T, vectors[:, :1])[0]) < 0.4
     assert model.privacy_.is_private
     assert model.privacy_.unit == "one person of one silo"
 
 
 def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
-    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
+    model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
     said = str(model.privacy_)
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
@@ -99,7 +100,7 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
     assert "What two of them tell together is at most epsilon=1.455 at delta=1e-06" in said
-    rows = FedPCA(1, epsilon=1.0, **TOLD).fit_silos(
+    rows = fed_pca(1, epsilon=1.0, **TOLD).fit_silos(
         {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
     )
     assert "one row of one silo" in str(rows.privacy_)
@@ -107,18 +108,18 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
 
 
 def test_the_promise_in_four_lines_is_of_persons_too(silos):
-    model = FedPCA(2, epsilon=4.0, unit="patient_id", **TOLD).fit_silos(silos)
+    model = fed_pca(2, epsilon=4.0, unit="patient_id", **TOLD).fit_silos(silos)
     assert model.privacy_.brief.startswith("Private: one person of one silo;")
 
 
 def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
     stds = []
     for more in ({}, {"rows_per_unit": 2}):
-        model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD, **more, keep_moment=True)
+        model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD, **more)
         model.fit_silos(silos)
         stds.append(model.result_.moment.noise_std * sum(model.silo_sizes_.values()))
     one = {name: frame.drop_duplicates("patient_id")[NAMES] for name, frame in silos.items()}
-    rows = FedPCA(1, epsilon=1.0, center=True, **TOLD, keep_moment=True).fit_silos(one)
+    rows = fed_pca(1, epsilon=1.0, center=True, **TOLD).fit_silos(one)
     alone = rows.result_.moment.noise_std * sum(rows.silo_sizes_.values())
     assert stds[0] == pytest.approx(alone, rel=1e-3)
     assert stds[1] == pytest.approx(2 * alone, rel=1e-3)
@@ -127,10 +128,10 @@ def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
 def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
     frame = silos["north"]
     exact = {"epsilon": math.inf}
-    wanted = FedPCA(2, unit="patient_id", **exact).fit_silos({"silo-1": frame})
-    column = FedPCA(2, unit="patient_id", **exact).fit(frame)
-    vector = FedPCA(2, **exact).fit(frame[NAMES].to_numpy(), units=frame["patient_id"])
-    split = FedPCA(2, **exact).fit(frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2)
+    wanted = fed_pca(2, unit="patient_id", **exact).fit_silos({"silo-1": frame})
+    column = fed_pca(2, unit="patient_id", **exact).fit(frame)
+    vector = fed_pca(2, **exact).fit(frame[NAMES].to_numpy(), units=frame["patient_id"])
+    split = fed_pca(2, **exact).fit(frame[NAMES], units=frame["patient_id"], groups=np.arange(len(frame)) % 2)
     for model in (column, vector):
         assert model.components_ == pytest.approx(wanted.components_, abs=1e-9)
         assert model.n_samples_ == 400
@@ -140,24 +141,26 @@ def test_ids_may_be_given_as_a_vector_or_stand_in_a_data_frame(silos):
 
 def test_wrong_ids_are_refused_in_one_sentence(silos):
     frame = silos["north"]
-    with pytest.raises(InputError, match="units must have one id per row"):
+    with pytest.raises(
+        InputError, match=r"units must have one entry per row, got shape \(957,\) for 958 rows"
+    ):
         FedPCA(1).fit(frame[NAMES], units=frame["patient_id"][:-1])
     with pytest.raises(InputError, match="X must be a data frame with the column 'patient_id'"):
         FedPCA(1, unit="patient_id").fit(frame[NAMES].to_numpy())
     with pytest.raises(InputError, match="unit must be the name of the column"):
         FedPCA(1, unit="").fit_silos(silos)
     with pytest.raises(InputError, match="rows_per_unit must be a whole number of at least 1"):
-        FedPCA(1, unit="patient_id", rows_per_unit=0).fit_silos(silos)
+        FedPCA(1, unit=Person("patient_id", 0)).fit_silos(silos)
     plain = {name: each[NAMES] for name, each in silos.items()}
     with pytest.raises(InputError, match="rows_per_unit must go with unit, got 2 without"):
-        FedPCA(1, rows_per_unit=2).fit_silos(plain)
+        FedPCA(1, unit=Person(None, 2)).fit_silos(plain)
 
 
 def test_too_many_rows_a_person_are_refused_where_products_are_noised():
     """The rounding of their sums is accounted for up to 64 rows a person, and moments have none."""
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
-    model = FedPCA(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
+    model = fed_pca(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
     with pytest.raises(InputError, match="must have 64 rows a person at most"):
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
@@ -168,7 +171,7 @@ def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
     paths = {name: tmp_path / f"{name}.ledger" for name in silos}
     for name, path in paths.items():
         Ledger.create(path, epsilon=2.0, delta=1e-6, silo=name).close()
-    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD)
+    model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD)
     first = model.fit_silos(silos, ledgers=paths).components_
     again = model.fit_silos(silos, ledgers=paths).components_
     assert (first == again).all()
@@ -177,13 +180,13 @@ def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
     assert account["spent"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
     assert account["unit"] == "one person of this silo with all rows, replace-one neighbours"
     rows = {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
-    FedPCA(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
+    fed_pca(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
     with Ledger.open(paths["north"]) as ledger:
         assert ledger.statement()["unit"].startswith("one row of this silo")
 
 
 def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):
-    model = FedPCA(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
+    model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
     model.save(tmp_path / "result")
     found = read_result(tmp_path / "result")
     assert found.study == model.study_
@@ -209,8 +212,8 @@ def test_rules_and_persons_go_together(silos):
 
 def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
     with pytest.raises(InputError, match="noise='clipped' must go without unit"):
-        FedPCA(2, noise="clipped", unit="patient_id", standardize=False, **TOLD).fit_silos(silos)
-    model = FedPCA(2, energy=0.01, unit="patient_id", standardize=False, **TOLD)
+        fed_pca(2, noise="clipped", unit="patient_id", standardize=False, **TOLD).fit_silos(silos)
+    model = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
     assert model.fit_silos(silos).study_.noise == "moment"
 
 
@@ -218,7 +221,7 @@ def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
 def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
     frames = {"north": visits(1, n_persons=3000)}
     seen = {}
-    model = FedPCA(1, unit="patient_id", **terms)
+    model = fed_pca(1, unit="patient_id", **terms)
     model.fit_silos(frames, on_clipped=seen.update)
     clipped, read = seen["north"]
     assert 0 < clipped <= read == len(frames["north"])
@@ -227,7 +230,7 @@ def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
 
 
 def test_a_page_and_advice_count_persons():
-    model = FedPCA(1, epsilon=0.1, unit="patient_id", **TOLD)
+    model = fed_pca(1, epsilon=0.1, unit="patient_id", **TOLD)
     with pytest.warns(NoiseWarning, match="the number of persons, 400"):
         model.fit_silos({"north": visits(1)})
     assert "<dt>Persons</dt><dd>400</dd>" in page(model.result_)

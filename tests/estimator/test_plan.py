@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, Plain
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap
-from fedpower.estimator.spectrum import spectrum_of_result
+from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
+from fedpower.options import Auto
 from fedpower.report.folder import read_result
+from fits import fed_pca
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]
@@ -46,7 +47,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
     parts = np.split(unit_rows, np.cumsum(SIZES)[:-1])
     values, vectors = np.linalg.eigh(unit_rows.T @ unit_rows / len(unit_rows))
     truth = vectors[:, ::-1][:, :K]
-    model = FedPCA(K, epsilon=epsilon, delta=1e-6, center=False, normalize=True)
+    model = FedPCA(K, epsilon=epsilon, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
     assert {(way.solver, way.noise) for way in made.ways} >= {
         ("moment", "moment"),
@@ -54,7 +55,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
         ("fedpower", "paper"),
     }
     for way in made.ways:
-        fits = [FedPCA(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)]
+        fits = [fed_pca(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error is not None
         assert way.error / 1.5 < error < way.error * 1.5, way
@@ -69,7 +70,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
 
 
 def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
-    model = FedPCA(K, epsilon=1.0, normalize=True)
+    model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05])
     (chosen,) = [way for way in made.ways if way.chosen]
     fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
@@ -125,7 +126,9 @@ def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
 @pytest.mark.slow
 def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     d = 1500
-    model = FedPCA(2, epsilon=1.0, center=False, iteration_rank=6, row_norm=1.0)
+    model = FedPCA(
+        2, epsilon=1.0, center=False, codebook=CodeBook(row_norm=1.0), solver=Auto(iteration_rank=6)
+    )
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
     (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
     assert way.error is not None
@@ -139,7 +142,7 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
 def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rehearsal of each; they differ by chance by some percent."""
     spectrum = [0.02] * 4 + [0.92 / 1296]
-    model = FedPCA(4, epsilon=1.0, delta=1e-6, center=False, normalize=True)
+    model = FedPCA(4, epsilon=1.0, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
 
     def told() -> float:
         made = plan(model, sizes=[100_000], n_features=1300, spectrum=spectrum)
@@ -166,7 +169,7 @@ def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
 
 
 def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
-    made = plan(FedPCA(K, epsilon=1.0, row_norm=1.0), sizes=[100, 200], n_features=D)
+    made = plan(FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0)), sizes=[100, 200], n_features=D)
     (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
     assert (way.rounds, way.error) == (1, None)
     assert way.bytes_up is not None
@@ -209,7 +212,9 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
         assert told == pytest.approx(sum(row[name] for row in fit.history_) / 2, rel=0.2)
     ranged = plan(FedPCA(2, epsilon=1.0, ranges={"age": (0, 1)}), sizes=[10**6], n_features=6)
     assert 0 < ranged.preparation < made.preparation
-    assert plan(model.set_params(row_norm=3.0), sizes=[4000], n_features=6).preparation == 0
+    assert (
+        plan(model.set_params(codebook=CodeBook(row_norm=3.0)), sizes=[4000], n_features=6).preparation == 0
+    )
 
 
 def test_a_code_book_spares_the_preparation() -> None:
@@ -226,14 +231,14 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
     spectrum = [0.2, 0.15, 0.12, 0.03]
 
     def predicted(epsilon: float, n_rows: int) -> float:
-        model = FedPCA(K, epsilon=epsilon, delta=1e-6, row_norm=1.0)
+        model = FedPCA(K, epsilon=epsilon, delta=1e-06, codebook=CodeBook(row_norm=1.0))
         made = plan(model, sizes=[n_rows], n_features=D, spectrum=spectrum)
         (error,) = [way.error for way in made.ways if way.chosen]
         assert error is not None
         return error
 
     for wanted in (0.01, 0.3):
-        model = FedPCA(K, epsilon=1.0, delta=1e-6, row_norm=1.0)
+        model = FedPCA(K, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=1.0))
         needed = plan(model, sizes=[10_000], n_features=D, spectrum=spectrum, error=wanted).needed
         assert needed is not None
         assert needed.epsilon is not None
@@ -246,7 +251,7 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
 
 
 def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
-    model = FedPCA(K, epsilon=1.0, row_norm=1.0)
+    model = FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0))
     made = plan(model, sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
     assert made.needed is not None
     assert made.needed.epsilon is None
@@ -259,7 +264,7 @@ def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
 
 def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> None:
     rows = np.random.default_rng(5).standard_normal((30_000, 6)) * [4, 3, 1, 1, 1, 1]
-    fit = FedPCA(2, epsilon=1.0, row_norm=10.0, standardize=False).fit(rows)
+    fit = FedPCA(2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=10.0)).fit(rows)
     values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
     assert values.size == 6
     np.testing.assert_allclose(values[:2] * 100, fit.denoised_variance_, rtol=1e-2)
@@ -271,7 +276,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> No
     truth = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
     np.testing.assert_allclose(spectrum_of_result(exact.result_, row_norm=10.0)[:2], truth[:2] / 100)
     with pytest.warns(NoiseWarning):
-        useless = FedPCA(2, epsilon=0.1, row_norm=1000.0).fit(rows[:50])
+        useless = FedPCA(2, epsilon=0.1, codebook=CodeBook(row_norm=1000.0)).fit(rows[:50])
     with pytest.raises(InputError, match="must have a component that is determined"):
         spectrum_of_result(useless.result_)
 
@@ -282,7 +287,9 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
     (remark,) = made.remarks
     assert "tiny-0 (1 rows)" in remark
     assert "large" not in remark
-    weighed = plan(FedPCA(2, epsilon=0.5, delta=1e-6, weights="noise"), sizes=sizes, n_features=20)
+    weighed = plan(
+        FedPCA(2, epsilon=0.5, delta=1e-06, aggregation=Plain(weights="noise")), sizes=sizes, n_features=20
+    )
     assert weighed.remarks == ()
     before, after = (next(way for way in each.ways if way.chosen) for each in (made, weighed))
     assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)

@@ -1,5 +1,7 @@
 """Fits that are told nothing but epsilon: what comes out, what it costs, and the code book."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -9,9 +11,8 @@ from fedpower.cli import main
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.terms import build_study
+from fedpower.estimator.terms import build_study, options_of
 from fedpower.linalg import sin_theta
-from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.preparation import part_weights
@@ -23,6 +24,7 @@ from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import CELL_SIDE
+from fits import fed_pca
 
 
 def table(n=20_000, seed=0):
@@ -173,14 +175,14 @@ def test_names_of_columns_carry_ranges():
 )
 def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, silos):
     with pytest.raises(InputError, match=sentence):
-        FedPCA(2, epsilon=1.0, **wrong).fit_silos({**silos, "east": silos["north"] + 1})
+        fed_pca(2, epsilon=1.0, **wrong).fit_silos({**silos, "east": silos["north"] + 1})
 
 
 def test_a_code_book_of_other_columns_is_refused(fitted, silos):
     with pytest.raises(InputError, match="a code book must have numbers for each of the 3 columns"):
         FedPCA(2, codebook=fitted.codebook_).fit(silos["north"][:, :3])
-    with pytest.raises(InputError, match="row_norm must be left alone with codebook"):
-        FedPCA(2, codebook=fitted.codebook_, row_norm=3.0).fit(silos["north"])
+    with pytest.raises(InputError, match="a code book whose numbers were found must have no row_norm and no"):
+        FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
 
 
 @pytest.mark.parametrize("n", [40, 300])
@@ -218,7 +220,7 @@ def levels(n=30_000, seed=0):
 
 def securely(parts, epsilon, seed):
     """A secure fit with noise that the test can repeat, through the same door as FedPCA's."""
-    parameters = Parameters.of(FedPCA(2, epsilon=epsilon, delta=1e-6, aggregation="secure"))
+    parameters = options_of(FedPCA(2, epsilon=epsilon, delta=1e-6, aggregation="secure"))
     surveys = survey_silos({name: open_source(part) for name, part in parts.items()}, n_jobs=1)
     keys = {name: Identity.new() for name in parts}
     study, settings, _ = build_study(

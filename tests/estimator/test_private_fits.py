@@ -10,17 +10,17 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator import PrivacyLeakWarning
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.terms import build_study
-from fedpower.parameters import Parameters
+from fedpower.estimator.terms import build_study, options_of
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
+from fits import fed_pca
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0, "standardize": False}
@@ -48,7 +48,7 @@ class TestThePublic:
     """The smaller ε holds for one sum of all silos, weighed by their sizes, and nothing else."""
 
     def test_one_fit_over_everyone_gives_the_public_less(self, parts: dict[str, Array]) -> None:
-        coordinator, public = epsilons(FedPCA(2, solver="moment", **OPTIONS).fit_silos(parts))
+        coordinator, public = epsilons(fed_pca(2, solver="moment", **OPTIONS).fit_silos(parts))
         assert public < 0.8 * coordinator
 
     @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ class TestThePublic:
     def test_what_shows_single_silos_gives_the_public_the_coordinator_s(
         self, parts: dict[str, Array], changed: dict[str, object]
     ) -> None:
-        model = FedPCA(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
+        model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
         coordinator, public = epsilons(model.fit_silos(parts))
         assert public == coordinator
 
@@ -73,9 +73,9 @@ class TestThePublic:
         self, parts: dict[str, Array], tmp_path: Path
     ) -> None:
         paths = ledgers(tmp_path, *parts)
-        coordinator, public = epsilons(FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths))
+        coordinator, public = epsilons(fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths))
         assert public < coordinator
-        again = FedPCA(3, **OPTIONS).fit_silos(parts, ledgers=paths)
+        again = fed_pca(3, **OPTIONS).fit_silos(parts, ledgers=paths)
         assert epsilons(again)[0] == epsilons(again)[1]
         with Ledger.open(paths["north"]) as ledger:
             assert ledger.spent().n_releases == 1
@@ -86,7 +86,7 @@ def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
 ) -> None:
     """The cap would allow it; the study's own ε does not. The same questions are free."""
     paths = ledgers(tmp_path, *parts)
-    model = FedPCA(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
+    model = fed_pca(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
     first = model.fit_silos(parts, ledgers=paths).components_
     with Ledger.open(paths["north"]) as ledger:
         spent = ledger.spent()
@@ -112,18 +112,18 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
     other = rows.copy()
     other[7] = 1.0
     reported = [
-        FedPCA(2, epsilon=1.0, normalize=True).fit_silos([sparse.csr_array(each)]).kernels_
+        FedPCA(2, epsilon=1.0, codebook=CodeBook(normalize=True)).fit_silos([sparse.csr_array(each)]).kernels_
         for each in (rows, other)
     ]
     assert reported[0] == reported[1]
 
 
 def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str, Array]) -> None:
-    model = FedPCA(2, **OPTIONS)
+    model = fed_pca(2, **OPTIONS)
     sources = {name: open_source(part) for name, part in parts.items()}
     unbounded = read_silos(sources, RowTreatment(), rank=2, steps=2)
     study, settings, _ = build_study(
-        Parameters.of(model),
+        options_of(model),
         n_rows=sum(len(part) for part in parts.values()),
         n_features=12,
         treatment=RowTreatment(row_norm=12.0),
@@ -144,7 +144,7 @@ def test_a_ledger_of_another_silo_is_refused_and_untouched(parts: dict[str, Arra
         (str(tmp_path), "ledgers must be a mapping"),
     ):
         with pytest.raises(InputError, match=sentence):
-            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=wrong)
+            fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=wrong)
     assert {name: path.read_bytes() for name, path in paths.items()} == before
 
 
@@ -153,7 +153,7 @@ def test_angles_tell_noise_from_a_direction() -> None:
     flat = rng.standard_normal((3000, 30)) / 10
     strong = flat.copy()
     strong[:, 0] *= 10
-    model = FedPCA(2, epsilon=1.0, row_norm=2.0, center=False, standardize=False)
+    model = FedPCA(2, epsilon=1.0, center=False, standardize=False, codebook=CodeBook(row_norm=2.0))
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model.fit(flat)
     assert model.result_.determined == [False, False]
@@ -167,7 +167,7 @@ def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
     paths = ledgers(tmp_path, "north", "south")
     paths |= ledgers(tmp_path, "east", epsilon=0.1)
     with pytest.raises(FedpowerError, match=r"'east' has 0\.\d+ left"):
-        FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+        fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
     with Ledger.open(paths["north"]) as ledger:
         assert ledger.spent().n_releases == 0
 
@@ -182,7 +182,7 @@ class TestVersionsOfData:
     ) -> None:
         """One cell moved in between, by 1e-12 or not at all."""
         paths = ledgers(tmp_path, *parts)
-        model = FedPCA(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
+        model = fed_pca(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
         first = model.fit_silos(parts, ledgers=paths).components_
         before = {name: path.read_bytes() for name, path in paths.items()}
         held = {**parts, "south": parts["south"].copy()}
@@ -205,10 +205,10 @@ class TestVersionsOfData:
             folder = tmp_path / str(world)
             folder.mkdir()
             paths = ledgers(folder, *parts)
-            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+            fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
             held = {**parts, "south": parts["south"].copy()}
             held["south"][5, 1] += world
-            model = FedPCA(2, **OPTIONS)
+            model = fed_pca(2, **OPTIONS)
             model.fit_silos(held, ledgers=paths, data_version={"south": "2026-03"})
             charged = []
             for path in paths.values():
@@ -220,22 +220,22 @@ class TestVersionsOfData:
 
     def test_the_statement_names_every_silo_s_version(self, parts: dict[str, Array], tmp_path: Path) -> None:
         paths = ledgers(tmp_path, *parts)
-        model = FedPCA(2, **OPTIONS)
+        model = fed_pca(2, **OPTIONS)
         model.fit_silos(parts, ledgers=paths, data_version={"south": "2026-03"})
         fact = "the version of its data that each silo declared (north 1, south 2026-03, east 1)"
         assert fact in model.privacy_.public
         assert fact in str(model.privacy_)
 
     def test_a_fit_without_ledgers_declares_none(self, parts: dict[str, Array]) -> None:
-        assert "version" not in str(FedPCA(2, **OPTIONS).fit_silos(parts).privacy_)
+        assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
         with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
-            FedPCA(2, **OPTIONS).fit_silos(parts, data_version="2")
+            fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
 
     def test_other_columns_of_the_same_version_may_be_asked_for(self, tmp_path: Path) -> None:
         table = pd.DataFrame(spiked_rows(n_rows=300, n_features=4), columns=list("abcd"))
         paths = ledgers(tmp_path, "north")
         for columns in (["a", "b"], ["b", "c", "d"], ["a", "b"]):
-            FedPCA(1, **OPTIONS).fit_silos({"north": table[columns]}, ledgers=paths)
+            fed_pca(1, **OPTIONS).fit_silos({"north": table[columns]}, ledgers=paths)
         with Ledger.open(paths["north"]) as ledger:
             assert ledger.spent().n_releases == 2
 
@@ -248,7 +248,7 @@ class TestWhatALedgerNeverBooks:
         [
             (
                 {"epsilon": 1.0, "solver": "krylov"},
-                "must know a public bound on the norm of a row, got none, and one read",
+                "a fit with ledgers must have a public bound on the norm of a row, got",
             ),
             ({"epsilon": float("inf")}, "must be charged a finite epsilon, got epsilon=inf"),
             ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon"),
@@ -263,7 +263,7 @@ class TestWhatALedgerNeverBooks:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(InputError, match=sentence):
-                FedPCA(2, **parameters).fit_silos(
+                fed_pca(2, **parameters).fit_silos(
                     parts, ledgers=paths, on_rows=lambda *reported: read.append(reported)
                 )
         assert not read
@@ -272,15 +272,15 @@ class TestWhatALedgerNeverBooks:
     def test_a_ledger_that_is_not_there_is_not_made(self, parts: dict[str, Array], tmp_path: Path) -> None:
         paths = {name: tmp_path / f"{name}.ledger" for name in parts}
         with pytest.raises(LedgerError, match=r"there is none at .*; create it with"):
-            FedPCA(2, **OPTIONS).fit_silos(parts, ledgers=paths)
+            fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
         assert not list(tmp_path.iterdir())
 
     def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(self, tmp_path: Path) -> None:
         rows = spiked_rows(n_rows=200, n_features=4)
-        model = FedPCA(2, **OPTIONS)
+        model = fed_pca(2, **OPTIONS)
         treatment = RowTreatment(row_norm=12.0)
         moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5, on_lattice=True)
-        study, settings, _ = build_study(Parameters.of(model), n_rows=200, n_features=4, treatment=treatment)
+        study, settings, _ = build_study(options_of(model), n_rows=200, n_features=4, treatment=treatment)
         for experiment in (False, True):
             path = tmp_path / f"{experiment}.ledger"
             cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}

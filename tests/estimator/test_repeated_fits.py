@@ -16,9 +16,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from fedpower import FedCommunities, FedPCA
-from fedpower.estimator import repeats
-from fedpower.estimator.repeats import RepeatedFitWarning
+from fedpower.estimator import fit_warnings as repeats
+from fedpower.estimator.fit_warnings import RepeatedFitWarning
 from fedpower.privacy import Ledger
+from fits import fed_pca
 from layers import planted
 
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 6.0}
@@ -45,7 +46,7 @@ def score(model: FedPCA, X: Any, y: object = None) -> float:
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_is_warned_of_once_with_what_it_spent() -> None:
     search = GridSearchCV(
-        FedPCA(2, **KNOWN), {"n_components": [1, 2, 3]}, scoring=score, cv=KFold(3, shuffle=True)
+        fed_pca(2, **KNOWN), {"n_components": [1, 2, 3]}, scoring=score, cv=KFold(3, shuffle=True)
     )
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
@@ -57,14 +58,14 @@ def test_a_search_is_warned_of_once_with_what_it_spent() -> None:
 
 
 def test_cross_validation_of_a_pipeline_is_warned_of() -> None:
-    model = make_pipeline(FunctionTransformer(np.asarray), FedPCA(2, **KNOWN))
+    model = make_pipeline(FunctionTransformer(np.asarray), fed_pca(2, **KNOWN))
     with pytest.warns(RepeatedFitWarning):
         cross_val_score(model, rows(2), scoring=lambda fitted, X, y=None: 1.0, cv=2 + 1)
 
 
 @pytest.mark.parametrize("made", [np.asarray, pd.DataFrame])
 def test_clones_and_copies_keep_counting(made: Any) -> None:
-    model = FedPCA(2, **KNOWN)
+    model = fed_pca(2, **KNOWN)
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
         model.fit(made(rows(3)))
@@ -77,7 +78,7 @@ def test_clones_and_copies_keep_counting(made: Any) -> None:
 
 def test_files_that_are_fitted_twice_are_noticed(tmp_path: Path) -> None:
     np.save(tmp_path / "north.npy", rows(4))
-    model = FedPCA(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
+    model = fed_pca(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
     with pytest.warns(RepeatedFitWarning):
         clone(model).fit_silos([tmp_path / "north.npy"])
 
@@ -86,7 +87,7 @@ def test_first_fits_exact_fits_and_other_rows_go_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
         for seed in (5, 6, 7):
-            FedPCA(2, **KNOWN).fit(rows(seed))
+            fed_pca(2, **KNOWN).fit(rows(seed))
         for _ in range(3):
             FedPCA(2, epsilon=math.inf).fit(rows(5))
 
@@ -97,7 +98,7 @@ def test_fits_that_a_ledger_books_go_without_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
         for _ in range(3):
-            FedPCA(2, **KNOWN).fit_silos({"north": rows(8)}, ledgers={"north": path})
+            fed_pca(2, **KNOWN).fit_silos({"north": rows(8)}, ledgers={"north": path})
 
 
 def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> None:
@@ -105,10 +106,10 @@ def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> No
     sources = [rows(9, 3_000)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
-        book = FedPCA(2, **given).prepare_silos(sources)
-        FedPCA(2, codebook=book, **given).fit_silos(sources)
+        book = fed_pca(2, **given).prepare_silos(sources)
+        fed_pca(2, codebook=book, **given).fit_silos(sources)
     with pytest.warns(RepeatedFitWarning, match=r"epsilon=1\.5\d at"):
-        FedPCA(2, codebook=book, **given).fit_silos(sources)
+        fed_pca(2, codebook=book, **given).fit_silos(sources)
 
 
 def test_networks_in_memory_are_known_again() -> None:

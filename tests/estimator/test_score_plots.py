@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
 from fedpower.report.score_counts import histogram_of
+from fits import fed_pca
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -52,7 +52,7 @@ WAYS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(way):
-    model = FedPCA(3, random_state=0, **EXACT, **way).fit_silos(silos())
+    model = fed_pca(3, random_state=0, **EXACT, **way).fit_silos(silos())
     found = model.score_counts_
     assert found.noise_std == 0
     for name, rows in silos().items():
@@ -77,7 +77,7 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
 )
 def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
     """The largest of at most 432 draws is beyond 6 standard deviations with a chance below 1e-6."""
-    model = FedPCA(2, random_state=0, **PRIVATE, **way).fit_silos(silos())
+    model = fed_pca(2, random_state=0, **PRIVATE, **way).fit_silos(silos())
     found = model.score_counts_
     pooled = histogram(model, np.vstack(list(silos().values())))
     std = found.noise_std * math.sqrt(len(found.counts))
@@ -93,18 +93,18 @@ def test_the_same_fit_again_gives_the_same_counts_and_is_not_charged_again(tmp_p
     for name, path in paths.items():
         Ledger.create(path, epsilon=4.0, delta=1e-6, silo=name).close()
     terms = {**PRIVATE, "row_norm": 8.0}
-    first, second = (FedPCA(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
+    first, second = (fed_pca(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
     for name in rows:
         assert np.array_equal(first.score_counts_.counts[name], second.score_counts_.counts[name])
         with Ledger.open(paths[name]) as ledger:
             assert ledger.spent().n_releases == 2
             assert ledger.spent().epsilon == pytest.approx(4.0, rel=1e-4)
     with pytest.raises(BudgetError, match="has 0 left"):
-        FedPCA(3, **terms).fit_silos(rows, ledgers=paths)
+        fed_pca(3, **terms).fit_silos(rows, ledgers=paths)
 
 
 def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_path):
-    model = FedPCA(2, random_state=0, **PRIVATE, row_norm=8.0).fit_silos(silos())
+    model = fed_pca(2, row_norm=8.0, random_state=0, **PRIVATE).fit_silos(silos())
     model.save(tmp_path / "result")
     back = read_result(tmp_path / "result").score_counts
     assert list(back.counts) == ["north", "south", "east"]
@@ -138,7 +138,7 @@ def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
 def test_places_below_the_noise_are_drawn_empty():
     far = silos(sizes=(40,))
     terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.01, "row_norm": 8.0}
-    found = FedPCA(2, random_state=0, **terms).fit_silos(far).score_counts_
+    found = fed_pca(2, random_state=0, **terms).fit_silos(far).score_counts_
     assert found.clear > 2.5 * found.noise_std
     assert (found.counts["north"] < found.clear).mean() > 0.9
 
@@ -157,7 +157,7 @@ def test_places_below_the_noise_are_drawn_empty():
 )
 def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):
     with pytest.raises(InputError, match=told):
-        FedPCA(**{"n_components": 2, **given}).fit_silos(silos(sizes=(40, 30)))
+        fed_pca(**{"n_components": 2, **given}).fit_silos(silos(sizes=(40, 30)))
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_persons_count_once_however_many_rows_they_have():
     rng = np.random.default_rng(1)
     ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
     rows = rng.standard_normal((len(ids), 3)) * [3, 2, 1]
-    model = FedPCA(2, **EXACT).fit(rows, units=ids)
+    model = fed_pca(2, **EXACT).fit(rows, units=ids)
     whole = model.score_counts_.pooled.sum()
     assert 200 * (1 - 5 / 4096) < whole <= 200
 
@@ -186,7 +186,7 @@ def test_a_plan_counts_the_round_of_scores(way):
     without = {**terms, "scores_epsilon": None}
     facts = {"sizes": [3000] * 3, "n_features": 6, "spectrum": [0.5, 0.2, 0.01, 0.01, 0.01, 0.01]}
     one, other = (
-        next(each for each in plan(FedPCA(2, **given), **facts).ways if each.chosen)
+        next(each for each in plan(fed_pca(2, **given), **facts).ways if each.chosen)
         for given in (terms, without)
     )
     assert one.rounds == other.rounds + 1
@@ -195,7 +195,7 @@ def test_a_plan_counts_the_round_of_scores(way):
 
 
 def test_fractions_are_explained_by_what_makes_them(tmp_path):
-    model = FedPCA(2, **PRIVATE, row_norm=8.0, aggregation="secure").fit_silos(silos())
+    model = fed_pca(2, row_norm=8.0, aggregation="secure", **PRIVATE).fit_silos(silos())
     found = model.score_counts_
     assert "its share of the noise in steps finer than a row" in found.fractions
     page = (model.save(tmp_path / "out") / "report.html").read_text()

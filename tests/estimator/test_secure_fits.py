@@ -5,18 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from fedpower import FedMoment, FedPCA, every
+from fedpower import CodeBook, FedPCA, Secure, every
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
-from fedpower.estimator.terms import build_study
-from fedpower.estimator.treatment import public_treatment
+from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.linalg import sin_theta
-from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.roll import Identity
 from fedpower.rows.opening import open_source
+from fits import fed_moment, fed_pca
 from problems import spiked_rows, split
 
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)
@@ -26,7 +25,7 @@ EXACT = {"epsilon": math.inf, "aggregation": "secure"}
 
 
 def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
-    model = FedPCA(2, **TERMS).fit_silos(PARTS)
+    model = fed_pca(2, **TERMS).fit_silos(PARTS)
     text = str(model.privacy_)
     assert "the coordinator together with 1 silo of the 4" in text
     assert "rehearsal" in text
@@ -39,13 +38,13 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
 
 def seeded(seed, parts, **terms):
     """One fit with noise that the test can repeat, through the same door as FedPCA's."""
-    model = FedPCA(2, **{**TERMS, "center": False, "standardize": False, **terms})
+    model = fed_pca(2, **{**TERMS, "center": False, "standardize": False, **terms})
     sources = {name: open_source(part) for name, part in parts.items()}
-    treatment = public_treatment(Parameters.of(model))
+    treatment = public_treatment(options_of(model))
     moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
     keys = {name: Identity.new() for name in parts} if model.aggregation == "secure" else {}
     study, settings, _ = build_study(
-        Parameters.of(model),
+        options_of(model),
         n_rows=sum(len(part) for part in parts.values()),
         n_features=8,
         treatment=treatment,
@@ -110,12 +109,12 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
 )
 def test_what_a_secure_sum_cannot_go_with_is_refused_with_the_reason(change, sentence):
     with pytest.raises(InputError, match=sentence):
-        FedPCA(2, **{**TERMS, **change}).fit_silos(PARTS)
+        fed_pca(2, **{**TERMS, **change}).fit_silos(PARTS)
 
 
 @pytest.mark.parametrize(
     "model",
-    [FedPCA(2, **EXACT), FedPCA(2, **EXACT, solver="krylov", scores_epsilon=math.inf), FedMoment(**EXACT)],
+    [fed_pca(2, **EXACT), fed_pca(2, scores_epsilon=math.inf, solver="krylov", **EXACT), fed_moment(**EXACT)],
     ids=lambda model: type(model).__name__,
 )
 def test_exact_secure_sums_are_refused_before_anything_is_read(model):
@@ -131,19 +130,19 @@ def test_exact_secure_sums_are_refused_before_anything_is_read(model):
 
 def test_exact_secure_sums_are_no_way_of_a_plan():
     with pytest.raises(InputError, match="must have a finite epsilon"):
-        plan(FedPCA(2, **EXACT), sizes=[100] * 3, n_features=8)
+        plan(fed_pca(2, **EXACT), sizes=[100] * 3, n_features=8)
     made = plan(FedPCA(2, epsilon=math.inf), sizes=[100] * 3, n_features=8)
     assert {way.aggregation for way in made.ways} == {"plain"}
 
 
 def test_a_single_silo_is_refused():
     with pytest.raises(InputError, match="more silos than the 1 that may collude, got 1"):
-        FedPCA(2, **TERMS).fit_silos([ROWS])
+        fed_pca(2, **TERMS).fit_silos([ROWS])
 
 
 def test_a_billion_rows_fit_into_the_ring_of_a_secure_sum():
     """Sums of whole numbers that could overflow are divided by a power of two, noise and all."""
-    made = plan(FedPCA(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
+    made = plan(fed_pca(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
     (way,) = (way for way in made.ways if way.aggregation == "secure")
     assert 0 < way.noise_level < 1e-9
 
@@ -153,23 +152,23 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
     for name in PARTS:
         files[name] = tmp_path / f"{name}.pem"
         Identity.new().save(files[name])
-    model = FedPCA(2, **TERMS).fit_silos(PARTS, identities=files)
+    model = fed_pca(2, **TERMS).fit_silos(PARTS, identities=files)
     assert dict(model.study_.identities) == {name: Identity.load(path).public for name, path in files.items()}
-    again = FedPCA(2, **TERMS).fit_silos(PARTS, identities=files)
+    again = fed_pca(2, **TERMS).fit_silos(PARTS, identities=files)
     assert again.study_.digest == model.study_.digest
     with pytest.raises(InputError, match="every silo must have an identity or none"):
-        FedPCA(2, **TERMS).fit_silos(PARTS, identities={"a": files["a"]})
+        fed_pca(2, **TERMS).fit_silos(PARTS, identities={"a": files["a"]})
     with pytest.raises(InputError, match="identities must go with aggregation='secure'"):
-        FedPCA(2, epsilon=1.0, row_norm=8.0).fit_silos(PARTS, identities=files)
+        FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=8.0)).fit_silos(PARTS, identities=files)
 
 
 def test_every_fit_is_charged_to_the_ledgers_and_one_too_many_costs_nobody(tmp_path):
     ledgers = {name: tmp_path / f"{name}.ledger" for name in PARTS}
     for name, path in ledgers.items():
         Ledger.create(path, epsilon=1.2, delta=1e-6, silo=name).close()
-    FedPCA(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
+    fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
     with pytest.raises(BudgetError, match="left at delta"):
-        FedPCA(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
+        fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
     for path in ledgers.values():
         with Ledger.open(path) as ledger:
             assert ledger.spent().n_releases == 1
@@ -191,15 +190,15 @@ class Slow:
 
 
 def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must_allow(tmp_path):
-    model = FedPCA(2, **TERMS, min_silos=2)
-    treatment = public_treatment(Parameters.of(model))
+    model = fed_pca(2, min_silos=2, **TERMS)
+    treatment = public_treatment(options_of(model))
     moments = read_silos(
         {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1, on_lattice=True
     )
     broken = {**moments, "c": Slow(moments["c"])}
     keys = {name: Identity.new() for name in PARTS}
     study, settings, _ = build_study(
-        Parameters.of(model),
+        options_of(model),
         n_rows=sum(len(part) for part in PARTS.values()),
         n_features=8,
         treatment=treatment,
@@ -234,7 +233,7 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
 
 def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     sizes = {name: len(part) for name, part in PARTS.items()}
-    model = FedPCA(2, **TERMS, iteration_rank=4)
+    model = fed_pca(2, iteration_rank=4, **TERMS)
     made = plan(model, sizes=sizes, n_features=8, spectrum=[0.3, 0.2, 0.02])
     ways = {way.aggregation: way for way in made.ways if way.solver == way.noise == "moment"}
     secure, plain = ways["secure"], ways["plain"]
@@ -247,6 +246,6 @@ def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     down = sum(row["bytes_down"] for row in fitted.history_) / 4
     assert secure.bytes_up == pytest.approx(up, abs=16)
     assert secure.bytes_down == pytest.approx(down, abs=64)  # names and sizes in digits
-    two = plan(model.set_params(colluders=2), sizes=sizes, n_features=8)
+    two = plan(model.set_params(aggregation=Secure(colluders=2)), sizes=sizes, n_features=8)
     level = next(way.noise_level for way in two.ways if way.aggregation == "secure")
     assert level / secure.noise_level == pytest.approx(math.sqrt(3 / 2), rel=1e-5)

@@ -5,10 +5,12 @@ import warnings
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, Plain
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
+from fedpower.options import Auto
 from fedpower.report import read_result, write_result
+from fits import fed_pca
 from problems import Array
 
 EXACT = {"epsilon": float("inf"), "solver": "moment", "standardize": False}
@@ -22,7 +24,7 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     rows = rows_of(400)
     rows[:, 4] *= 1e12
     with pytest.warns(UserWarning, match="4 columns vary less than the rounding errors of the largest"):
-        model = FedPCA(2, **EXACT).fit(rows)
+        model = fed_pca(2, **EXACT).fit(rows)
     write_result(tmp_path / "out", model)
     assert read_result(tmp_path / "out").run["remarks"] == model.warnings_
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
@@ -31,16 +33,18 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
 
 def test_values_whose_squares_vanish_are_announced():
     with pytest.warns(UserWarning, match="no variance that float64 can hold"):
-        FedPCA(2, **EXACT).fit(rows_of(50) * 1e-300)
+        fed_pca(2, **EXACT).fit(rows_of(50) * 1e-300)
 
 
 def test_usual_rows_are_announced_nothing_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert FedPCA(2, **EXACT).fit(rows_of(50)).warnings_ == []
-        FedPCA(2, **EXACT).fit(rows_of(3))  # fewer rows than columns: variances of zero, no lost ones
+        assert fed_pca(2, **EXACT).fit(rows_of(50)).warnings_ == []
+        fed_pca(2, **EXACT).fit(rows_of(3))  # fewer rows than columns: variances of zero, no lost ones
         warnings.simplefilter("ignore", NoiseWarning)  # so few rows are noise, and that is said
-        FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit_silos([rows_of(90), rows_of(80, 1)])
+        FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0)).fit_silos(
+            [rows_of(90), rows_of(80, 1)]
+        )
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -48,7 +52,7 @@ def test_the_same_rows_under_two_names_are_announced(*, private: bool):
     silos = {"north": rows_of(90), "south": rows_of(90).copy(), "east": rows_of(90, 1)}
     terms = {"epsilon": 1.0, "row_norm": 9.0, "delta": 1e-6} if private else EXACT
     with pytest.warns(UserWarning, match="silos 'north' and 'south' hold the same rows"):
-        FedPCA(2, **terms).fit_silos(silos)
+        fed_pca(2, **terms).fit_silos(silos)
 
 
 def test_tiny_silos_are_announced_and_weights_make_up_for_them():
@@ -64,11 +68,11 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
             model = FedPCA(
                 2,
                 epsilon=0.5,
-                delta=1e-6,
-                row_norm=2.0,
+                delta=1e-06,
                 center=False,
                 standardize=False,
-                weights=weights,
+                codebook=CodeBook(row_norm=2.0),
+                aggregation=Plain(weights=weights),
                 random_state=seed,
             ).fit_silos(silos)
             found.append(sin_theta(model.components_.T, truth))
@@ -95,8 +99,14 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
     large = rng.standard_normal((60_000, 6)) * [0.5, 0.05, 0.05, 0.05, 0.05, 0.05]
     small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
     terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
-    model = FedPCA(
-        1, row_norm=4.0, center=False, standardize=False, weights="noise", iteration_rank=3, **terms
+    model = fed_pca(
+        1,
+        center=False,
+        standardize=False,
+        codebook=CodeBook(row_norm=4.0),
+        aggregation=Plain(weights="noise"),
+        solver=Auto(iteration_rank=3),
+        **terms,
     )
     model.fit_silos([large, small])
     assert abs(model.components_[0, 0]) > 0.99
@@ -104,7 +114,13 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
 
 
 def test_weights_by_rows_leave_the_terms_as_they_were():
-    study = FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6).fit(rows_of(90)).study_
-    other = FedPCA(2, epsilon=1.0, row_norm=9.0, delta=1e-6, weights="noise").fit(rows_of(90)).study_
+    study = FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0)).fit(rows_of(90)).study_
+    other = (
+        FedPCA(
+            2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0), aggregation=Plain(weights="noise")
+        )
+        .fit(rows_of(90))
+        .study_
+    )
     assert study.digest != other.digest
     assert study.moment_terms == other.moment_terms  # what a silo releases does not depend on weights

@@ -20,7 +20,7 @@ from fedpower.rules.rules import table_rules
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_moment_of_a_study_is_in_its_result_and_gives_the_same_numbers(tmp_path: Path):
-    study = write_study(tmp_path, components={"keep_moment": True}, privacy={"epsilon": 1.0})
+    study = write_study(tmp_path, privacy={"epsilon": 1.0})
     with ExitStack() as stack:
         silos = Counted(
             {
@@ -33,7 +33,7 @@ def test_the_moment_of_a_study_is_in_its_result_and_gives_the_same_numbers(tmp_p
         found = node.result
         node.write_result(tmp_path / "result")
     moment = read_moment(tmp_path / "result")
-    model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(moment)
+    model = FedPCA(study.options.n_components, standardize=False).fit_moment(moment)
     assert np.array_equal(model.components_, found.components)
     assert moment.record["federation"]["agreement"] == study.digest
 
@@ -44,7 +44,6 @@ def test_the_moment_of_a_study_with_secure_sums_is_in_its_result(tmp_path: Path)
         key.save(tmp_path / f"{name}.pem")
     study = write_study(
         tmp_path,
-        components={"keep_moment": True},
         privacy={"epsilon": 1.0, "aggregation": "secure"},
         identities={name: key.public for name, key in KEYS.items()},
     )
@@ -52,14 +51,8 @@ def test_the_moment_of_a_study_with_secure_sums_is_in_its_result(tmp_path: Path)
         node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         node.write_result(tmp_path / "result")
-    model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(tmp_path / "result")
+    model = FedPCA(study.options.n_components, standardize=False).fit_moment(tmp_path / "result")
     assert np.array_equal(model.components_, node.result.components)
-
-
-def test_keeping_the_moment_is_agreed_on(tmp_path: Path):
-    left_alone = write_study(tmp_path)
-    assert write_study(tmp_path, components={"keep_moment": False}).digest == left_alone.digest
-    assert write_study(tmp_path, components={"keep_moment": True}).digest != left_alone.digest
 
 
 def write_ratings(path: Path, name: str, persons: int = 60) -> None:
@@ -83,7 +76,7 @@ RATINGS = {
         "stars": {"kind": "rating", "range": [1, 5], "items": ["alien", "brazil", "casablanca"]},
     },
     "rows": {"row_norm": None, "normalize": True, "center": False},
-    "components": {"n_components": 1, "keep_moment": True},
+    "components": {"n_components": 1},
 }
 
 
@@ -126,9 +119,8 @@ def test_ratings_one_a_row_are_completed_from_the_moment_of_a_study(
         rules = {"user": "person", "film": "item", "stars": RATINGS["rules"]["stars"]}
         central = FedMoment(
             epsilon=epsilon,
-            normalize=True,
             center=False,
-            codebook=CodeBook(rules=table_rules(rules, "the test")),
+            codebook=CodeBook(rules=table_rules(rules, "the test"), normalize=True),
         ).fit_silos({name: tmp_path / f"{name}.csv" for name in study.silos})
         assert np.abs(moment.pooled.moment - central.moment_.pooled.moment).max() < 1e-8
 

@@ -26,7 +26,7 @@ TABLES: dict[str, Any] = {
     "columns": {"names": ["winner", "loser"]},
     "rules": {"winner": {"items": ITEMS, "against": "loser"}},
     "rows": {"row_norm": None},
-    "components": {"n_components": 1, "keep_moment": True},
+    "components": {"n_components": 1},
 }
 
 
@@ -124,7 +124,7 @@ def test_comparisons_are_ranked_over_flare_with_one_command(tmp_path: Path, aggr
     keys = keys if aggregation == "secure" else []
     made = fedpower(
         "study", "init", "study.toml", "--name=trees", f"--silos={','.join(SIZES)}",
-        "--codebook=items.toml", "-k1", "--epsilon=1", "--keep-moment", "--deadline=60",
+        "--codebook=items.toml", "-k1", "--epsilon=1", "--deadline=60",
         *keys, cwd=tmp_path,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr

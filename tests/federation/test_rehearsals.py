@@ -32,7 +32,7 @@ def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command_and_its_moment_
     made = fedpower(
         "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
         f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
-        "--deadline=60", "--keep-moment", *keys, cwd=tmp_path,
+        "--deadline=60", *keys, cwd=tmp_path,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)

@@ -69,7 +69,7 @@ def test_a_silo_applies_the_rules_to_its_own_table(agreed: Path):
         assert node.moment.source.columns == FEATURES
     silos = [table(1), table(2)]
     assert study.rules is not None
-    model = FedPCA(2, epsilon=float("inf"), codebook=study.parameters.codebook).fit_silos(
+    model = FedPCA(2, epsilon=float("inf"), codebook=study.options.codebook).fit_silos(
         [each[["age", "sex", "cd 4", "seen"]] for each in silos]
     )
     assert tuple(model.feature_names_in_) == FEATURES

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fedpower.cli.words import in_options
 from studies import write_silo, write_study
 
 from fedpower.cli import main
-from fedpower.cli.words import in_options
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.study_file import StudyFile

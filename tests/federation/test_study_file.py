@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import COLUMNS, CONTENT, content_with, write_study
 
-from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.federation.study_file import TABLES, StudyFile, moved, read_study, rendered
+from fedpower.options import FLAT
 
 EXACT = {"epsilon": math.inf, "delta": None}
 PAPER = {"solver": "fedpower", "n_steps": 4}
@@ -53,14 +53,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"components": {"n_components": "auto"}, "privacy": {"noise": "step"}},
         "do not show the whole spectrum",
     ),
-    "iteration rank": ({"components": {"iteration_rank": 1}}, "iteration_rank must lie between"),
+    "iteration rank": ({"components": {"iteration_rank": 1}}, "iteration_rank must be between "
+    "n_components=2 and the number of columns 5,"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
-    "epsilon zero": ({"privacy": {"epsilon": 0}}, "epsilon must be above 0, got 0"),
-    "epsilon below zero": ({"privacy": {"epsilon": -1.0}}, "epsilon must be above 0"),
-    "epsilon not a number": ({"privacy": {"epsilon": math.nan}}, "epsilon must be above 0, got nan"),
+    "epsilon zero": ({"privacy": {"epsilon": 0}}, r"epsilon must be a number above 0, got 0\.0"),
+    "epsilon below zero": ({"privacy": {"epsilon": -1.0}}, r"epsilon must be a number above 0, got -1\.0"),
+    "epsilon not a number": ({"privacy": {"epsilon": math.nan}}, "epsilon must be a number above 0, got nan"),
     "epsilon as text": ({"privacy": {"epsilon": "1"}}, "must be a number, got '1'"),
     "no delta": ({"privacy": {"delta": None}}, "delta must be agreed on before the silos enrol"),
-    "delta of one": ({"privacy": {"delta": 1.0}}, "delta must lie between 0 and 1"),
+    "delta of one": ({"privacy": {"delta": 1.0}}, r"delta must be a number between 0 and 1, got 1\.0"),
     "unknown noise": ({"privacy": {"noise": "loud"}}, "noise must be one of"),
     "no bound": (
         {"rows": {"row_norm": None}, "columns": {"scale": [1.0] * 5}},
@@ -79,10 +80,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "bound of infinity": ({"rows": {"row_norm": math.inf}}, "row_norm must be"),
     "unknown solver": ({"solver": {"solver": "magic"}}, "solver must be one of"),
     "unknown key": ({"solver": {"momentum": 1}}, "must have only the keys solver, .*got 'momentum'"),
-    "settings of another": ({"solver": {"solver": "krylov", "local_steps": 2}}, "must be left alone"),
+    "settings of another": ({"solver": {"solver": "krylov", "local_steps": 2}}, "local_steps must be left "
+    "out with solver 'krylov', got 2"),
     "schedule": ({"solver": {"schedule": "often"}}, "schedule must be 'every', 'decaying'"),
     "schedule of text": ({"solver": {"schedule": ["a"]}}, "schedule"),
-    "tolerance": ({"solver": {"tol": 1.5}}, r"tol must lie in \[0, 1\)"),
+    "tolerance": ({"solver": {"tol": 1.5}}, r"tol must be a number of at least 0 and below 1, got 1\.5"),
     "seed below zero": ({"solver": {"random_state": -1}}, "random_state must be from 0 to"),
     "seed too large": ({"solver": {"random_state": 2**40}}, "random_state must be from 0 to"),
     "correction and sampling": (
@@ -121,7 +123,6 @@ def test_a_wrong_study_is_refused_in_one_sentence(fault: str, tmp_path: Path) ->
     reported = str(refused.value)
     assert "\n" not in reported
     assert "got" in reported, reported
-    assert ";" in reported, reported
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,6 @@ AGREED: dict[str, dict[str, Any]] = {
     "public centre": {"rows": {"center": None}, "columns": {"center": [1.0] * 5}},
     "row norm": {"rows": {"row_norm": 11.0}},
     "normalize": {"rows": {"row_norm": None, "normalize": True}},
-    "moment that is kept": {"components": {"keep_moment": True}},
     "persons": {"rows": {"unit": "patient"}},
     "rows of a person": {"rows": {"unit": "patient", "rows_per_unit": 2}},
     "edges": {"rows": {"row_norm": None, "network": "edge"}},
@@ -281,11 +281,8 @@ def test_comments_order_spacing_and_spelling_do_not_change_the_digest(tmp_path: 
 
 
 def test_defaults_may_be_written_out_and_count_either_way(tmp_path: Path) -> None:
-    defaults = FedPCA()
-    spelled = {
-        key: getattr(defaults, key)
-        for key in ("solver", "schedule", "local_steps", "drift_correction", "max_rounds", "tol")
-    }
+    names = ("solver", "schedule", "local_steps", "drift_correction", "max_rounds", "tol")
+    spelled = {name: FLAT[name].default for name in names}
     written = write_study(tmp_path, solver={**spelled, "random_state": 0})
     assert written.digest == write_study(tmp_path).digest
 
@@ -307,7 +304,7 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
 def test_defaults_are_filled_in(tmp_path: Path) -> None:
     study = write_study(tmp_path, coordinator={"port": None})
     assert (study.min_silos, study.grace, study.port) == (3, None, 8002)
-    assert study.parameters.random_state == 0
+    assert study.options.random_state == 0
     assert study.deadline == 60.0
     assert write_study(tmp_path, rounds={"min_silos": 2}).min_silos == 2
 
@@ -318,7 +315,7 @@ def test_infinity_is_no_privacy_and_needs_no_bound(spelled: str, tmp_path: Path)
     path.write_text(PLAIN.replace("epsilon = 1.0\ndelta = 1e-6", f"epsilon = {spelled}")
                     .replace("row_norm = 10.0\n", ""))  # fmt: skip
     study = read_study(path)
-    assert math.isinf(study.parameters.epsilon)
+    assert math.isinf(study.options.epsilon)
     assert study.terms()[0].noise == "none"
     path.write_text(moved(study, "elsewhere", 1))
     assert read_study(path).digest == study.digest
@@ -389,12 +386,12 @@ def test_rendered_and_read_back_a_study_is_the_same_wherever_it_moves(
         ({"privacy": SECURE | {"noise": "step"}, "identities": KEYS}, "must go with noise='moment'"),
         (
             {"privacy": SECURE, "identities": KEYS, "rounds": {"n_participants": 2}},
-            "n_participants must be left alone with aggregation='secure'",
+            "n_participants must be left out with aggregation='secure': local steps, or",
         ),
         ({"privacy": SECURE | {"attempts": 0}, "identities": KEYS}, "attempts must be at least 1, got 0"),
         (
             {"privacy": SECURE | EXACT, "identities": KEYS, "rows": {"row_norm": None}},
-            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums",
+            "aggregation='secure' must have a finite epsilon, got inf: exact sums under",
         ),
         ({"privacy": {"attempts": 2}}, r"attempts in \[privacy\] .* must go with aggregation"),
     ],

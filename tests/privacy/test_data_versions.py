@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
 from fedpower.errors import InputError, LedgerError
 from fedpower.privacy import Ledger
 from fedpower.privacy.data_version import DataVersion, columns_digest
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
+from fits import fed_pca
 from problems import Array
 
 FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)
@@ -143,7 +143,7 @@ class TestALedgerFromBeforeVersions:
     def test_the_same_rows_get_the_stored_releases(self, old: Path, more: dict) -> None:
         rows = rows_of_schema_1()
         for _ in range(2):
-            FedPCA(**OPTIONS, **more).fit_silos({"north": rows}, ledgers={"north": old})
+            fed_pca(**OPTIONS, **more).fit_silos({"north": rows}, ledgers={"north": old})
             with Ledger.open(old) as ledger:
                 assert ledger.spent().n_releases == 3
 
@@ -151,7 +151,7 @@ class TestALedgerFromBeforeVersions:
         rows = rows_of_schema_1()
         rows[0, 0] += 1e-12
         with pytest.raises(LedgerError, match="before data had versions, got others; declare a new"):
-            FedPCA(**OPTIONS).fit_silos({"north": rows}, ledgers={"north": old})
+            fed_pca(**OPTIONS).fit_silos({"north": rows}, ledgers={"north": old})
         with Ledger.open(old) as ledger:
             assert ledger.spent().n_releases == 3
 
@@ -161,7 +161,7 @@ class TestALedgerFromBeforeVersions:
     ) -> None:
         rows = rows_of_schema_1()
         rows[0, 0] += moved
-        model = FedPCA(**OPTIONS)
+        model = fed_pca(**OPTIONS)
         model.fit_silos({"north": rows}, ledgers={"north": old}, data_version="2")
         assert not model.privacy_.notes
         with Ledger.open(old) as ledger:

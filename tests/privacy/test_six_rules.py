@@ -18,15 +18,17 @@ import pytest
 from pyarrow import parquet
 from scipy import sparse
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.engines import embedded
 from fedpower.errors import FedpowerError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning
+from fedpower.options import Auto
 from fedpower.privacy import noise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import silo as assembling
+from fits import fed_pca
 
 MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
 
@@ -44,7 +46,7 @@ def fit(mode, **changes):
         "standardize": False,
         "random_state": 7,
     } | changes
-    return FedPCA(2, iteration_rank=2, **terms).fit_silos(silos())
+    return fed_pca(2, iteration_rank=2, **terms).fit_silos(silos())
 
 
 def noised_numbers(model):
@@ -97,7 +99,7 @@ def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
         assert suspects <= allowed
     for source in (SeededNoiseForExperiments(1), SeededNoiseForExperiments, 7, np.random.default_rng(1)):
         with pytest.raises(InputError, match="noise must be one of"):
-            FedPCA(2, noise=source, row_norm=9.0).fit_silos(silos())
+            FedPCA(2, codebook=CodeBook(row_norm=9.0), noise=source).fit_silos(silos())
 
 
 def test_a_random_state_that_looks_like_noise_is_refused_or_public():
@@ -126,7 +128,7 @@ def test_what_was_clipped_is_told_to_the_operator_and_to_nobody_else(mode):
     bound = float(np.sort(norms)[66:68].mean())
     reported = {}
     terms = {"noise": mode, "row_norm": bound, "standardize": False, "random_state": 0}
-    model = FedPCA(2, iteration_rank=2, **terms)
+    model = fed_pca(2, iteration_rank=2, **terms)
     model.fit_silos(rows, on_clipped=reported.update)
     assert [sum(counts) for counts in zip(*reported.values(), strict=True)] == [173, 240]
     for kept in (model.history_, model.privacy_, model.privacy_.as_dict(), model.study_):
@@ -176,7 +178,7 @@ def test_a_file_overwritten_during_a_fit_gets_no_noise_made_for_other_rows(tmp_p
                 spent.append(ledger.spent())
 
     terms = {"noise": "step", "n_steps": 3, "row_norm": 1.0, "center": False, "random_state": 0}
-    model = FedPCA(2, epsilon=1.0, standardize=False, **terms)
+    model = fed_pca(2, epsilon=1.0, standardize=False, **terms)
     with pytest.raises(FedpowerError, match="operator's log says why") as refused:
         model.fit_silos({"north": path}, ledgers={"north": book}, on_round=overwrite)
     assert str(path) not in str(refused.value)
@@ -224,7 +226,9 @@ def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, tr
             terms = {**terms, "center": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = FedPCA(2, epsilon=1.0, noise=mode, iteration_rank=2, random_state=0, **terms)
+            model = fed_pca(
+                2, epsilon=1.0, noise=mode, solver=Auto(iteration_rank=2), random_state=0, **terms
+            )
             model.fit_silos([source])
         assert np.isfinite(noised_numbers(model)).all()
 
@@ -246,7 +250,7 @@ def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the
         assert "clipped" not in said.out
     assert outcomes["all"] == outcomes["all but one"]
     with pytest.warns(ClippingWarning, match="every row is longer than row_norm"):
-        FedPCA(2, epsilon=1.0, row_norm=0.01).fit_silos([rows])
+        FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=0.01)).fit_silos([rows])
 
 
 BAD = {"missing": [np.nan], "infinite": [np.inf], "beyond 2^53": [2**53 + 1], "text": ["twelve"]}
@@ -265,7 +269,7 @@ def test_what_cannot_be_a_number_is_refused_before_anything_is_charged(tmp_path,
     Ledger.create(book, epsilon=2.0, delta=1e-5, silo="north").close()
     asked = []
     with pytest.raises(InputError, match=r"column 'b' of .* row 50"):
-        FedPCA(1, epsilon=1.0, row_norm=9.0).fit_silos(
+        FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0)).fit_silos(
             {"north": path}, ledgers={"north": book}, on_round=asked.append
         )
     assert not asked

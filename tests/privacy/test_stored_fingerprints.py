@@ -15,11 +15,11 @@ from scipy import sparse
 
 from fedpower import FedPCA
 from fedpower.errors import LedgerError
-from fedpower.estimator.communities import FedCommunities
 from fedpower.privacy import Ledger
 from fedpower.privacy.data_version import DataVersion
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import SqlQuery
+from fits import fed_communities, fed_pca
 from layers import planted
 from two_worlds import NAMES, QUESTIONS, Question, book_of, make_ledger, rows_of, rules_of, write_world
 
@@ -34,7 +34,7 @@ def charged(ledger: Path) -> int:
 
 
 def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
-    return FedPCA(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
+    return fed_pca(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
 
 
 def ask_twice(folder: Path, question: Question, world: int, source: Callable[[Path], Any]) -> None:
@@ -172,12 +172,12 @@ def test_a_network_is_answered_in_both_worlds(
     nodes = [f"v{place}" for place in range(12)]
     path.write_text(f"source,target,weight\nv0,v{world},1\n")
     for terms in (first, second):
-        model = FedCommunities(2, epsilon=0.01, delta=1e-6, nodes=nodes, **terms)
+        model = fed_communities(2, epsilon=0.01, delta=1e-6, nodes=nodes, **terms)
         model.fit_silos({"north": path}, ledgers={"north": ledger})
     matrix = sparse.csr_array(planted(12)[0])
     held = make_ledger(tmp_path / "matrix.ledger")
     for terms in (first, second):
-        model = FedCommunities(2, epsilon=0.01, delta=1e-6, **terms)
+        model = fed_communities(2, epsilon=0.01, delta=1e-6, **terms)
         model.fit_silos({"north": matrix}, ledgers={"north": held})
 
 

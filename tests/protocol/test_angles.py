@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA, Person
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.angles import DETERMINED, Angles, between, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import unit_variances
+from fits import fed_pca
 from problems import Array
 
 RANK = 3
@@ -104,7 +105,7 @@ WAYS = {
 def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
     """Return the angles of two components of rows of zeros, of a fit and of subspaces."""
     rows = np.zeros((n_rows, d))
-    model = FedPCA(2, **{"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0, **way})
+    model = fed_pca(2, **{"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0, **way})
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model.fit_silos([rows[: n_rows // 2], rows[n_rows // 2 :]])
     return [*model.component_angles_, *model.subspace_angles_]
@@ -124,7 +125,7 @@ def test_many_columns_of_zeros_determine_nothing(d: int) -> None:
 @pytest.mark.parametrize("d", [5, 100])
 def test_persons_of_zeros_determine_nothing(d: int) -> None:
     persons = np.repeat(np.arange(200), 2)
-    model = FedPCA(2, epsilon=1.0, row_norm=1.0, standardize=False, rows_per_unit=2)
+    model = FedPCA(2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=1.0), unit=Person(None, 2))
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model.fit(np.zeros((400, d)), units=persons)
     assert min(model.component_angles_) > DETERMINED

@@ -9,7 +9,7 @@ import pytest
 from krylov_runs import run
 from scipy import sparse
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.linalg.subspace import TALL, spectral_norm
 from fedpower.linalg.symmetric import moment_factor, pairs_of_factors
@@ -98,9 +98,9 @@ def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind: str, normalize: bool) ->
         rows = np.vstack(parts).astype(np.float64)
     if normalize:
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    model = FedPCA(3, epsilon=math.inf, normalize=normalize, standardize=False, random_state=0).fit_silos(
-        parts
-    )
+    model = FedPCA(
+        3, epsilon=math.inf, standardize=False, codebook=CodeBook(normalize=normalize), random_state=0
+    ).fit_silos(parts)
     about = rows - rows.mean(axis=0)
     _, sizes, right = np.linalg.svd(about, full_matrices=False)
     assert [each["kind"] for each in model.history_] == ["factor"]

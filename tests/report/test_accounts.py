@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from parsed_page import parsed, words
 
-from fedpower import FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
     Completion,
@@ -26,6 +25,7 @@ from fedpower.report.moment_folder import account_of, save_analysis
 from fedpower.report.page.analysis import analysis_page
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
+from fits import fed_moment
 from sample_results import HOSTILE
 
 MODELS: dict[str, Any] = {
@@ -51,7 +51,7 @@ def moment(request: pytest.FixtureRequest) -> Moment:
         terms = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 10.0}
     silos = dict(zip(("north", "south"), np.split(rows(), 2), strict=True))
     frames = {name: pd.DataFrame(part, columns=HOSTILE) for name, part in silos.items()}
-    return FedMoment(**terms).fit_silos(frames).moment_
+    return fed_moment(**terms).fit_silos(frames).moment_
 
 
 @pytest.fixture(scope="module", params=["private", "exact"])
@@ -64,7 +64,7 @@ def rated(request: pytest.FixtureRequest) -> Moment:
     if request.param == "private":
         terms = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
     frame = pd.DataFrame(given, columns=HOSTILE)
-    return FedMoment(center=False, codebook=book, **terms).fit_silos({"north": frame}).moment_
+    return fed_moment(center=False, codebook=book, **terms).fit_silos({"north": frame}).moment_
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -112,7 +112,7 @@ def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_where_predictors_drown_in_the_noise_no_interval_is_stood_for():
     terms = {"epsilon": 0.1, "delta": 1e-6, "row_norm": 10.0}
-    moment = FedMoment(**terms).fit_silos([rows(500)]).moment_
+    moment = fed_moment(**terms).fit_silos([rows(500)]).moment_
     found = RidgeRegression(0).fit(moment)
     assert not found.clear_
     assert np.isnan(found.low_).all()

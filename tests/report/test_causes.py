@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.causes import cause_of_noise
+from fits import fed_pca
 from problems import Array
 
 
@@ -31,11 +32,16 @@ def test_the_warning_names_the_cause(
     seeded = lambda: SeededNoiseForExperiments(1)  # noqa: E731
     monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
     with pytest.warns(NoiseWarning, match=cause):
-        model = FedPCA(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
+        model = fed_pca(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
     assert cause_of_noise(model.result_) is not None
 
 
 def test_a_fit_that_found_something_has_no_cause_to_name() -> None:
     found = rows(20_000) * [5, 1, 1, 1, 1]
-    assert cause_of_noise(FedPCA(1, epsilon=1.0, row_norm=9.0, standardize=False).fit(found).result_) is None
+    assert (
+        cause_of_noise(
+            FedPCA(1, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=9.0)).fit(found).result_
+        )
+        is None
+    )
     assert cause_of_noise(FedPCA(1, epsilon=float("inf")).fit(found).result_) is None

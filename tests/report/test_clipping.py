@@ -17,6 +17,7 @@ from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
 from fedpower.protocol.clipping import estimated_clipping, shares_cut
 from fedpower.report.page import page
+from fits import fed_pca
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
@@ -48,7 +49,7 @@ def cut(rows: Array, bound: float) -> tuple[float, float]:
 def fitted(rows: Any, **given: Any) -> FedPCA:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return FedPCA(7, **{**KNOWN, **given}).fit_silos([rows])
+        return fed_pca(7, **{**KNOWN, **given}).fit_silos([rows])
 
 
 def test_what_a_tight_bound_does_is_in_the_angles() -> None:
@@ -71,7 +72,7 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
 def test_a_bound_that_cuts_little_leaves_angles_to_the_noise() -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((20_000, 6)) * [3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    result = FedPCA(2, row_norm=12.0, **KNOWN).fit_silos([rows]).result_
+    result = fed_pca(2, row_norm=12.0, **KNOWN).fit_silos([rows]).result_
     assert result.determined == [True, True]
     assert result.run["clipping"]["energy"] < 0.01
     angles = result.run["angles"]
@@ -100,7 +101,7 @@ def test_the_share_cut_off_lies_in_the_range_told(law: str, bound: float, standa
 def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -> None:
     rows = visits()
     seen: dict[str, tuple[int, int]] = {}
-    model = FedPCA(3, **KNOWN).fit_silos({"north": rows}, on_clipped=seen.update)
+    model = fed_pca(3, **KNOWN).fit_silos({"north": rows}, on_clipped=seen.update)
     told = model.result_.run["clipping"]
     assert told["counted"]
     assert told["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
@@ -109,7 +110,7 @@ def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -
     write_code_book(model.codebook_, tmp_path / "book.toml")
     book = read_code_book(tmp_path / "book.toml")
     assert book.clipped == model.codebook_.clipped is not None
-    again = FedPCA(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
+    again = fed_pca(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
     assert again.clipping == model.result_.clipping
 
 
@@ -121,7 +122,7 @@ def test_a_silo_s_own_log_has_the_share_of_rows_that_a_bound_found_shortens(
     silos = dict(zip(("north", "south", "east"), np.array_split(rows, 3), strict=True))
     seen: dict[str, tuple[int, int]] = {}
     with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
-        FedPCA(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
+        fed_pca(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
     lines = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
     assert len(lines) == len(silos)
     for name, (count, total) in seen.items():

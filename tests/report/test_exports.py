@@ -14,12 +14,13 @@ import pytest
 from row_forms import annotated
 from scipy import sparse
 
-from fedpower import FedPCA
+from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
 from fedpower.report.export import graph_of, write_cells, write_csv, write_onnx, write_parquet, write_plink
 from fedpower.report.scores import Scores
 from fedpower.rows.opening import open_source
+from fits import fed_pca
 from problems import spiked_rows
 
 COLUMNS = ("age", "größe", "a,b", 'quo"te', "e", "f")
@@ -37,7 +38,7 @@ FITS = {
 
 
 def fitted(folder: Path, **parameters: object) -> Result:
-    model = FedPCA(3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
+    model = fed_pca(3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
     write_result(folder / "out", model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}))
     return read_result(folder / "out")
 
@@ -130,10 +131,9 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
     model = FedPCA(
         3,
         epsilon=float("inf"),
-        offset=2 * public,
         center=False,
-        scale=np.sqrt(2 * public * (1 - public)),
         standardize=False,
+        codebook=CodeBook(offset=2 * public, scale=np.sqrt(2 * public * (1 - public))),
     ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
     write_result(tmp_path / "out", model)
     result = read_result(tmp_path / "out")

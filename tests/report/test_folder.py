@@ -13,6 +13,7 @@ from scipy import sparse
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.report import read_result, write_result
+from fits import fed_pca
 from problems import spiked_rows, split
 
 COLUMNS = ["age", "größe", "a,b", 'quo"te', "e", "f"]
@@ -21,7 +22,7 @@ CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
 
 
 def fitted(**parameters: object) -> FedPCA:
-    model = FedPCA(3, **{"epsilon": float("inf"), "random_state": 0, **parameters})
+    model = fed_pca(3, **{"epsilon": float("inf"), "random_state": 0, **parameters})
     return model.fit_silos(split(ROWS, [50, 70]))
 
 

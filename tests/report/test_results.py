@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from fedpower import FedPCA, read_result
+from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
 from fedpower.report import Result, write_result
 from fedpower.report.files import FILES
 from fedpower.rows.opening import open_source
+from fits import fed_pca
 from problems import spiked_rows
 
 COLUMNS = ["age", "bmi", "sbp", "dbp", "hdl", "ldl"]
@@ -44,7 +45,7 @@ NUMBERS = ("components", "explained_variance", "explained_variance_ratio", "sing
 @pytest.fixture(scope="module", params=FITS, ids=str)
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[FedPCA, Result]:
     """A fitted estimator, and the result that its folder gives back."""
-    model = FedPCA(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **request.param})
+    model = fed_pca(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **request.param})
     model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
     return model, read_result(model.save(tmp_path_factory.mktemp("saved") / "out"))
 
@@ -142,9 +143,9 @@ def test_terms_that_do_not_have_their_hash_are_refused() -> None:
 
 
 def test_a_result_is_frozen_and_parameters_changed_after_the_fit_change_no_score() -> None:
-    model = FedPCA(2, epsilon=math.inf, scale=SCALE).fit(FRAME)
+    model = FedPCA(2, epsilon=math.inf, codebook=CodeBook(scale=SCALE)).fit(FRAME)
     before = model.transform(FRAME)
-    model.set_params(scale=None, normalize=True)
+    model.set_params(codebook=CodeBook(normalize=True))
     np.testing.assert_array_equal(model.transform(FRAME), before)
     with pytest.raises(FrozenInstanceError):
         model.result_.mean = np.zeros(6)

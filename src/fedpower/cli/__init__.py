@@ -17,12 +17,9 @@ from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 COMMANDS = {
     "inspect": ("fedpower.cli.inspect:inspect", "What tables hold, and a draft of rules for them."),
     "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
-    "prepare": ("fedpower.cli.prepare:prepare", "Offsets, scales and bound of columns, found privately."),
+    "prepare": ("fedpower.cli.fit:prepare", "Offsets, scales and bound of columns, found privately."),
     "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
-    "release": (
-        "fedpower.cli.release:release",
-        "The pooled moment itself, paid for once, to analyse for ever.",
-    ),
+    "release": ("fedpower.cli.fit:release", "The pooled moment itself, paid for once, to analyse for ever."),
     "communities": (
         "fedpower.cli.communities:communities",
         "Communities of networks that silos do not pool.",

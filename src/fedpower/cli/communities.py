@@ -11,12 +11,20 @@ import click
 from fedpower.cli.console import note
 from fedpower.cli.derive import read_labels, show_account
 from fedpower.cli.fit import IDENTITY, LEDGERS
-from fedpower.cli.options import Command, declared, option, parameter, text_options, text_reading
+from fedpower.cli.options import (
+    Command,
+    declared,
+    given_options,
+    option,
+    parameter,
+    text_options,
+    text_reading,
+)
 from fedpower.cli.paths import PATH, any_file
 from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import find_ledgers, named_files, read_nodes, require_charge
-from fedpower.cli.words import in_options
-from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_told
+from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_summary
+from fedpower.options import from_flat
 from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.moment import of_run
 from fedpower.report.record import with_origin
@@ -97,18 +105,18 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
         width = max(silo.n_features for silo in silos.values())
         require_room(output, room_for(width, moment=True))
         ledgers = find_ledgers(list(silos), folder=options["ledgers"], named=options["named_ledgers"])
+        flat = {name: value for name, value in given_options(options).items() if name != "unit"}
+        fit = from_flat({**flat, "network": options["unit"], "edge_weight": options["edge_weight"]})
         model = FedCommunities(
             options["n_communities"],
-            unit=options["unit"],
+            unit=fit.unit,
+            epsilon=fit.epsilon,
+            delta=fit.delta,
+            aggregation=fit.aggregation,
             nodes=nodes,
+            n_jobs=fit.n_jobs,
             random_state=options["random_state"],
-            **{
-                name: options[name]
-                for name in ("epsilon", "delta", "aggregation", "colluders", "edge_weight",
-                             "min_silos", "deadline", "n_jobs")
-                if options[name] is not None
-            },
-        )  # fmt: skip
+        )
         _tell_weights(weighed_edges(silos))
         with progress_of_fit(silos, None) as show, warnings.catch_warnings():
             for told_here in (NoiseWarning, ClippingWarning):
@@ -137,9 +145,9 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
 
 def _tell_weights(weighed: Mapping[str, Weighed]) -> None:
     """Tell the operator what the public maximum did to the edges; it goes into no result."""
-    told = weights_told(weighed.values())
+    told = weights_summary(weighed.values())
     if told is not None:
-        note(f"{in_options(told, 'communities')} (for your eyes, kept nowhere)")
+        note(f"{told} (for your eyes, kept nowhere)")
         return
     capped = {name: each for name, each in weighed.items() if each.n_capped}
     if capped:

@@ -75,15 +75,6 @@ def print_result(folder: Path) -> None:
     )
 
 
-def print_result_of_release(folder: Path) -> None:
-    """Print where a released moment is and what to do with it."""
-    console().print(
-        f"\nMoment: {folder} (open {folder / 'report.html'}; analyse it with `fedpower derive "
-        f"{folder} ANALYSIS`)",
-        soft_wrap=True,
-    )
-
-
 def note(sentence: str) -> None:
     """Print a remark on stderr."""
     click.echo(f"Note: {sentence}", err=True)

@@ -27,7 +27,7 @@ _MOST_ROWS = 30
 @click.argument("moment", type=MOMENT)
 @click.pass_context
 def derive(ctx: click.Context, moment: Path) -> None:
-    """Compute from the released MOMENT, a folder of `fedpower release` or of a fit with --keep-moment.
+    """Compute from the released MOMENT, a folder of `fedpower release` or of a fit that kept it.
 
     Nothing is charged and no row is read: whatever is computed keeps the promise that the moment was
     released under. Example: fedpower derive moment factor -k 3

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from fedpower.cli.words import in_options
 from fedpower.errors import CellError, FedpowerError
 
 REFUSED = 2
@@ -60,7 +59,7 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), REFUSED
     if isinstance(error, FedpowerError):
-        return in_options(error.args[0] if error.args else "", command), REFUSED
+        return in_options(str(error), command), REFUSED
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
@@ -81,14 +80,27 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     )
 
 
+_STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check", "study show")
+"""Commands that read options from a study file, whose keys are Python's names."""
+
+
+def in_options(sentence: str, command: str = "fit") -> str:
+    """Return a sentence that begins with an option's name, as the command line calls it."""
+    from fedpower.options import FLAT, option_name  # noqa: PLC0415 - `fedpower --help` must not wait for NumPy
+
+    name, must, rest = sentence.partition(" must ")
+    studied = command.startswith(_STUDIED)
+    known = name in FLAT and FLAT[name].option is not None
+    return f"{option_name(name)}{must}{rest}" if must and known and not studied else sentence
+
+
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Show warnings as sentences, without the line of code that raised them."""
     with warnings.catch_warnings():
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            (said,) = message.args if isinstance(message, Warning) else (message,)
-            click.echo(f"Warning: {' '.join(in_options(said).split())}", err=True)
+            click.echo(f"Warning: {' '.join(in_options(str(message)).split())}", err=True)
 
         warnings.showwarning = show
         yield

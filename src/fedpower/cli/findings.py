@@ -5,7 +5,6 @@ import math
 import numpy as np
 
 from fedpower.cli.console import console, table
-from fedpower.cli.words import in_options
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.page.findings import degrees, findings, variances
 from fedpower.report.result import Result
@@ -26,7 +25,7 @@ def print_findings(result: Result) -> None:
         angle = [] if angles is None else [_angle(float(angles[place]))]
         shown.add_row(f"pc{place + 1}", f"{values[place]:.6g}", *shares, *angle)
     out.print(shown)
-    for sentence in findings(result, in_options):
+    for sentence in findings(result):
         out.print(sentence, soft_wrap=True)
 
 

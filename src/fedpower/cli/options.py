@@ -1,4 +1,4 @@
-"""Options made from the table of parameters, and listed under headings: what most people need first."""
+"""Command-line options made from the options of a fit, listed under headings: what most people need first."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedpower.cli import values
-from fedpower.parameters import SPECS, Rule
+from fedpower.options import FLAT, option_name
+from fedpower.report.codebook_file import read_code_book
 
 if TYPE_CHECKING:
     from fedpower.rows.opening import Reading
@@ -24,26 +25,15 @@ _HEADINGS = {
 }
 """By group, in the order in which help lists them."""
 
-_WORDS: dict[str, dict[str, Any]] = {
+_READ: dict[str, dict[str, Any]] = {
     "n_components": {"callback": values.rank, "required": True, "metavar": "K"},
-    "epsilon": {
-        "type": str,  # its callback reads the number, and says what it must be
-        "callback": values.epsilon,
-        "required": True,
-        "metavar": "NUMBER|inf",
-    },
+    # Its callback reads the number, and says what it must be.
+    "epsilon": {"type": str, "callback": values.epsilon, "required": True, "metavar": "NUMBER|inf"},
     "schedule": {"callback": values.schedule, "metavar": "every|decaying|halving|STEPS"},
     "random_state": {"type": click.IntRange(0, 2**32 - 1)},
-    "row_norm": {"type": float},
-    "normalize": {"is_flag": True, "default": None},
-    "drift_correction": {"is_flag": True, "default": None},
-    "keep_moment": {"is_flag": True, "default": None},
-    "one_shot_start": {"default": None},
-    "center": {"default": None},
-    "standardize": {"default": None},
     "device": {"metavar": "NAME"},
 }
-"""How the command line reads what is no plain number or word."""
+"""How the command line reads what is not a plain number or word."""
 
 
 class Option(click.Option):
@@ -71,16 +61,30 @@ class Command(click.Command):
 
 
 def option(*words: str, group: str, **settings: Any) -> _Decorator:
-    """Return the declaration of an option that is no parameter of a fit."""
+    """Return the declaration of an option that is not one of a fit."""
     return click.option(*words, cls=Option, group=group, **settings)
 
 
 def parameter(name: str, **changed: Any) -> _Decorator:
-    """Return the declaration of a parameter's option; one that is not given keeps its default."""
-    spec = SPECS[name]
-    assert spec.option is not None, f"{name} has no option"
-    settings = {"help": spec.help, **_type(spec.rule), **_WORDS.get(name, {}), **changed}
-    return click.option(spec.option, name, cls=Option, group=spec.group, **settings)
+    """Return the declaration of an option of a fit; one that is not given keeps its default."""
+    spec = FLAT[name]
+    settings: dict[str, Any] = {"help": spec.help}
+    if spec.choices:
+        settings["type"] = click.Choice(spec.choices)
+    elif spec.kind is bool:
+        settings |= {"default": None} if "/" in (spec.option or "") else {"is_flag": True, "default": None}
+    elif spec.kind is not None and spec.kind is not str:
+        settings["type"] = spec.kind
+    settings |= {**_READ.get(name, {}), **changed}
+    return click.option(spec.option or option_name(name), name, cls=Option, group=spec.group, **settings)
+
+
+def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a fit among those of a command, without those that were not given."""
+    flat = {name: given[name] for name in FLAT if given.get(name) is not None}
+    if isinstance(flat.get("codebook"), str) or hasattr(flat.get("codebook"), "__fspath__"):
+        flat["codebook"] = read_code_book(flat["codebook"])
+    return flat
 
 
 def declared(declarations: Sequence[_Decorator]) -> _Decorator:
@@ -94,9 +98,10 @@ def declared(declarations: Sequence[_Decorator]) -> _Decorator:
     return declare
 
 
+EXTRA = option("--extra", "extra_columns", group="rows", type=click.Choice(["refuse", "drop"]),
+               default="refuse", help="What to do with columns that not every silo has.")  # fmt: skip
 verbose_option = option("--verbose", group="main", is_flag=True,
                         help="Print the whole privacy statement, as privacy.txt has it.")  # fmt: skip
-
 _READING = (
     option("--separator", group="rows", metavar="SIGN",
            help="What is between the cells of text files, where their first lines leave a doubt."),
@@ -107,10 +112,7 @@ _READING = (
 RENAME = option("--rename", group="rows", callback=values.renames, multiple=True,
                 metavar="OLD=NEW", help="Call a column otherwise, where it is; repeatable.")  # fmt: skip
 text_options = declared(_READING)
-"""Declares how text files are written."""
-
 reading_options = declared((*_READING, RENAME))
-"""Declares how the files of a command are read."""
 
 
 def text_reading(options: Mapping[str, Any]) -> "Reading":
@@ -120,19 +122,4 @@ def text_reading(options: Mapping[str, Any]) -> "Reading":
 
 def reading_of(options: Mapping[str, Any]) -> "Reading":
     """Return how files are to be read, from the options of a command."""
-    given: Reading = {
-        "separator": options["separator"],
-        "decimal": options["decimal"],
-        "encoding": options["encoding"],
-        "rename": options["rename"],
-    }
-    return given
-
-
-def _type(rule: Rule | None) -> dict[str, Any]:
-    if rule is None:
-        return {}
-    if rule.choices:
-        return {"type": click.Choice(rule.choices)}
-    kind = rule.kinds[-1]
-    return {} if kind in (bool, str) else {"type": kind}
+    return {**text_reading(options), "rename": options["rename"]}

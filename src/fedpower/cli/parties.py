@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
-from fedpower.cli.words import in_options
 from fedpower.errors import InputError
-from fedpower.estimator.fit_warnings import weights_told
+from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.federation import needs_flare
 from fedpower.federation.lifeline import hold_on, is_held
 from fedpower.federation.silo_file import read_silo
@@ -164,8 +163,8 @@ def _advice(node: SiloNode) -> list[str]:
     """Return what an operator should think of before taking part; it goes no further."""
     moment, study = node.moment, node.study
     if study.network == "edge":
-        odd = weights_told(weighed_edges({node.silo.name: moment.source}).values())
-        return [] if odd is None else [f"{in_options(odd, 'silo')} {ONLY_YOU}"]
+        odd = weights_summary(weighed_edges({node.silo.name: moment.source}).values())
+        return [] if odd is None else [f"{odd} {ONLY_YOU}"]
     levels = {place for group in study.groups for place in group}
     told = (
         None if isinstance(moment, Survey) else _clipped(moment),

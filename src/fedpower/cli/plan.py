@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from fedpower.cli import values
 from fedpower.cli.console import console, print_json, table
-from fedpower.cli.options import Command, option, parameter, reading_of, reading_options
+from fedpower.cli.options import EXTRA, Command, given_options, option, parameter, reading_of, reading_options
 from fedpower.cli.paths import LEDGER, PATH, any_file
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.cli.silos import open_silos
-from fedpower.cli.words import in_options
 from fedpower.errors import InputError
-from fedpower.estimator import FedPCA
-from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap
-from fedpower.estimator.silos import named_sources
-from fedpower.estimator.spectrum import spectrum_of_result
+from fedpower.estimator.fitting import named_sources
+from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.terms import rules_of
+from fedpower.options import from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
 from fedpower.report.codebook_file import read_code_book
@@ -29,31 +28,6 @@ from fedpower.report.result import Result
 from fedpower.rows.units import UnitRows
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import match_tables
-
-_PLANNED = (
-    "epsilon",
-    "delta",
-    "center",
-    "standardize",
-    "iteration_rank",
-    "n_steps",
-    "local_steps",
-    "schedule",
-    "aggregation",
-    "colluders",
-    "min_silos",
-    "noise",
-    "energy",
-    "scores_epsilon",
-    "solver",
-    "weights",
-    "row_norm",
-    "normalize",
-    "codebook",
-    "unit",
-    "rows_per_unit",
-)
-"""Parameters of a fit that change what a plan says."""
 
 
 @click.command(
@@ -76,7 +50,7 @@ _PLANNED = (
 @option("--drop", group="rows", multiple=True, metavar="NAME",
         help="Leave out a column; repeatable.")  # fmt: skip
 @reading_options
-@parameter("extra_columns")
+@EXTRA
 @parameter("unit")
 @parameter("rows_per_unit")
 @parameter("center", help="Centre on the pooled mean (default).")
@@ -119,10 +93,8 @@ def plan_command(**options: Any) -> None:
     """
     earlier = _earlier(options["spectrum"])
     sizes, n_features = _public_facts(options, earlier)
-    given = {name: options[name] for name in _PLANNED if options[name] is not None}
-    model = FedPCA(options["n_components"], **given)
     made = plan(
-        model,
+        from_flat(given_options(options)),
         sizes=sizes,
         n_features=n_features,
         spectrum=_spectrum(options, n_features, earlier),
@@ -156,10 +128,9 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
             drop=options["drop"],
             **reading_of(options),
         )
-        opened = named_sources(silos, options["unit"], options["rows_per_unit"] or 1)
-        book = options["codebook"] and read_code_book(options["codebook"])
-        rules = book.table_rules if book else None
-        _, matched = match_tables(opened, rules, extra=options["extra_columns"] or "refuse")
+        given = from_flat(given_options(options))
+        opened = named_sources(silos, given)
+        _, matched = match_tables(opened, rules_of(given), extra=options["extra_columns"])
         with bar_of("rows") as advance, every_problem(matched.values()):
             sizes = {
                 name: source.n_units
@@ -172,7 +143,7 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
     n_features, sizes = options["n_features"], {}
     if n_features is None and options["codebook"] is not None:
         book = read_code_book(options["codebook"])
-        n_features = len(book.rules.features) if book.is_draft and book.rules else book.offset.size
+        n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
     if earlier is not None:
         n_features, sizes = n_features or earlier.n_features, earlier.silo_sizes
     if options["silos"]:
@@ -281,7 +252,7 @@ def _print(
             "–" if way.error is None else f"{way.error:.2e}",
         )
     out.print(shown)
-    out.print(f"→ is what a fit would take: {in_options(made.choice.reason)}.", soft_wrap=True)
+    out.print(f"→ is what a fit would take: {made.choice.reason}.", soft_wrap=True)
     if made.preparation:
         out.print(
             "It would first find offset, scale and bound of the columns privately: "
@@ -290,8 +261,7 @@ def _print(
             soft_wrap=True,
         )
     for remark in made.remarks:
-        said = in_options(remark)
-        out.print(f"{said[0].upper()}{said[1:]}.", soft_wrap=True)
+        out.print(f"{remark[0].upper()}{remark[1:]}.", soft_wrap=True)
     found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
         k = found[0]
@@ -299,8 +269,7 @@ def _print(
         out.print(f"It would {would} for -k {asked}.", soft_wrap=True)
     for last in (made.missing, None if made.needed is None else made.needed.sentence):
         if last is not None:
-            words = in_options(last)
-            out.print(f"{words[0].upper()}{words[1:]}.", soft_wrap=True)
+            out.print(f"{last[0].upper()}{last[1:]}.", soft_wrap=True)
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
         out.print(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.", soft_wrap=True)

@@ -16,7 +16,7 @@ from fedpower.cli.silos import own_tables
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study, varied
-from fedpower.parameters import SPECS
+from fedpower.options import FLAT, option_name
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import KNOWN
 from fedpower.report.folder import read_result
@@ -26,14 +26,15 @@ PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"
 
 
-_VARIED = tuple(name for name, spec in SPECS.items() if spec.option is not None and spec.section is not None)
+_VARIED = tuple(name for name, spec in FLAT.items() if spec.option is not None and spec.section is not None)
 """Parameters of a fit that a study has: a rehearsal may try others."""
 
 _rehearsal_options = declared(
     (
         option("--drop", group="rows", multiple=True, metavar="COLUMN",
                help="With --data: leave a column out, where it is; repeatable."),
-        parameter("extra_columns"),
+        option("--extra", "extra_columns", group="rows", type=click.Choice(["refuse", "drop"]),
+               help="What to do with columns that not every silo has."),
         reading_options,
         *(parameter(name, required=False) for name in _VARIED),
     )
@@ -211,9 +212,7 @@ _READS = ("drop", "extra_columns", "separator", "decimal", "encoding", "rename")
 
 
 def _option_of(name: str) -> str:
-    """Return what this command calls a parameter, whose sentences call them as a study file does."""
-    spec = SPECS.get(name)
-    return f"--{name}" if spec is None or spec.option is None else spec.option.split("/")[0]
+    return "--extra" if name == "extra_columns" else option_name(name)
 
 
 def _how_to_go_on(*, rehearsed: bool) -> str:

@@ -80,7 +80,7 @@ def exact_fit() -> str:
     """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
     import numpy as np  # noqa: PLC0415
 
-    from fedpower.estimator import FedPCA  # noqa: PLC0415
+    from fedpower import FedPCA  # noqa: PLC0415
 
     rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
@@ -112,7 +112,7 @@ def private_fit() -> str:
     """Return that private fits have the epsilon they were asked for, and each its own noise."""
     import numpy as np  # noqa: PLC0415
 
-    from fedpower.estimator import FedPCA  # noqa: PLC0415
+    from fedpower import CodeBook, FedPCA  # noqa: PLC0415
     from fedpower.estimator.fit_warnings import NoiseWarning  # noqa: PLC0415
     from fedpower.estimator.repeats import RepeatedFitWarning  # noqa: PLC0415
     from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
@@ -123,7 +123,9 @@ def private_fit() -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NoiseWarning)  # 60 rows are noise, as they are meant to be
         warnings.simplefilter("ignore", RepeatedFitWarning)
-        fits = [FedPCA(1, epsilon=1.0, delta=1e-6, row_norm=4.0).fit(rows) for _ in range(2)]
+        fits = [
+            FedPCA(1, epsilon=1.0, delta=1e-6, codebook=CodeBook(row_norm=4.0)).fit(rows) for _ in range(2)
+        ]
     if not all(model.privacy_.is_private for model in fits):
         raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")
     if np.array_equal(fits[0].explained_variance_, fits[1].explained_variance_):

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from fedpower.cli.console import note
 from fedpower.cli.options import reading_of
 from fedpower.errors import InputError
-from fedpower.estimator.silos import named_sources
+from fedpower.estimator.fitting import named_sources
+from fedpower.estimator.terms import rules_of
+from fedpower.options import Options
 from fedpower.rows.opening import (
     Reading,
     existing,
@@ -30,7 +32,6 @@ from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
 from fedpower.rules.inspecting import doubtful
 from fedpower.rules.ruled import match_tables, ruled
-from fedpower.rules.rules import TableRules
 
 Silos = dict[str, Path | RowSource]
 
@@ -118,14 +119,12 @@ def own_tables(named: Mapping[str, Path], options: Mapping[str, Any]) -> dict[st
     return found
 
 
-def tell_doubts(
-    silos: Mapping[str, Path | RowSource], rules: TableRules | None, unit: str | None = None
-) -> int:
-    """Tell whoever runs this of columns that may be no measurements: before anything is spent."""
-    width = 0
+def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
+    """Report columns that may not be measurements, before anything is spent; return how many there are."""
+    width, rules, unit = 0, rules_of(options), options.person.column
     for silo in silos.values():
         source = open_source(silo)
-        if unit:  # an empty one is refused as all parameters are
+        if unit:
             source = by_unit(source, unit).rows
         if rules is not None and isinstance(source, TableSource):
             source = ruled(source, rules)
@@ -174,13 +173,10 @@ def find_ledgers(
 
 
 def agreed_columns(
-    silos: Mapping[str, Path | RowSource],
-    extra: Extra,
-    rules: TableRules | None = None,
-    unit: str | None = None,
+    silos: Mapping[str, Path | RowSource], extra: Extra, options: Options
 ) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
-    return match_tables(named_sources(dict(silos), unit), rules, extra=extra)[0]
+    return match_tables(named_sources(dict(silos), options), rules_of(options), extra=extra)[0]
 
 
 def read_nodes(path: Path) -> list[str]:

@@ -12,7 +12,7 @@ from fedpower.cli.options import Command, declared, option, parameter, reading_o
 from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, rendered
-from fedpower.parameters import SPECS
+from fedpower.options import FLAT
 from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book
@@ -31,7 +31,7 @@ def study() -> None:
     """Write, check and show the study file that a consortium agrees on."""
 
 
-_AGREED = tuple(name for name, spec in SPECS.items() if spec.option and spec.section)
+_AGREED = tuple(name for name, spec in FLAT.items() if spec.option is not None and spec.section)
 """Parameters of a fit that a consortium agrees on: each is an option, and a key of the study file."""
 
 _OTHERWISE: dict[str, dict[str, Any]] = {
@@ -210,7 +210,7 @@ def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the parameters that were given, by table of the study file."""
     tables: dict[str, dict[str, Any]] = {}
     for name in _AGREED:
-        section, value = SPECS[name].section, options[name]
+        section, value = FLAT[name].section, options[name]
         if value is not None:
             assert section is not None
             tables.setdefault(section, {})[name] = value
@@ -224,7 +224,7 @@ def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
-    given = read.parameters
+    given = read.options
     attempts: dict[str, Any] = {}
     if terms.aggregation == "secure":
         attempts = {
@@ -239,12 +239,12 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "min_silos": read.min_silos,
         "nodes" if terms.network else "columns": list(read.columns),
         **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
-        "row_norm": given.row_norm,
-        "normalize": bool(given.normalize),
+        "row_norm": given.public.row_norm,
+        "normalize": bool(given.public.normalize),
         "center": given.centers,
         **({"network": terms.network, "edge_weight": terms.edge_weight} if terms.network else {}),
         **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
-        "offset": plain(given.public_offset),
+        "offset": plain(given.public.offset),
         "ranges": plain(given.ranges),
         "prepared_privately": bool(terms.preparation),
         "n_components": given.n_components,

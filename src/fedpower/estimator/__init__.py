@@ -4,11 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpower.estimator.fedpca import FedMoment as FedMoment
     from fedpower.estimator.fedpca import FedPCA as FedPCA
     from fedpower.estimator.fit_warnings import PrivacyLeakWarning as PrivacyLeakWarning
-    from fedpower.estimator.moments import FedMoment as FedMoment
 
-_HOMES = {"FedMoment": "moments", "FedPCA": "fedpca", "PrivacyLeakWarning": "fit_warnings"}
+_HOMES = {"FedMoment": "fedpca", "FedPCA": "fedpca", "PrivacyLeakWarning": "fit_warnings"}
 __all__ = ["FedMoment", "FedPCA", "PrivacyLeakWarning"]
 
 

@@ -1,24 +1,24 @@
 """``FedCommunities``: communities of networks that silos hold on the same nodes and do not pool."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fedpower.analyses.communities import Communities
 from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
-from fedpower.errors import InputError, Sentence
-from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.moments import FedMoment
-from fedpower.estimator.silos import named_silos
+from fedpower.errors import require
+from fedpower.estimator.fedpca import FedMoment
+from fedpower.estimator.fit_warnings import NoiseWarning, warn
+from fedpower.estimator.fitting import named_silos
 from fedpower.estimator.terms import IdentityPaths
+from fedpower.options import Aggregation, Edge, Node
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.study import Aggregation
-from fedpower.rows.networks import NetworkUnit, open_network, require_same_nodes
+from fedpower.rows.networks import open_network, require_same_nodes
+from fedpower.rules.codebook import CodeBook
 
 _FOUND = (
     "labels", "embedding", "eigenvalues", "subspace_angle", "determined", "chance_edge",
@@ -37,17 +37,15 @@ class FedCommunities(ClusterMixin, BaseEstimator):
     ----------
     n_communities : int
         k.
-    unit : {"edge", "row"}, default="edge"
+    unit : {"edge", "row"}, Edge or Node, default="edge"
         What is protected: one edge of one layer, in whether it is there and in its weight; or one row of
-        one layer's adjacency, scaled to norm 1. Neither protects a node with all its edges.
-    epsilon, delta, aggregation, colluders
+        one layer's adjacency, scaled to norm 1. Neither protects a node with all its edges. Weights other
+        than 0 and 1 need ``Edge(max_weight=...)``, a public maximum at which they are capped.
+    epsilon, delta, aggregation
         The budget and who sees what, as of `FedPCA`. None takes δ from the number of pairs of nodes.
     nodes : sequence of str, default=None
         The names of all nodes, which are public. Edge lists need them; matrices have them by place.
-    edge_weight : float, default=None
-        The public maximum at which weights are capped: noise grows with it. Without it weights must be 0
-        or 1 where edges are protected.
-    min_silos, deadline, n_jobs
+    n_jobs
         How it runs, as of `FedPCA`.
     random_state : int, default=0
         Of k-means' starts; never of noise.
@@ -72,15 +70,11 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         self,
         n_communities: int,
         *,
-        unit: NetworkUnit = "edge",
+        unit: Literal["edge", "row"] | Edge | Node = "edge",
         epsilon: float = 1.0,
         delta: float | None = None,
-        aggregation: Aggregation = "plain",
-        colluders: int = 1,
+        aggregation: Literal["plain", "secure"] | Aggregation = "plain",
         nodes: Sequence[str] | None = None,
-        edge_weight: float | None = None,
-        min_silos: int | None = None,
-        deadline: float | None = None,
         n_jobs: int | None = None,
         random_state: int | None = 0,
     ) -> None:
@@ -89,11 +83,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         self.epsilon = epsilon
         self.delta = delta
         self.aggregation = aggregation
-        self.colluders = colluders
         self.nodes = nodes
-        self.edge_weight = edge_weight
-        self.min_silos = min_silos
-        self.deadline = deadline
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -126,28 +116,24 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         FedCommunities
             Itself.
         """
-        if self.unit not in ("edge", "row"):
-            raise InputError(f"unit must be 'edge' or 'row', got {self.unit!r}; say what is to be protected")
+        unit: Any = {"edge": Edge(), "row": Node()}.get(str(self.unit), self.unit)
+        require(isinstance(unit, Edge | Node), "unit", "'edge', 'row', Edge() or Node()", self.unit)
         opened = {
             name: open_network(
-                silo, unit=self.unit, nodes=self.nodes, name=said, edge_weight=self.edge_weight
+                silo, unit=unit.name, nodes=self.nodes, name=label, edge_weight=unit.max_weight
             )
-            for name, (silo, said) in named_silos(silos).items()
+            for name, (silo, label) in named_silos(silos).items()
         }
         analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
         require_same_nodes(opened.values())
         for network in opened.values():  # what cannot be is refused before anything is released
             analysis.compared(network.columns or [f"x{place}" for place in range(network.n_features)])
         release = FedMoment(
-            network=self.unit,
-            edge_weight=self.edge_weight,
-            normalize=self.unit == "row",
+            unit=unit,
+            codebook=CodeBook(normalize=True) if isinstance(unit, Node) else None,
             epsilon=self.epsilon,
             delta=self.delta,
             aggregation=self.aggregation,
-            colluders=self.colluders,
-            min_silos=self.min_silos,
-            deadline=self.deadline,
             n_jobs=self.n_jobs,
         )
         release.fit_silos(
@@ -170,14 +156,12 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         for name in _FOUND:
             setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
         if self.moment_.noise_std > 0 and not self.determined_:
-            warnings.warn(
-                Sentence(
-                    "the communities are not determined: noise may turn their directions by more than "
-                    "45°; bring more networks, take a larger {epsilon}, or sum them with "
-                    "{aggregation:secure}"
+            warn(
+                (
+                    "the communities are not determined: noise may turn their directions by more than 45°; "
+                    "bring more networks, take a larger epsilon, or sum them with aggregation='secure'"
                 ),
                 NoiseWarning,
-                stacklevel=2,
             )
         return self
 

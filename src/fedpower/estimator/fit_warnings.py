@@ -1,9 +1,18 @@
 """What whoever fits is warned of: noise, bounds, copies, small silos, what was read from rows."""
 
+import functools
+import math
+import sys
+import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from fedpower.errors import Sentence
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
@@ -11,17 +20,29 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.causes import cause_of_noise
 from fedpower.report.result import Result
-from fedpower.rows.networks import Weighed
+from fedpower.rows.arrays import ArraySource, SparseSource
+from fedpower.rows.gaps import with_gaps
+from fedpower.rows.networks import NetworkSource, Weighed
+from fedpower.rows.source import Block, RowSource, is_sparse
+from fedpower.rows.tables import TableSource
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
 from fedpower.sums.survey import Survey
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line outside this package that called it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fedpower."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class PrivacyLeakWarning(RuntimeWarning):
     """Something was read from the rows that should have been given as a public fact."""
 
 
-def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
+def warn_about_delta(study: Study, sizes: Iterable[int]) -> None:
     """Warn of a δ at which a mechanism may keep its promise and still give a whole row, or edge, away."""
     one = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
     least, all_of_them = min(sizes), f"{one}s"
@@ -29,12 +50,11 @@ def warn_of_delta(study: Study, sizes: Iterable[int]) -> None:
         nodes = study.n_features
         least, one, all_of_them = nodes * (nodes - 1) // 2, "pair of nodes", "pairs of nodes"
     if study.is_private and study.delta * least > 1:
-        warnings.warn(
+        warn(
             f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
             f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
             "out, or give 1e-6",
             UserWarning,
-            stacklevel=4,
         )
 
 
@@ -42,15 +62,11 @@ class NoiseWarning(UserWarning):
     """No component of a private fit is determined: what it found may be noise alone."""
 
 
-def warn_of_noise(result: Result, stacklevel: int = 4) -> None:
+def warn_about_noise(result: Result) -> None:
     """Warn of a fit that found nothing for certain, and say what would help."""
     cause = cause_of_noise(result)
     if cause is not None:
-        warnings.warn(
-            Sentence("no component is determined: each may be more than 45° off; {cause}", cause=cause),
-            NoiseWarning,
-            stacklevel=stacklevel,
-        )
+        warn((f"no component is determined: each may be more than 45° off; {cause}"), NoiseWarning)
 
 
 class ClippingWarning(UserWarning):
@@ -61,7 +77,7 @@ class RowsWarning(UserWarning):
     """Something looks odd in a silo's rows: shown to whoever holds them, and kept nowhere."""
 
 
-def warn_of_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of words that are no level of their column, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
     levels = {place for group in study.groups for place in group}
@@ -75,55 +91,51 @@ def warn_of_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str,
             odd = units_sentence(moment.source.name, far, levels=levels, columns=study.columns)
         said += [] if odd is None else [odd]
     for sentence in said:
-        warnings.warn(sentence, RowsWarning, stacklevel=4)
+        warn(sentence, RowsWarning)
 
 
 _LIGHT = 0.1
 """Of the public maximum: where no edge weighs as much, noise is ten times what it need be."""
 
 
-def warn_of_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
+def warn_about_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
     """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same."""
     if all(count == rows for count, rows in counts.values()):
-        warnings.warn(
-            Sentence(
-                "every row is longer than {row_norm}, so that their directions alone count; give public "
+        warn(
+            (
+                "every row is longer than row_norm, so that their directions alone count; give public "
                 "centres and scales, or a larger bound"
             ),
             ClippingWarning,
-            stacklevel=5,
         )
 
 
-def weights_told(networks: Iterable[Weighed]) -> Sentence | None:
+def weights_summary(networks: Iterable[Weighed]) -> str | None:
     """Return what whoever holds networks should know of a public maximum that hardly fits; else None."""
     weighed = list(networks)
     edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
-        return Sentence(
-            "{capped} of {edges} edges weigh more than {edge_weight} and are capped at it, so that what "
-            "they weigh hardly counts; give a larger public maximum",
-            capped=capped,
-            edges=edges,
+        return (
+            f"{capped} of {edges} edges weigh more than edge_weight and are capped at it, so that what they "
+            "weigh hardly counts; give a larger public maximum"
         )
     heaviest = max((each.heaviest for each in weighed), default=0.0)
     if 0 < heaviest < _LIGHT:
-        return Sentence(
-            "no edge weighs more than {share:.2g} of {edge_weight}, for which noise is made, so that it "
-            "drowns them; give a smaller public maximum",
-            share=heaviest,
+        return (
+            f"no edge weighs more than {heaviest:.2g} of edge_weight, for which noise is made, so that it "
+            "drowns them; give a smaller public maximum"
         )
     return None
 
 
-def warn_of_weights(networks: Iterable[Weighed]) -> None:
+def warn_about_weights(networks: Iterable[Weighed]) -> None:
     """Warn whoever holds networks of a public maximum that hardly fits; there is a result anyway."""
-    told = weights_told(networks)
+    told = weights_summary(networks)
     if told is not None:
-        warnings.warn(told, ClippingWarning, stacklevel=5)
+        warn(told, ClippingWarning)
 
 
-def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
+def warn_about_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
     """Warn of silos whose noise costs more than their rows bring; sizes are public."""
     budget = budget_of(study)
     if budget is None or study.aggregation == "secure":
@@ -131,10 +143,10 @@ def warn_of_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
     costly, share = costly_silos(budget, sizes, study.weights)
     if costly:
         thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
-        warnings.warn(costly_sentence(costly, share, sizes, thing), UserWarning, stacklevel=4)
+        warn(costly_sentence(costly, share, sizes, thing), UserWarning)
 
 
-def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+def warn_about_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere."""
     if not study.is_private:
         return
@@ -146,4 +158,126 @@ def warn_of_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[st
         if trace > 0:
             known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
             if known != name:
-                warnings.warn(same_rows(known, name), UserWarning, stacklevel=4)
+                warn(same_rows(known, name), UserWarning)
+
+
+# --- repeated fits --------------------------------------------------------------------------------
+
+_SKETCH = 64
+"""Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""
+
+_ALIKE = 8
+"""Sets of rows overlap where one in so many hashes is in both sketches: about a seventh of the rows."""
+
+_MOST_CELLS = 4_000_000
+_MOST_KEPT = 64
+
+
+class RepeatedFitWarning(UserWarning):
+    """The same rows were fitted privately more than once in this process, and no ledger keeps count."""
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What was spent on some rows: their sketch, Σμ², and how many fits it was."""
+
+    sketch: frozenset[int | str]
+    squared_mu: float = 0.0
+    n_fits: int = 0
+    warned: bool = False
+
+
+class _Fits:
+    """The private fits of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spent: list[_Spent] = []
+
+    def add(self, sketch: frozenset[int | str], mu: float, *, fits: int) -> _Spent | None:
+        """Book a fit; return what its rows have cost where that is to be told now, else None."""
+        with self._lock:
+            known = next((each for each in self._spent if _overlap(each.sketch, sketch)), None)
+            if known is None:
+                known = _Spent(sketch)
+                self._spent = [*self._spent[1 - _MOST_KEPT :], known]
+            known.squared_mu += mu**2
+            known.n_fits += fits
+            if known.n_fits < 2 or known.warned:
+                return None
+            known.warned = True
+            return known
+
+
+_fits = _Fits()
+
+
+def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
+    """Book a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
+    budget = budget_of(study)
+    if budget is None:
+        return
+    silos = list(sources)
+    most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
+    sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
+    spent = _fits.add(sketch, budget.total_mu if fits else budget.preparation_mu, fits=fits)
+    if spent is not None:
+        warn(
+            (
+                f"these {'networks' if study.network else 'rows'} are fitted privately for the second time "
+                "in "
+                "this process, and no ledger keeps count: together that is "
+                f"epsilon={epsilon_of(math.sqrt(spent.squared_mu), budget.delta):.3g} at "
+                f"delta={budget.delta:g}, and every further fit, as in a search or a cross-validation, adds "
+                f"to it; try parameters out with epsilon=inf on {'networks' if study.network else 'rows'} "
+                "that are public or made up, or give fit_silos ledgers, which cap what is spent and repeat "
+                "what was released for nothing"
+            ),
+            RepeatedFitWarning,
+        )
+
+
+def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
+    """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is."""
+    in_memory = isinstance(source, ArraySource | SparseSource | NetworkSource)
+    if not in_memory and not (isinstance(source, TableSource) and source.in_memory):
+        try:
+            facts = Path(source.name).stat()
+        except (OSError, ValueError):
+            return frozenset()
+        return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
+    odd = _odd_numbers(source.n_features)
+    left = max(1, min(65_536, most_cells // source.n_features))
+    smallest = np.zeros(0, dtype=np.uint64)
+    for block in _unchecked(with_gaps(source), min(left, 4096)):
+        rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
+        cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
+        sums = (cells * odd).sum(axis=1, dtype=np.uint64)
+        mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = mixed[mixed != 0]  # rows of zeros, which anybody's data may have
+        smallest = np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))])
+        if smallest.size > _SKETCH:
+            smallest = np.unique(smallest)[:_SKETCH]
+        left -= len(rows)
+        if left <= 0:
+            break
+    return frozenset(smallest.tolist())
+
+
+def _unchecked(source: RowSource, max_rows: int) -> Iterator[Block]:
+    """Return the blocks of rows; those of an array as they are, which were looked at before."""
+    if isinstance(source, ArraySource) and source.keep is None:
+        return source.read(max_rows)
+    return source.blocks(max_rows)
+
+
+@functools.lru_cache(maxsize=1)
+def _odd_numbers(n_features: int) -> NDArray[np.uint64]:
+    """Return what each column's cells are multiplied by."""
+    found = np.random.default_rng(0).integers(0, 2**63, n_features, dtype=np.uint64)
+    return found * np.uint64(2) + np.uint64(1)
+
+
+def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:
+    shared = len(one & other)
+    return shared > 0 and shared * _ALIKE >= min(len(one), len(other))

@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 
 from fedpower.engines.embedded import federate, survey_silos
-from fedpower.errors import InputError, Sentence
-from fedpower.estimator.terms import build_study, identities_of, noise_of
-from fedpower.estimator.treatment import code_book_of, prepares
-from fedpower.parameters import Parameters
+from fedpower.errors import InputError
+from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of, prepares
+from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
 from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
@@ -30,6 +28,7 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 
@@ -171,7 +170,7 @@ class Plan:
 
 
 def plan(
-    model: BaseEstimator,
+    model: Any,
     *,
     sizes: Mapping[str, int] | Sequence[int],
     n_features: int,
@@ -189,7 +188,7 @@ def plan(
     Parameters
     ----------
     model
-        Not fitted; its parameters are those of the fit, but for ``solver``, ``noise`` and
+        Not fitted; its options are those of the fit, but for ``solver``, ``noise`` and
         ``aggregation``, which vary; ``colluders`` are those of a secure sum.
     sizes
         Rows of each silo.
@@ -204,17 +203,17 @@ def plan(
     error
         A wanted sin θ_k: which ε, or how many rows, it takes is found by bisection.
     """
-    parameters = Parameters.of(model)
+    options = model if isinstance(model, Options) else options_of(model)
     if error is not None:
-        _check_wanted(error, parameters)
+        _check_wanted(error, options)
     if n_rehearsals is None:
         n_rehearsals = _N_REHEARSALS if n_features <= 200 else 3 if n_features <= 500 else 1
     named = dict(sizes) if isinstance(sizes, Mapping) else _numbered(sizes)
     values = None if spectrum is None else full_spectrum(spectrum, n_features)
-    if isinstance(parameters.ranges, Mapping):  # a plan knows no names: how many there are is enough
-        known = list(parameters.ranges.values())
-        parameters = replace(parameters, ranges=[*known, *[None] * (n_features - len(known))])
-    book = code_book_of(parameters)
+    if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
+        known = list(options.ranges.values())
+        options = options.replace(ranges=[*known, *[None] * (n_features - len(known))])
+    book = options.book
     if book is not None:
         book.check_columns(None, n_features)
     facts: dict[str, Any] = {
@@ -222,26 +221,26 @@ def plan(
         "n_features": n_features,
         "treatment": RowTreatment() if book is None else book.treatment,
     }
-    asked = _summing(parameters, parameters.aggregation)
+    asked = _summing(options, options.aggregation.name)
     study, _, choice = _terms(asked, named, facts)
     taken = (choice.solver, study.noise, study.aggregation)
-    modes = ["none"] if not parameters.is_private else ["moment", "step", "paper"]
-    clips = n_features >= _CLIPPED_FROM and parameters.unit is None
-    if parameters.is_private and (clips or study.noise == "clipped"):
+    modes = ["none"] if not options.is_private else ["moment", "step", "paper"]
+    clips = n_features >= _CLIPPED_FROM and options.unit is None
+    if options.is_private and (clips or study.noise == "clipped"):
         modes.insert(1, "clipped")
     ways = [
         replace(way, chosen=(way.solver, way.noise, way.aggregation) == taken)
         for mode in modes
-        for way in _ways(parameters, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals)
+        for way in _ways(options, mode, sizes=named, facts=facts, values=values, n_rehearsals=n_rehearsals)
     ]
     return Plan(
         ways=tuple(ways),
         choice=choice,
         noise=study.noise,
-        epsilon=float(parameters.epsilon),
+        epsilon=float(options.epsilon),
         delta=study.delta,
         remarks=(
-            *_out_of_reach(parameters, ways, sizes=named, n_features=n_features, values=values),
+            *_out_of_reach(options, ways, sizes=named, n_features=n_features, values=values),
             *_better_way(ways),
             *_costly_silos(study, named),
         ),
@@ -251,7 +250,7 @@ def plan(
         if error is None or values is None
         else _needed(
             error,
-            replace(asked, delta=study.delta),
+            asked.replace(delta=study.delta),
             sizes=named,
             facts=facts,
             values=values,
@@ -313,7 +312,7 @@ def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) 
 
 
 def _ways(
-    parameters: Parameters,
+    options: Options,
     mode: str,
     *,
     sizes: Mapping[str, int],
@@ -327,13 +326,16 @@ def _ways(
     if mode == "clipped":
         kinds.append(("auto", "secure"))
     for solver, aggregation in kinds:
-        way: dict[str, Any] = {"solver": solver, "noise": "auto" if mode == "none" else mode}
-        varied = replace(_summing(parameters, aggregation), **way)
-        if mode == "clipped" and varied.energy is None and values is not None:
-            varied = replace(varied, energy=_energy(values, varied.n_components))
+        energy = options.noise.energy
+        if mode == "clipped" and energy is None and values is not None:
+            energy = _energy(values, options.n_components)
+        noise = Noise("auto" if mode == "none" else mode, energy, options.noise.scores_epsilon)  # type: ignore[arg-type]
         try:
+            varied = _summing(options, aggregation).replace(
+                solver=_as_solver(options.solver, solver), noise=noise
+            )
             study, settings, taken = _terms(varied, sizes, facts)
-        except InputError:  # the model's own parameters rule this way out
+        except InputError:  # the model's own options rule this way out
             continue
         known = values is not None
         runs: list[Rehearsed] = []
@@ -367,12 +369,12 @@ def _energy(values: Array, rank: Any) -> float | None:
 
 
 def _terms(
-    parameters: Parameters, sizes: Mapping[str, int], facts: dict[str, Any]
+    options: Options, sizes: Mapping[str, int], facts: dict[str, Any]
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the terms of a fit with these parameters; it prepares where it is told nothing."""
-    if prepares(parameters) and noise_of(parameters, facts["n_features"]) == "moment":
+    """Return the terms of a fit with these options; it prepares where it is told nothing."""
+    if prepares(options) and noise_of(options, facts["n_features"]) == "moment":
         facts = {**facts, "treatment": None}
-    return build_study(parameters, **facts, identities=_identities(parameters, sizes), roster=sizes)
+    return build_study(options, **facts, identities=_identities(options, sizes), roster=sizes)
 
 
 def _noise_levels(study: Study, sizes: Mapping[str, int]) -> tuple[float, float]:
@@ -419,20 +421,18 @@ def _tries(
     ]
 
 
-def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int, int]:
+def _preparing(options: Options, facts: dict[str, Any]) -> tuple[int, int, int]:
     """Return rounds and bytes up of preparation, and all bytes down: one silo's, of made-up rows."""
     width = min(facts["n_features"], _MOST_COLUMNS)
     times = facts["n_features"] / width
-    if parameters.ranges is not None:
-        parameters = replace(parameters, ranges=list(parameters.ranges)[:width])
+    if options.ranges is not None:
+        options = options.replace(ranges=list(options.ranges)[:width])
     rows = np.random.default_rng(0).standard_normal((MADE_UP_ROWS, width))
     surveys = survey_silos({"all": open_source(rows)}, n_jobs=None)
     study, settings, _ = build_study(
         # Scores are counted on two.
-        replace(
-            parameters,
-            n_components=1 if parameters.scores_epsilon is None else 2,
-            delta=parameters.delta or 1e-6,
+        options.replace(
+            n_components=1 if options.noise.scores_epsilon is None else 2, delta=options.delta or 1e-6
         ),
         **{**facts, "n_rows": MADE_UP_ROWS, "n_features": width, "treatment": None},
         roster={"all": MADE_UP_ROWS},
@@ -449,39 +449,32 @@ def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int,
     )
 
 
-def _check_wanted(error: float, parameters: Parameters) -> None:
+def _check_wanted(error: float, options: Options) -> None:
     """Refuse an error that no fit has, or that cannot be looked for."""
     if not 0 < error < 1:
-        raise InputError.about(
-            "error", must="be a sine between 0 and 1", got=f"{error:g}", advice="0.1 is a usual wish"
-        )
-    if not parameters.is_private:
+        raise InputError(f"error must be a sine between 0 and 1, got {error:g}; 0.1 is a usual wish")
+    if not options.is_private:
         raise InputError(
-            Sentence(
-                "{error} must go with a finite epsilon, got inf, which errs by nothing; give one to "
-                "begin with"
-            )
+            "error must go with a finite epsilon, got inf, which errs by nothing; give one to begin with"
         )
-    if not isinstance(parameters.n_components, int | np.integer):
+    if not isinstance(options.n_components, int | np.integer):
         raise InputError(
-            "{error} must go with a number of components, got {asked!r}, of which fewer are found where "
-            "there is more noise; give {n_components:3}",
-            asked=parameters.n_components,
+            f"error must go with a number of components, got {options.n_components!r}, of which fewer are "
+            "found where there is more noise; give n_components=3"
         )
 
 
 def _missing(error: float | None) -> str:
-    also = "" if error is None else ", and so what an error of {error:g} takes,"
-    return Sentence(
-        "how far off the components would be" + also + " depends on the eigenvalues, of which nothing was "
-        "said; give {spectrum}, guessed or of an earlier result, or {gap}",
-        **({} if error is None else {"error": error}),
+    also = "" if error is None else f", and so what an error of {error:g} takes,"
+    return (
+        f"how far off the components would be{also} depends on the eigenvalues, which are not known; give a "
+        "spectrum, guessed or of an earlier result, or a gap"
     )
 
 
 def _needed(
     wanted: float,
-    parameters: Parameters,
+    options: Options,
     *,
     sizes: Mapping[str, int],
     facts: dict[str, Any],
@@ -494,13 +487,13 @@ def _needed(
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in sizes.items()}
         known = {**facts, "n_rows": sum(scaled.values())}
         try:
-            study, settings, _ = _terms(replace(parameters, epsilon=epsilon), scaled, known)
+            study, settings, _ = _terms(options.replace(epsilon=epsilon), scaled, known)
         except InputError:  # fewer rows than components
             return False
         tried = _tries(settings, study, sizes=scaled, facts=known, values=values, n_rehearsals=n_rehearsals)
         return float(np.median([run.error for run in tried])) <= wanted
 
-    given, n_rows = float(parameters.epsilon), int(facts["n_rows"])
+    given, n_rows = float(options.epsilon), int(facts["n_rows"])
     epsilon = _least(lambda each: enough(each, 1.0), SMALLEST_EPSILON, _MOST_EPSILON)
     times = _least(lambda each: enough(given, each), 2.0 / n_rows, _MOST_TIMES)
     least = None if epsilon is None else _rounded_up(epsilon)
@@ -604,36 +597,25 @@ def _better_way(ways: Sequence[Way]) -> list[str]:
         return []
     if best.noise == "clipped":
         return [
-            Sentence(
-                "{noise:clipped} is predicted to be more accurate than what is taken by itself: sin θ = "
-                "{error:.2g} instead of {taken.error:.2g}; ask for it, or give {energy}, and auto takes "
-                "it",
-                error=error,
-                taken=taken,
+            (
+                "noise='clipped' is predicted to be more accurate than what is taken by itself: sin θ = "
+                f"{error:.2g} instead of {taken.error:.2g}; ask for it, or give energy, and auto takes it"
             )
         ]
     return [
-        Sentence(
-            "{solver:{best.solver}} with {noise:{best.noise}} is predicted to be more accurate than what "
-            "is taken by itself: sin θ = {error:.2g} instead of {taken.error:.2g}; ask for it where what "
-            "it holds and sends is affordable",
-            best=best,
-            error=error,
-            taken=taken,
+        (
+            f"solver={best.solver!r} with noise={best.noise!r} is predicted to be more accurate than what is "
+            f"taken by itself: sin θ = {error:.2g} instead of {taken.error:.2g}; ask for it where what it "
+            "holds and sends is affordable"
         )
     ]
 
 
 def _out_of_reach(
-    parameters: Parameters,
-    ways: Sequence[Way],
-    *,
-    sizes: Mapping[str, int],
-    n_features: int,
-    values: Array | None,
+    options: Options, ways: Sequence[Way], *, sizes: Mapping[str, int], n_features: int, values: Array | None
 ) -> list[str]:
     """Return a sentence where no private way can find the components, and what it would take."""
-    rank = parameters.n_components
+    rank = options.n_components
     levels = [way.noise_level for way in ways if way.noise == "moment"]
     if not levels or not isinstance(rank, int | np.integer) or rank > n_features:
         return []
@@ -648,15 +630,9 @@ def _out_of_reach(
         needed = f"about {_rounded_up(2.0 * n_rows * least / known):,.0f} would be needed"
     best = "even if they held half of the variance, " if values is None else ""
     return [
-        Sentence(
-            "{k} components of {d:,} columns are out of reach at epsilon={asked:g} with {n:,} rows: "
-            "{best}{needed}",
-            k=int(rank),
-            d=n_features,
-            asked=float(parameters.epsilon),
-            n=n_rows,
-            best=best,
-            needed=needed,
+        (
+            f"{int(rank)} components of {n_features:,} columns are out of reach at "
+            f"epsilon={float(options.epsilon):g} with {n_rows:,} rows: {best}{needed}"
         )
     ]
 
@@ -670,20 +646,29 @@ def _costly_silos(study: Study, sizes: Mapping[str, int]) -> list[str]:
     return [costly_sentence(costly, share, sizes)] if costly else []
 
 
-def _summing(parameters: Parameters, aggregation: str) -> Parameters:
-    """Return the parameters with sums of this kind; only secure ones know colluders."""
-    secure = aggregation == "secure"
-    changed: dict[str, Any] = {
-        "aggregation": aggregation,
-        "colluders": parameters.colluders if secure else 1,
-        "weights": "rows" if secure else parameters.weights,
-    }
-    return replace(parameters, **changed)
+def _summing(options: Options, name: str) -> Options:
+    """Return the options with sums of this kind."""
+    given = options.aggregation
+    if given.name != name:
+        kind = Secure if name == "secure" else Plain
+        given = kind(min_silos=given.min_silos, deadline=given.deadline)
+    return options.replace(aggregation=given)
 
 
-def _identities(parameters: Parameters, names: Iterable[str]) -> dict[str, str]:
+def _as_solver(solver: Solver, name: str) -> Solver:
+    """Return a solver of this kind with the settings that it shares with another; refuse the paper's own."""
+    if solver.name == name:
+        return solver
+    known = {each.name for each in fields(SOLVERS[name])}
+    odd = [each for each in solver.given() if each not in known and FLAT[each].group == "paper"]
+    if odd:
+        raise InputError(f"{odd[0]} must be left out with solver={name!r}")
+    return SOLVERS[name](**{key: value for key, value in solver.given().items() if key in known})
+
+
+def _identities(options: Options, names: Iterable[str]) -> dict[str, str]:
     """Return public keys that a secure sum's terms can have; they are used for nothing else."""
-    return {name: each.public for name, each in identities_of(parameters, names, None).items()}
+    return {name: each.public for name, each in identities_of(options, names, None).items()}
 
 
 def _too_wide(study: Study) -> bool:
@@ -700,3 +685,73 @@ def _median(counts: list[int]) -> int | None:
 
 def _numbered(sizes: Sequence[int]) -> dict[str, int]:
     return {f"silo-{place}": int(count) for place, count in enumerate(sizes, start=1)}
+
+
+# --- the spectrum of an earlier result ---------------------------------------------------------------
+
+
+def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Array:
+    """Return the d eigenvalues that a result shows, without its noise, for rows of norm at most 1.
+
+    What the denoised variances of its components leave of the total the others share equally, for
+    nothing more is known of them.
+
+    Parameters
+    ----------
+    result
+        Of a fit that was exact, or in which a component is determined.
+    row_norm
+        B of the fit that is planned; None takes that of the result.
+    """
+    bound = _bound_of(result) if row_norm is None else row_norm
+    if bound is None:
+        raise InputError(
+            "a result that is to be a spectrum must have a bound on the norm of a row, got one without; give "
+            "row_norm=B or codebook, in the units of that result"
+        )
+    values = result.explained_variance if result.spectrum is None else result.spectrum
+    if result.run["privacy"]["private"]:
+        if not any(result.determined):
+            raise InputError(
+                "a result that is to be a spectrum must have a component that is determined, got none; "
+                "take another result, or guess the eigenvalues"
+            )
+        assert result.denoised_variance is not None, "it has angles"
+        values = result.denoised_variance
+    values = np.maximum(values, 0.0)
+    left = max(_total(result) - float(values.sum()), 0.0)
+    rest = result.n_features - values.size
+    if rest:
+        values = np.append(values, np.full(rest, min(left / rest, float(values[-1]))))
+    values = values * (_unit_of(result) if row_norm is None else 1.0) / bound**2
+    return np.asarray(values / max(float(values.sum()), 1.0), dtype=np.float64)
+
+
+def _unit_of(result: Result) -> float:
+    """Return what a variance of the result is in units of the rows that its bound is of."""
+    book = result.code_book
+    if book is not None:
+        if not result.standardized:
+            raise InputError(
+                "a result that is to be a spectrum must be of correlations where its columns were prepared, "
+                "got covariances; fit it with standardize=True"
+            )
+        return 1.0
+    if not result.standardized or result.scale is None:
+        return 1.0
+    given = result.run["parameters"].get("scale")
+    return float(np.mean((result.scale / (1.0 if given is None else np.asarray(given))) ** 2))
+
+
+def _total(result: Result) -> float:
+    share = float(result.explained_variance_ratio[0])
+    return float(result.explained_variance[0]) / share if share > 0 else 0.0
+
+
+def _bound_of(result: Result) -> float | None:
+    if result.normalize:
+        return 1.0
+    if result.code_book is not None:
+        return result.code_book.bound
+    given = result.run["parameters"].get("row_norm")
+    return None if given is None else float(given)

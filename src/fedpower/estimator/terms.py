@@ -1,110 +1,220 @@
-"""From the parameters of a fit to the terms of its study."""
+"""From the options of a fit to its study: what is done to rows, what is noised, which solver runs."""
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
-from fedpower.errors import InputError, Sentence
-from fedpower.estimator.solving import settings_of, solver_of
-from fedpower.estimator.treatment import known_ranges, prepares, rules_of
-from fedpower.parameters import SPECS, Parameters
+import numpy as np
+
+from fedpower.errors import InputError, require
+from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
+from fedpower.options import Auto, Iterative, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.clipped import Design, choose_design, predicted_gain
 from fedpower.privacy.preparation import STAGES, scores_share, shares_of
-from fedpower.protocol.choice import SolverChoice
+from fedpower.protocol.choice import SolverChoice, choose_solver
+from fedpower.protocol.private_study import noise_floor, sums_moment
 from fedpower.protocol.roll import Identity
-from fedpower.protocol.solvers import SolverSettings
+from fedpower.protocol.schedule import Schedule, explicit
+from fedpower.protocol.solvers import (
+    ClippedSettings,
+    KrylovSettings,
+    PowerSettings,
+    SecureSettings,
+    SolverSettings,
+    UploadSettings,
+)
+from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums, scores_sum
-from fedpower.rows.treatment import RowTreatment
+from fedpower.report.codebook_file import read_code_book
+from fedpower.rows.columns import LARGEST, public_vector
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
+from fedpower.rules.codebook import Ranges, ranges_of
 from fedpower.rules.rules import TableRules
 from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
 
-
 ATTEMPTS = 3
 """How often silos take part at most: a first time, and twice where somebody failed."""
 
-
 OVERSAMPLING = 10
-"""How many columns more than k a basis has unless ``iteration_rank`` says otherwise."""
-
+"""How many columns more than k a basis has unless ``iteration_rank`` is given."""
 
 PRIVATE_STEPS = 10
-"""T of the modes that noise every step unless ``n_steps`` says otherwise: the paper's."""
-
+"""T of the modes that noise every step unless ``n_steps`` is given: the paper's."""
 
 _MOST_FOR_SCORES = 0.5
-"""Of a fit's ε: its components are what scores are of."""
+"""Largest part of ε for scores: they are scores on components that the rest must find."""
+
+_DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
+    "every": "constant",
+    "decaying": "linear",
+    "halving": "halving",
+}
 
 
-def _rank_of(parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
-    """Return k, a fraction of variance or "auto", as asked for; refuse what ``noise`` cannot tell."""
-    asked = parameters.n_components
+def options_of(model: Any) -> Options:
+    """Return the options of an estimator, checked; a code book that is a path is read."""
+    names = (
+        "n_components", "epsilon", "delta", "center", "standardize", "ranges", "codebook", "unit", "noise",
+        "aggregation", "solver", "device", "random_state", "n_jobs",
+    )  # fmt: skip
+    given = {name: getattr(model, name) for name in names}
+    if isinstance(given["codebook"], str | PathLike):
+        given["codebook"] = read_code_book(given["codebook"])
+    return Options(**given)
+
+
+# --- rows ------------------------------------------------------------------------------------------
+
+
+def prepares(options: Options) -> bool:
+    """Return whether a fit finds offset, scale and bound privately: it does where it is given none of "
+    "them.
+    """
+    return (
+        options.is_private
+        and options.network is None
+        and options.book is None
+        and not options.public.has_public_numbers
+        and options.noise.kind in ("auto", "moment")
+        and options.solver.name in ("auto", "moment")
+        and not options.paper_settings
+    )
+
+
+def takes_gaps(options: Options) -> bool:
+    """Return whether missing numbers count for nothing: where an offset is found, or in a code book."""
+    return prepares(options) or options.book is not None
+
+
+def rules_of(options: Options) -> TableRules | None:
+    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
+    rules = None if options.codebook is None else options.codebook.table_rules
+    return rules if rules is None or prepares(options) else rules.with_fills()
+
+
+def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment:
+    """Return what the options do to each row; ``columns`` are names, where there are any."""
+    if options.network is not None and options.network.name == "edge":
+        _check_edges(options)
+        return RowTreatment(row_norm=1.0)  # edges are given in units of their public maximum
+    if options.book is not None:
+        require(options.ranges is None, "ranges", "left out with a code book that has them", options.ranges)
+        return options.book.treatment
+    public = options.public
+    center = None if public.offset is None else public_vector("offset", public.offset, columns=columns)
+    scale = None
+    if public.scale is not None:
+        scale = public_vector("scale", public.scale, columns=columns, positive=True)
+    low = high = None
+    if options.ranges is not None and not prepares(options):
+        width = len(options.ranges) if columns is None else len(columns)
+        known = ranges_of(options.ranges, columns, width)
+        low = np.array([-LARGEST if each is None else each[0] for each in known])
+        high = np.array([LARGEST if each is None else each[1] for each in known])
+        center = np.zeros(width) if center is None else center
+    return RowTreatment(
+        center=center,
+        scale=scale,
+        row_norm=public.row_norm,
+        normalize=bool(public.normalize),
+        low=low,
+        high=high,
+    )
+
+
+def _check_edges(options: Options) -> None:
+    """Refuse what is about rows where an edge is protected."""
+    given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
+    given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
+    given += [] if options.aggregation.weights == "rows" else ["weights"]
+    if given:
+        raise InputError(f"{given[0]} must be left out where edges are protected: no row is treated")
+
+
+def treatment_of(
+    options: Options, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
+) -> tuple[RowTreatment | None, str | None]:
+    """Return what is done to each row before it counts, and what leaked in finding it, or None."""
+    if prepares(options):
+        return None, None
+    treatment = public_treatment(options, columns)
+    if not options.is_private or treatment.bounded:
+        return treatment, None
+    if isinstance(options.aggregation, Secure):
+        raise InputError(
+            "a secure sum with public centres or scales must know a public bound on the norm of a row too, "
+            "got none; give row_norm, or leave all of them out to have them found privately"
+        )
+    bound = max(largest_row_norm(source, treatment) for source in sources)
+    warn(
+        "row_norm was not given, so the largest norm was read from the rows themselves: that is not private; "
+        "give codebook=CodeBook(row_norm=B) with a public bound B, or CodeBook(normalize=True)",
+        PrivacyLeakWarning,
+    )
+    found = RowTreatment(center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0)
+    return found, "the bound on the norm of a row was read from the rows themselves"
+
+
+def known_ranges(options: Options, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
+    """Return between which numbers columns are known to be: as given, else by their rules."""
+    given = ranges_of(options.ranges, columns, n_features)
+    rules = rules_of(options)
+    if rules is None or columns is None:
+        return given
+    return tuple(each or ruled for each, ruled in zip(given, rules.ranges(columns), strict=True))
+
+
+# --- the study -------------------------------------------------------------------------------------
+
+
+def rank_and_width(
+    options: Options, n_rows: int | None, n_features: int, noise: NoiseMode
+) -> tuple[Rank, int]:
+    """Return k, or how it is to be found, and r: as asked for, or what goes with k."""
+    rank = _rank_of(options.n_components, n_rows, n_features, noise)
+    if not isinstance(rank, int):
+        return rank, n_features
+    width = options.solver.iteration_rank
+    if width is None:
+        return rank, min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
+    must = f"between n_components={rank} and the number of columns {n_features}"
+    require(rank <= width <= n_features, "iteration_rank", must, width)
+    return rank, width
+
+
+def _rank_of(asked: Any, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
+    """Return k, a fraction of variance or "auto", as asked for; refuse what ``noise`` cannot show."""
     most = n_features if n_rows is None else min(n_rows, n_features)
     if asked is None and n_rows is not None:
         return most
     if isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most:
         return int(asked)
-    if isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1:
-        if noise in ("none", "moment"):
-            return float(asked)
-        raise InputError(
-            "{n_components} as a fraction of variance must go with {noise:moment} or {epsilon:inf}, "
-            "got {asked!r} with {noise:{mode}}, whose releases do not show the whole spectrum; give "
-            "a number of components",
-            asked=asked,
-            mode=noise,
-        )
-    if isinstance(asked, str) and asked == "auto":
-        if noise in ("none", "moment"):
-            return "auto"
-        raise InputError(
-            "{n_components:auto} must go with {noise:moment} or {epsilon:inf}, got {noise:{mode}}, "
-            "whose releases do not show the whole spectrum; give a number of components",
-            mode=noise,
-        )
-    raise InputError.about(
-        "n_components",
-        must="be a whole number from 1 to {smaller_side:{most}}, a fraction between 0 and 1 or 'auto'",
-        got=repr(asked),
-        advice="'noise' is now called 'auto'" if asked == "noise" else "choose one of these",
-        most=most,
-    )
-
-
-def rank_and_width(
-    parameters: Parameters, n_rows: int | None, n_features: int, noise: NoiseMode
-) -> tuple[Rank, int]:
-    """Return k, or how it is to be found, and r: as asked for, or what goes with k."""
-    rank = _rank_of(parameters, n_rows, n_features, noise)
-    if not isinstance(rank, int):
-        width = n_features
-    elif parameters.iteration_rank is None:
-        width = min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
-    else:
-        width = parameters.iteration_rank
-        if not rank <= width <= n_features:
-            raise InputError.about(
-                "iteration_rank",
-                must="lie between {n_components:{rank}} and the number of columns {most}",
-                got=str(width),
-                advice="choose one in between",
-                rank=rank,
-                most=n_features,
+    is_fraction = isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1
+    if is_fraction or (isinstance(asked, str) and asked == "auto"):
+        if noise not in ("none", "moment"):
+            raise InputError(
+                f"n_components={asked!r} must go with noise='moment' or epsilon=inf, got noise={noise!r}, "
+                "whose releases do not show the whole spectrum; give a number of components"
             )
-    return rank, width
+        return float(asked) if is_fraction else "auto"
+    must = f"a whole number from 1 to min(n_samples, n_features)={most}, a fraction between 0 and 1 or 'auto'"
+    require(False, "n_components", must, asked)
+    raise AssertionError
 
 
 def build_study(
-    parameters: Parameters,
+    options: Options,
     *,
     n_rows: int | None,
     n_features: int,
@@ -116,68 +226,63 @@ def build_study(
     roster: Mapping[str, int | None] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
-    center = parameters.centers
+    center = options.centers
     if center and n_rows is not None and n_rows < 2:
-        raise InputError(
-            "centring must have 2 rows at least, got n_samples = {n_rows}; bring more rows or pass "
-            "{center:False}",
-            n_rows=n_rows,
-        )
-    noise = noise_of(parameters, n_features, n_rows)
-    by_edge = parameters.network == "edge"
-    rank, width = rank_and_width(parameters, n_features if by_edge else n_rows, n_features, noise)
-    n_steps = parameters.n_steps
+        raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
+    noise = noise_of(options, n_features, n_rows)
+    by_edge = options.network is not None and options.network.name == "edge"
+    rank, width = rank_and_width(options, n_features if by_edge else n_rows, n_features, noise)
+    n_steps = getattr(options.solver, "n_steps", None)
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     pairs = n_features * (n_features - 1) // 2
-    counted = max(pairs, 1) if by_edge else n_rows
-    delta = _delta(parameters, counted) if noise != "none" else 0.0
-    secure = parameters.aggregation == "secure"
-    scores = _scores_of(parameters, noise, delta, n_features)
-    prepared: dict[str, Any] = {}
+    delta = _delta(options, max(pairs, 1) if by_edge else n_rows) if noise != "none" else 0.0
+    secure = isinstance(options.aggregation, Secure)
+    scores = _scores_of(options, noise, delta, n_features)
+    more: dict[str, Any] = {}
     if noise == "clipped":
-        _check_clipped(parameters)
-        design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
+        _check_clipped(options)
+        design = _clipped_design(options, rank, n_rows, n_features, delta, center=center)
         sums = (SumTerms(*each) for each in design.sums(n_features, center=center))
         if scores:
             sums = (each._replace(share=each.share * (1.0 - scores)) for each in sums)
-        prepared["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
+        more["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
         width = max(design.widths)
-    rules = rules_of(parameters)
+    rules = rules_of(options)
     if treatment is None:
-        _refuse_to_prepare_ratings(rules)
-        known = known_ranges(parameters, columns, n_features)
-        prepared = {
-            "ranges": known,
-            "preparation": shares_of(
-                n_rows=n_rows,
-                n_features=n_features,
-                n_open=sum(each is None for each in known),
-                mu=mu_of(float(parameters.epsilon), delta),
-                n_noises=1 if secure else max(1, len(roster or {})),
-            ),
-            "roster": "" if agreement else _roster(roster or {}),
-        }
+        if rules is not None and rules.spans:
+            raise InputError(
+                "a private fit of ratings must have a bound on the norm of a row, since their range is "
+                "public "
+                "already; give CodeBook(normalize=True), so that all persons count alike, or row_norm"
+            )
+        known = known_ranges(options, columns, n_features)
+        n_open = sum(each is None for each in known)
+        more["ranges"] = known
+        more["preparation"] = shares_of(
+            n_rows=n_rows,
+            n_features=n_features,
+            n_open=n_open,
+            mu=mu_of(float(options.epsilon), delta),
+            n_noises=1 if secure else max(1, len(roster or {})),
+        )
+        more["roster"] = "" if agreement else _digest(sorted((roster or {}).items()))
         if secure:
-            prepared["sums"] = preparation_sums(
-                prepared["preparation"],
-                n_features=n_features,
-                n_open=sum(each is None for each in known),
-                center=center,
-                scores=scores,
+            more["sums"] = preparation_sums(
+                more["preparation"], n_features=n_features, n_open=n_open, center=center, scores=scores
             )
     elif scores and secure and noise == "moment":
-        prepared["sums"] = preparation_sums(
+        more["sums"] = preparation_sums(
             (0.0,) * len(STAGES), n_features=n_features, n_open=0, center=center, scores=scores
         )
     if scores:
-        prepared["scores"] = scores
-        prepared["roster"] = "" if agreement else _asked_how(parameters, roster or {})
+        more["scores"] = scores
+        more["roster"] = "" if agreement else _digest(_axes_of(options, roster or {}))
     if rules is not None and columns is not None:
-        prepared["rules"] = rules.digest
-        prepared["groups"] = rules.groups(columns)
+        more["rules"] = rules.digest
+        more["groups"] = rules.groups(columns)
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
-        prepared["mean_weight"] = PREPARED_MEAN_WEIGHT
+        more["mean_weight"] = PREPARED_MEAN_WEIGHT
     study = Study(
         columns=columns,
         n_features=n_features,
@@ -185,177 +290,135 @@ def build_study(
         center=center,
         treatment=PREPARED if treatment is None else treatment.digest(),
         noise=noise,
-        epsilon=float(parameters.epsilon),
+        epsilon=float(options.epsilon),
         delta=delta,
         n_steps=n_steps if noise in ("step", "paper") else None,
         agreement=agreement,
-        weights=parameters.weights,
-        # Of a table of one rating a row, its rules say whose each is.
-        unit=parameters.unit or ("" if rules is None or rules.long is None else rules.long.person),
-        rows_per_unit=parameters.rows_per_unit,
-        network=parameters.network or "",
-        edge_weight=float(parameters.edge_weight or 1.0),
-        **_secure_terms(parameters, noise, identities or {}, attempts),
-        **prepared,
+        weights=options.aggregation.weights,
+        # Rules of a table with one rating per row name the column of persons.
+        unit=options.person.column or ("" if rules is None or rules.long is None else rules.long.person),
+        rows_per_unit=options.person.rows,
+        network="" if options.network is None else options.network.name,
+        edge_weight=1.0 if options.network is None else float(options.network.max_weight or 1.0),
+        **_secure_terms(options, noise, identities or {}, attempts),
+        **more,
     )
-    choice = solver_of(parameters, study, rank)
-    return study, settings_of(parameters, study, choice, rank=rank, n_steps=n_steps), choice
+    choice = solver_of(options, study, rank)
+    return study, settings_of(options, study, choice, rank=rank, n_steps=n_steps), choice
 
 
-def _refuse_to_prepare_ratings(rules: TableRules | None) -> None:
-    """Refuse to find a bound for rows of ratings: an offset or a scale would undo what the rules made."""
-    if rules is not None and rules.spans:
-        raise InputError(
-            Sentence(
-                "a private fit of ratings must be told how long a row may be, for their range is public "
-                "already, got neither {normalize} nor {row_norm}; give {normalize:True}, with which all "
-                "persons count alike"
-            )
-        )
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _roster(sizes: Mapping[str, int | None]) -> str:
-    """Return a digest of the silos' names and sizes."""
-    listed = json.dumps(sorted(sizes.items()))
-    return hashlib.sha256(listed.encode()).hexdigest()
-
-
-def _asked_how(parameters: Parameters, sizes: Mapping[str, int | None]) -> str:
-    """Return a digest of the silos and of all that decides which axes their scores are counted on."""
+def _axes_of(options: Options, sizes: Mapping[str, int | None]) -> list[Any]:
+    """Return the silos and everything that decides on which axes their scores are counted."""
     settings = {
-        name: repr(getattr(parameters, name))
-        for name, spec in SPECS.items()
-        if spec.section in ("components", "solver", "rounds") and name != "keep_moment"
+        "n_components": repr(options.n_components),
+        "random_state": repr(options.random_state),
+        "solver": repr(options.solver),
+        "aggregation": repr(options.aggregation),
     }
-    listed = json.dumps([sorted(sizes.items()), parameters.standardizes, settings])
-    return hashlib.sha256(listed.encode()).hexdigest()
+    return [sorted(sizes.items()), options.standardizes, settings]
 
 
-def _scores_of(parameters: Parameters, noise: NoiseMode, delta: float, n_features: int) -> float:
+def _scores_of(options: Options, noise: NoiseMode, delta: float, n_features: int) -> float:
     """Return the share of the budget for counting scores: 0 for none, 1 for exact counts."""
-    asked, epsilon = parameters.scores_epsilon, float(parameters.epsilon)
+    asked, epsilon = options.noise.scores_epsilon, float(options.epsilon)
     if asked is None:
         return 0.0
-    if n_features < 2 or parameters.n_components == 1:
-        raise InputError(
-            Sentence(
-                "{scores_epsilon} must go with two components or more, on which scores are counted, got "
-                "one; give {n_components:2}, or leave it out"
-            )
-        )
+    if n_features < 2 or options.n_components == 1:
+        raise InputError("scores_epsilon must go with at least two components, got one; give n_components=2")
     if noise == "none":
-        if math.isinf(asked):
-            return 1.0
-        raise InputError(
-            "{scores_epsilon} must be inf with {epsilon:inf}, where nothing is private, got {asked:g}; "
-            "give a finite epsilon, or {scores_epsilon:inf}",
-            asked=asked,
-        )
-    if not asked <= _MOST_FOR_SCORES * epsilon:
-        raise InputError(
-            "{scores_epsilon} must be at most half of {epsilon:{whole:g}}, of which it is a part, got "
-            "{asked:g}; give e.g. {tenth:g}",
-            whole=epsilon,
-            asked=asked,
-            tenth=epsilon / 10,
-        )
-    if asked < SMALLEST_EPSILON:
-        raise InputError(
-            "{scores_epsilon} must be at least {least:g}, got {asked:g}: less leaves nothing but noise",
-            least=SMALLEST_EPSILON,
-            asked=asked,
-        )
+        require(math.isinf(asked), "scores_epsilon", "inf with epsilon=inf, where nothing is private", asked)
+        return 1.0
+    must = f"at most half of epsilon={epsilon:g}, of which it is a part"
+    require(asked <= _MOST_FOR_SCORES * epsilon, "scores_epsilon", must, asked, f"give e.g. {epsilon / 10:g}")
+    require(asked >= SMALLEST_EPSILON, "scores_epsilon", f"at least {SMALLEST_EPSILON:g}", asked)
     return scores_share(float(asked), epsilon, delta)
 
 
-def noise_of(parameters: Parameters, n_features: int, n_rows: int | None = None) -> NoiseMode:
+def noise_of(options: Options, n_features: int, n_rows: int | None = None) -> NoiseMode:
     """Return what is noised."""
-    if not parameters.is_private:
+    if not options.is_private:
         return "none"
-    if parameters.noise != "auto":
-        return parameters.noise
-    if _gains_by_clipping(parameters, n_features, n_rows):
+    kind: NoiseMode | Literal["auto"] = options.noise.kind
+    if kind != "auto":
+        return kind
+    if _gains_by_clipping(options, n_features, n_rows):
         return "clipped"
     return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
 
 
-def _gains_by_clipping(parameters: Parameters, n_features: int, n_rows: int | None) -> bool:
-    """Return whether clipped products are predicted to be clearly more accurate than the moment."""
-    rank = parameters.n_components
+def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) -> bool:
+    """Return whether clipped products are predicted to be clearly more accurate than the covariance."""
+    rank, energy = options.n_components, options.noise.energy
     if (
-        parameters.energy is None
+        energy is None
         or not isinstance(rank, Integral)
         or isinstance(rank, bool)
         or not 1 <= int(rank) < n_features
-        or parameters.solver != "auto"
-        or parameters.weights != "rows"
-        or parameters.standardizes
-        or parameters.paper_settings
-        or parameters.device is not None
-        or parameters.unit is not None
-        or prepares(parameters)
+        or not isinstance(options.solver, Auto)
+        or options.aggregation.weights != "rows"
+        or options.standardizes
+        or options.paper_settings
+        or options.device is not None
+        or options.person.column is not None
+        or prepares(options)
     ):
         return False
-    delta = _delta(parameters, n_rows)
     return predicted_gain(
         n_features=n_features,
         rank=int(rank),
         n_rows=n_rows,
-        multiplier=1.0 / mu_of(float(parameters.epsilon), delta),
-        energy=float(parameters.energy),
+        multiplier=1.0 / mu_of(float(options.epsilon), _delta(options, n_rows)),
+        energy=float(energy),
     )
 
 
 def _clipped_design(
-    parameters: Parameters, rank: Rank, n_rows: int | None, n_features: int, delta: float, *, center: bool
+    options: Options, rank: Rank, n_rows: int | None, n_features: int, delta: float, *, center: bool
 ) -> Design:
     """Return how a clipped fit divides its budget."""
     assert isinstance(rank, int), "others were refused"
+    energy = options.noise.energy
     return choose_design(
         n_features=n_features,
         rank=rank,
         center=center,
         n_rows=n_rows,
-        multiplier=1.0 / mu_of(float(parameters.epsilon), delta),
-        energy=None if parameters.energy is None else float(parameters.energy),
-        width=parameters.iteration_rank,
+        multiplier=1.0 / mu_of(float(options.epsilon), delta),
+        energy=None if energy is None else float(energy),
+        width=options.solver.iteration_rank,
     )
 
 
-def _check_clipped(parameters: Parameters) -> None:
+def _check_clipped(options: Options) -> None:
     """Refuse what clipped products cannot go with, each with the reason."""
-    given = parameters.paper_settings
-    if parameters.solver != "auto" or given:
-        name = given[0] if parameters.solver == "auto" else "solver"
+    given = options.paper_settings
+    if not isinstance(options.solver, Auto) or given:
+        name = given[0] if isinstance(options.solver, Auto) else "solver"
+        raise InputError(f"{name} must be left out with noise='clipped', which has a solver of its own")
+    if options.standardizes:
         raise InputError(
-            f"{{{name}}} must be left alone with {{noise:clipped}}, got {{value!r}}: clipped products "
-            "have a solver of their own; leave it out",
-            value=getattr(parameters, name),
+            "columns must not be standardised with noise='clipped', which has no diagonal to standardise by; "
+            "pass standardize=False"
         )
-    if parameters.standardizes:
+    if options.aggregation.weights != "rows":
         raise InputError(
-            Sentence(
-                "a fit with {noise:clipped} must go without standardised columns, for it has no diagonal "
-                "to standardise by, got {standardize:True}; pass {standardize:False}"
-            )
+            f"weights must be 'rows' with noise='clipped', whose sums are over rows, got "
+            f"{options.aggregation.weights!r}"
         )
-    if parameters.weights != "rows":
+    if options.device is not None:
         raise InputError(
-            "{weights} must be 'rows' with {noise:clipped}, got {given!r}: its sums are over rows; leave "
-            "it alone",
-            given=parameters.weights,
-        )
-    if parameters.device is not None:
-        raise InputError(
-            "device must be left alone with {noise:clipped}, got {given!r}: its products are made on the "
-            "processor; leave it out",
-            given=parameters.device,
+            f"device must be left out with noise='clipped', which runs on the processor, got "
+            f"{options.device!r}"
         )
 
 
-def _delta(parameters: Parameters, n_rows: int | None) -> float:
-    if parameters.delta is not None:
-        return float(parameters.delta)
+def _delta(options: Options, n_rows: int | None) -> float:
+    if options.delta is not None:
+        return float(options.delta)
     if n_rows is None:
         raise InputError(
             "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
@@ -365,71 +428,49 @@ def _delta(parameters: Parameters, n_rows: int | None) -> float:
 
 
 def _secure_terms(
-    parameters: Parameters, noise: str, identities: Mapping[str, str], attempts: int
+    options: Options, noise: str, identities: Mapping[str, str], attempts: int
 ) -> dict[str, Any]:
     """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
-    if parameters.aggregation == "plain":
-        if parameters.colluders != 1:
-            raise InputError.about(
-                "colluders",
-                must="be left alone with {aggregation:plain}",
-                got=str(parameters.colluders),
-                advice="they share the noise of a secure sum",
-            )
+    secure = options.aggregation
+    if isinstance(secure, Plain):
         return {}
-    _check_compatible(parameters, noise)
-    least = len(identities) if parameters.min_silos is None else int(parameters.min_silos)
-    if not parameters.colluders < least <= len(identities):
+    if noise not in ("moment", "clipped"):
         raise InputError(
-            "a secure sum must have more silos than the {some} that may collude, got {least} as the "
-            "fewest of {all}; bring more silos, declare fewer colluders or change {min_silos}",
-            some=parameters.colluders,
-            least=least,
-            all=len(identities),
+            f"aggregation='secure' must go with noise='moment', got {noise!r}, whose every step is one more "
+            "sum that could be told apart from the others; for wide rows give noise='moment'"
+        )
+    if noise == "moment" and options.solver.name not in ("auto", "moment"):
+        raise InputError(
+            f"aggregation='secure' must go with solver='moment', got {options.solver.name!r}: silos take "
+            "part "
+            "in one sum, and every later round would be another"
+        )
+    given = [*options.paper_settings, *(["one_shot_start"] if _opens_locally(options) else [])]
+    if given:
+        raise InputError(
+            f"{given[0]} must be left out with aggregation='secure': local steps, or those of some silos, "
+            "are not a sum over all"
+        )
+    least = len(identities) if secure.min_silos is None else int(secure.min_silos)
+    if not secure.colluders < least <= len(identities):
+        raise InputError(
+            f"a secure sum must have more silos than the {secure.colluders} that may collude, got {least} as "
+            f"the fewest of {len(identities)}; bring more silos, declare fewer colluders or change min_silos"
         )
     return {
         "aggregation": "secure",
-        "colluders": int(parameters.colluders),
+        "colluders": int(secure.colluders),
         "identities": tuple(identities.items()),
         "min_silos": least,
         "attempts": attempts,
     }
 
 
-def _check_compatible(parameters: Parameters, noise: str) -> None:
-    """Refuse what a secure sum cannot go with, each with the reason."""
-    if noise not in ("moment", "clipped"):
-        raise InputError(
-            "{aggregation:secure} must go with {noise:moment}, got {mode!r}, of which each step is "
-            "one more sum that could be told apart from the others; leave noise alone, or set it to "
-            "'moment' for wide rows",
-            mode=noise,
-        )
-    if noise == "moment" and parameters.solver not in ("auto", "moment"):
-        raise InputError(
-            "{aggregation:secure} must go with {solver:moment}, got {taken!r}: silos take part in "
-            "one sum, and every later round would be another; leave solver alone",
-            taken=parameters.solver,
-        )
-    given = [*parameters.paper_settings, *(["one_shot_start"] if parameters.one_shot_start else [])]
-    if given:
-        raise InputError(
-            f"{{{given[0]}}} must be left alone with {{aggregation:secure}}, got {{value!r}}: what "
-            "silos do by themselves, or some of them, is no sum over all",
-            value=getattr(parameters, given[0]),
-        )
-
-
-def identities_of(
-    parameters: Parameters, silos: Iterable[str], paths: IdentityPaths | None
-) -> dict[str, Identity]:
+def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths | None) -> dict[str, Identity]:
     """Return every silo's identity: read from its file, or made for this fit; none for a plain fit."""
     names = list(silos)
-    if parameters.aggregation == "plain":
-        if paths:
-            raise InputError(
-                Sentence("identities must go with {aggregation:secure}, got some without; leave them out")
-            )
+    if isinstance(options.aggregation, Plain):
+        require(not paths, "identities", "left out with aggregation='plain'", paths)
         return {}
     if not paths:
         return {name: Identity.new() for name in names}
@@ -440,3 +481,182 @@ def identities_of(
             f"{', '.join(names)}"
         )
     return {name: Identity.load(paths[name]) for name in names}
+
+
+# --- the solver ------------------------------------------------------------------------------------
+
+
+def keeps_moment(options: Options, study: Study) -> bool:
+    """Return whether the result keeps the covariance: where it was noised, or its upload was asked for."""
+    return study.noise == "moment" or options.solver.name == "moment" or options.network is not None
+
+
+def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
+    """Return the solver, chosen or as asked for; what contradicts it is refused."""
+    asked, given = options.solver.name, options.paper_settings
+    if study.noise == "step":
+        given = tuple(name for name in given if name != "n_steps")
+    if getattr(options.solver, "drift_correction", False) and study.noise in ("step", "paper"):
+        raise InputError(
+            f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, where "
+            "the product that it needs would be one more release"
+        )
+    if study.noise == "clipped":
+        warm = "after the covariance" if sums_moment(study) else "from a random start"
+        return SolverChoice(
+            solver="clipped", reason=f"rows count by their clipped products with few directions, {warm}"
+        )
+    if study.aggregation == "secure":
+        return SolverChoice(solver="moment", reason="a secure sum adds the silos' covariances once")
+    must_upload = _why_upload(options, study, rank)
+    if must_upload is not None:
+        hint = "; pass standardize=False" if "standardised" in must_upload else ""
+        if study.noise in ("step", "paper"):
+            raise InputError(f"noise must be 'moment' because {must_upload}, got {study.noise!r}{hint}")
+        if asked not in ("auto", "moment") or given:
+            odd = given[0] if given else f"solver={asked!r}"
+            raise InputError(f"{odd} must be left out because {must_upload}, which an upload gives{hint}")
+        return SolverChoice(solver="moment", reason=must_upload)
+    if asked == "auto":
+        return choose_solver(
+            n_features=study.n_features,
+            iteration_rank=study.iteration_rank,
+            noise=study.noise,
+            paper_settings=given,
+        )
+    if asked == "moment" and study.noise in ("step", "paper"):
+        raise InputError(
+            f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}"
+        )
+    foreign = [name for name in given if name != "n_participants"]
+    if not isinstance(options.solver, PowerMethod) and foreign:
+        raise InputError(f"{foreign[0]} must be left out with solver={asked!r}; it belongs to 'fedpower'")
+    return SolverChoice(solver=asked, reason="it was asked for")
+
+
+def _why_upload(options: Options, study: Study, rank: Rank) -> str | None:
+    """Return why nothing but the upload of the covariance will do; None where others do."""
+    if study.noise == "moment" and not isinstance(rank, int):
+        return f"n_components={rank!r} is read off the whole spectrum"
+    if options.network is not None:
+        return "communities are found from the whole matrix"
+    if options.standardizes and study.is_private:
+        return "columns are standardised by the diagonal of the covariance"
+    return None
+
+
+def settings_of(
+    options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
+) -> SolverSettings:
+    """Return the settings of the chosen solver."""
+    if study.noise == "clipped":
+        assert isinstance(rank, int), "a clipped fit has a number of components"
+        return ClippedSettings(study=study, rank=rank)
+    normalize = bool(options.public.normalize)
+    uploaded: dict[str, Any] = {
+        "rank": rank,
+        "standardize": options.standardizes,
+        "keep_moment": keeps_moment(options, study),
+        "code_book": options.book,
+        "shortens": shortens(study, rules_of(options), normalize=normalize),
+    }
+    if study.aggregation == "secure":
+        return SecureSettings(study=study, **uploaded)
+    if choice.solver == "moment":
+        return UploadSettings(
+            n_features=study.n_features,
+            iteration_rank=study.iteration_rank,
+            weights=study.weights,
+            preparation=study if study.preparation else None,
+            mean_weight=study.mean_weight,
+            groups=study.groups,
+            adjacency=study.network == "edge",
+            **uploaded,
+        )
+    assert rank != "auto", "only an upload shows the whole spectrum"
+    solver = options.solver
+    assert isinstance(solver, Iterative), "it does not upload"
+    iterated: dict[str, Any] = {
+        "n_features": study.n_features,
+        "rank": rank,
+        "iteration_rank": study.iteration_rank,
+        "floor": noise_floor(study),
+        "max_rounds": solver.max_rounds,
+        "n_participants": solver.n_participants,
+        "participation": solver.participation,
+        "center": study.center,
+        "weights": study.weights,
+        "gains": _exact_gains(options, study),
+    }
+    if choice.solver == "krylov":
+        locally = _opens_locally(options)
+        locally = not study.is_private if locally is None else locally
+        return KrylovSettings(
+            warm=bool(locally),
+            lookahead=bool(locally),
+            tol=float(solver.tol),
+            n_steps=study.n_steps,
+            **iterated,
+        )
+    power = solver if isinstance(solver, PowerMethod) else PowerMethod()
+    return PowerSettings(
+        schedule=_schedule_of(power),
+        n_steps=n_steps,
+        tol=0.0 if study.noise in ("step", "paper") else float(solver.tol),
+        alignment=power.alignment,
+        reference=power.reference,
+        corrected=bool(power.drift_correction),
+        **iterated,
+    )
+
+
+def _opens_locally(options: Options) -> bool | None:
+    return getattr(options.solver, "one_shot_start", None)
+
+
+def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:
+    """Return whether a bound may shorten rows: edges, comparisons and unit rows are never too long."""
+    fixed_length = study.network == "edge" or (rules is not None and rules.comparison is not None)
+    return study.is_private and not normalize and not fixed_length
+
+
+def _exact_gains(options: Options, study: Study) -> Gains | None:
+    """Return what products of exact columns are multiplied by; those of a private study are not."""
+    if study.is_private:
+        return None
+    if options.standardizes:
+        return unit_variances(groups=study.groups)
+    # A public scale is a choice of units, and stays; one that was found is not.
+    return None if options.book is None else fixed(options.book.units)
+
+
+def public_rng(options: Options, study: Study | None = None) -> np.random.Generator:
+    """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
+    seed = options.random_state
+    if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
+        return np.random.default_rng(int(study.digest, 16))
+    if not isinstance(seed, int):
+        from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
+
+        return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
+    # What scikit-learn makes of it, without its import.
+    return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
+
+
+def _schedule_of(solver: PowerMethod) -> Schedule:
+    """Return the schedule of rounds."""
+    schedule = solver.schedule
+    if isinstance(schedule, Schedule):
+        return schedule
+    must = "'every', 'decaying', 'halving' or whole steps"
+    if isinstance(schedule, str):
+        require(schedule in _DECAYS, "schedule", must, schedule)
+        return Schedule(local_steps=solver.local_steps, decay=_DECAYS[schedule])
+    require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
+    try:
+        return explicit(schedule)
+    except InputError:
+        raise
+    except (TypeError, ValueError):
+        require(False, "schedule", must, schedule, "give e.g. [2, 4, 5]")
+        raise

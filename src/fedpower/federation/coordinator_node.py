@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import ProtocolError
-from fedpower.estimator.solving import public_rng
+from fedpower.estimator.terms import public_rng
 from fedpower.federation.private_files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
@@ -90,7 +90,7 @@ class CoordinatorNode:
         self.settings = with_noise(settings, self.study, run=run)
         self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
         self.coordinator = Coordinator(
-            start(self.settings, public_rng(study_file.parameters), self.study),
+            start(self.settings, public_rng(study_file.options), self.study),
             study_file.silos,
             study=self.study,
             run=run,
@@ -118,7 +118,7 @@ class CoordinatorNode:
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         found = result_of(
             replace(outcome, privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public))),
-            parameters=self.file.parameters,
+            options=self.file.options,
             treatment=treatment,
             feature_names=self.file.columns,
             solver=self.choice,

@@ -175,7 +175,7 @@ def _made_up_network(study: StudyFile, folder: Path, name: str, place: int) -> P
 
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
-    if study.parameters.network is not None:
+    if study.options.network is not None:
         return _made_up_network(study, folder, name, place)
     width = len(study.table_columns)
     rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
@@ -184,7 +184,7 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     bound = None if rule is None else rule.row_norm
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
     path = folder / f"{name}.csv"
-    unit = study.parameters.unit
+    unit = study.options.person.column
     if study.rules is not None:
         form = study.rules.long
         items = () if form is None else form.rating.items

@@ -146,7 +146,7 @@ class SiloFile:
     def source(self, study: StudyFile) -> RowSource:
         """Return the silo's rows with the study's columns, in its order."""
         name = f"the data of silo {self.name!r}"
-        if study.parameters.network is not None:
+        if study.options.network is not None:
             return self._network(study, name)
         if "query" in self.data:
             asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
@@ -156,7 +156,7 @@ class SiloFile:
             form = {key: self.data[key] for key in _TEXT if key in self.data}
             place = self.path.parent / self.data["path"]
             found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
-        unit, most = study.parameters.unit, study.parameters.rows_per_unit
+        unit, most = study.options.person.column, study.options.person.rows
         # The column of ids is read beside the study's, and is none of them.
         drop = tuple(column for column in self.data.get("drop", ()) if column != unit)
         source = open_source(found, name=name, drop=drop)
@@ -179,14 +179,14 @@ class SiloFile:
                 f"{odd[0] if odd else 'a table [columns]'} too; leave it out"
             )
         form = {key: self.data[key] for key in _TEXT if key in self.data}
-        parameters = study.parameters
-        assert parameters.network is not None, "the study is one of networks"
+        network = study.options.network
+        assert network is not None, "the study is one of networks"
         return open_network(
             self.path.parent / self.data["path"],
-            unit=parameters.network,
+            unit=network.name,
             nodes=study.columns,
             name=name,
-            edge_weight=parameters.edge_weight,
+            edge_weight=network.max_weight,
             **cast("Reading", form),
         ).select(study.columns)
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.errors import InputError, is_showable
-from fedpower.estimator.terms import ATTEMPTS, build_study
-from fedpower.estimator.treatment import prepares, public_treatment, rules_of
-from fedpower.parameters import DEFAULTS, SPECS, Parameters
+from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_treatment, rules_of
+from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import Study
@@ -95,9 +94,6 @@ _NOT_PARAMETERS: dict[str, Keys] = {
 
 KINDS: Keys = {
     "n_components": (int, float, str),
-    "row_norm": NUMBER,
-    "normalize": bool,
-    "center": bool,
     "scale": list,
     "ranges": list,
     "offset": list,
@@ -124,7 +120,7 @@ _SECTIONS = (
 def _tables() -> dict[str, Keys]:
     """Return the tables of a study file with their keys, those of the parameters among them."""
     found: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
-    for name, spec in SPECS.items():
+    for name, spec in FLAT.items():
         if spec.section is not None:
             found[spec.section][name] = _kind(name)
     for section, keys in _NOT_PARAMETERS.items():
@@ -134,10 +130,8 @@ def _tables() -> dict[str, Keys]:
 
 def _kind(name: str) -> object:
     """Return what a parameter may be in a study file."""
-    rule = SPECS[name].rule
-    if rule is None or name in KINDS:
-        return KINDS[name]
-    return NUMBER if rule.kinds == NUMBER else rule.kinds[0]
+    kind = FLAT[name].kind
+    return KINDS.get(name, NUMBER if kind is float else kind)
 
 
 TABLES = _tables()
@@ -162,7 +156,7 @@ class StudyFile:
     name: str
     columns: tuple[str, ...]
     silos: tuple[str, ...]
-    parameters: Parameters = field(hash=False)
+    options: Options = field(hash=False)
     grace: float | None
     attempts: int
     host: str
@@ -173,11 +167,6 @@ class StudyFile:
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of everything that was agreed on."""
-        parameters = dict(vars(self.parameters))
-        if "center" in self.content["columns"]:
-            # A public centre without the pooled mean: so it was before an offset was one thing and the
-            # centre another, and such studies keep their hash and their meaning.
-            parameters |= {"center": parameters["offset"], "offset": None}
         terms: dict[str, Any] = {
             "format": FORMAT,
             "name": self.name,
@@ -185,10 +174,10 @@ class StudyFile:
             "silos": self.silos,
             "grace": self.grace,
             "identities": self.identities,
-            "parameters": {
+            "options": {
                 name: value if isinstance(value, str | int | float | list | None) else repr(value)
-                for name, value in sorted(parameters.items())
-                if _is_hashed(name, value)
+                for name, value in sorted(self.options.flat().items())
+                if name in FLAT and FLAT[name].section is not None
             },
         }
         if self.rules is not None:
@@ -217,25 +206,25 @@ class StudyFile:
     @property
     def treatment(self) -> RowTreatment | None:
         """What is done to each row before it counts; None where the run finds it privately."""
-        if prepares(self.parameters):
+        if prepares(self.options):
             return None
-        return public_treatment(self.parameters, self.columns)
+        return public_treatment(self.options, self.columns)
 
     @property
     def min_silos(self) -> int:
         """Fewest silos that a round may go on with."""
-        return int(self.parameters.min_silos or len(self.silos))
+        return int(self.options.aggregation.min_silos or len(self.silos))
 
     @property
     def deadline(self) -> float:
         """Seconds after which a round goes on without the rest."""
-        assert self.parameters.deadline is not None, "a study file has one"
-        return float(self.parameters.deadline)
+        assert self.options.aggregation.deadline is not None, "a study file has one"
+        return float(self.options.aggregation.deadline)
 
     def terms(self) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return what silos hold questions against, how the coordinator iterates, and why so."""
         return build_study(
-            self.parameters,
+            self.options,
             n_rows=None,
             n_features=len(self.columns),
             treatment=self.treatment,
@@ -244,12 +233,6 @@ class StudyFile:
             identities=self.identities,
             attempts=self.attempts,
         )
-
-
-def _is_hashed(name: str, value: Any) -> bool:
-    """Return whether a parameter is part of what was agreed on; some each party decides for itself."""
-    spec = SPECS[name]
-    return spec.section is not None and not (spec.newer and value == DEFAULTS[name])
 
 
 def rendered(content: Mapping[str, Any]) -> str:
@@ -267,7 +250,7 @@ def varied(study: StudyFile, given: Mapping[str, Any]) -> str:
     """Return the study's text with other parameters: another study, with another hash."""
     content = {key: dict(v) if isinstance(v, Mapping) else v for key, v in study.content.items()}
     for name, value in given.items():
-        section = SPECS[name].section
+        section = FLAT[name].section
         assert section is not None, f"{name} is no part of a study"
         content.setdefault(section, {})[name] = value
     return rendered(content)
@@ -328,18 +311,18 @@ def read_study(path: Path) -> StudyFile:
         meant |= {"offset": meant["center"], "center": False}
     if rules is not None:
         meant["codebook"] = CodeBook(rules=rules)
-    parameters = Parameters(**meant)
+    options = from_flat(meant)
     study = StudyFile(
         name=content["name"],
         columns=columns,
         silos=silos,
-        parameters=parameters,
+        options=options,
         grace=None if grace is None else float(grace),
         attempts=attempts,
         host=content["coordinator"]["host"],
         port=content["coordinator"].get("port", _PORT),
         content=content,
-        rules=rules_of(parameters),
+        rules=rules_of(options),
     )
     _check(study)
     return study
@@ -376,8 +359,8 @@ def _meant(key: str, value: Any) -> Any:
 
 def _check(study: StudyFile) -> None:
     """Refuse what contradicts itself, as a fit would refuse it."""
-    parameters = study.parameters
-    seed, drawn = parameters.random_state, parameters.n_participants or 1
+    options = study.options
+    seed, drawn = options.random_state, getattr(options.solver, "n_participants", None) or 1
     if not 0 <= seed < 2**32:
         raise InputError.about(
             "random_state", must="be from 0 to 2**32 - 1", got=str(seed), advice="choose another"
@@ -390,10 +373,9 @@ def _check(study: StudyFile) -> None:
             advice="lower it",
             silos=len(study.silos),
         )
-    parameters.check()
     treatment = study.treatment
     if treatment is not None:
-        if parameters.is_private and not treatment.bounded:
+        if options.is_private and not treatment.bounded:
             raise InputError(
                 "a private study that is given centres, scales or settings of its own must bound the "
                 "norm of a row, got neither row_norm nor normalize in [rows]; agree on one, or leave all "

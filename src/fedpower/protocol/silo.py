@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
-from fedpower.parameters import check_sums_are_noised
+from fedpower.options import check_sums_are_noised
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise

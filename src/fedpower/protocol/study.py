@@ -10,11 +10,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fedpower.errors import InputError, Sentence, is_showable
-from fedpower.parameters import EDGE_WEIGHT, check_sums_are_noised
+from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.preparation import SCORES
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
+from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.score_counts import SCORE_CELLS
 from fedpower.sums.survey import STAGES, Stage
 
@@ -187,7 +188,7 @@ class Study:
     def _check_network(self) -> None:
         if self.network not in ("", "edge", "row"):
             raise InputError(f"network must be 'edge' or 'row', got {self.network!r}; choose one")
-        EDGE_WEIGHT.check("edge_weight", self.edge_weight)
+        check_edge_weight(self.edge_weight)
         if self.edge_weight != 1 and self.network != "edge":
             raise InputError(
                 Sentence(

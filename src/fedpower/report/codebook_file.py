@@ -14,6 +14,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.report.atomic import new_file
+from fedpower.report.record import plain
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
@@ -27,6 +28,8 @@ _SHARES = ("present", "outside")
 """Of a column's rows and cells; only where they were counted."""
 
 _CLIPPED = ("rows", "energy", "uneven")
+_PUBLIC = ("row_norm", "normalize", "offset", "scale")
+"""What people write in place of numbers that preparation finds."""
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -39,13 +42,13 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 def rendered(book: CodeBook) -> str:
     """Return the text of a code book's file."""
     if book.is_draft or book.follows_rules:
-        assert book.rules is not None, "a code book has rules or numbers"
-        more = "has no number yet" if book.is_draft else "says all there is to say"
+        public = {} if book.follows_rules else {key: plain(getattr(book, key)) for key in _PUBLIC}
         lines = [
-            f"# A code book: what the cells of tables become. It is public, and {more}.",
+            "# A code book: what the cells of tables become, and public numbers about columns. It is public.",
             f"format = {json.dumps(RULED_FORMAT)}",
+            *(f"{key} = {as_toml(value)}" for key, value in public.items() if value not in (None, False)),
         ]
-        return "\n".join([*lines, *_rule_lines(book.rules)]) + "\n"
+        return "\n".join([*lines, *([] if book.rules is None else _rule_lines(book.rules))]) + "\n"
     lines = [
         "# A code book: how columns are centred, scaled and bounded before their moment is taken.",
         "# It is public. Cells are clipped to low and high; then (cell - offset) / scale; then rows",
@@ -121,7 +124,8 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             f"{place} must be a code book of format {FORMAT!r} or {RULED_FORMAT!r}, got "
             f"{content.get('format')!r}; make one with `fedpower prepare` or `fedpower inspect`"
         )
-    known = ("format", "rules", "bound", "cost", "clipped", "column")
+    known = ("format", *_PUBLIC, "rules", "bound", "cost", "clipped", "column")
+    public = {key: content[key] for key in _PUBLIC if key in content}
     odd = [key for key in content if key not in known]
     if odd:
         raise InputError(
@@ -137,7 +141,9 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             )
     columns = content.get("column")
     if rules is not None and columns is None:
-        return CodeBook(rules=rules)
+        return CodeBook(rules=rules, **public)
+    if public and columns is None:
+        return CodeBook(**public)
     if not isinstance(columns, list) or not columns or not all(map(_is_column, columns)):
         raise InputError(
             f"every column of the code book {place} must have the numbers {', '.join(_PER_COLUMN)}, got "
@@ -160,14 +166,13 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
             f"what is clipped in the code book {place} must be the numbers {', '.join(_CLIPPED)}, got "
             "others; correct them, or leave them out"
         )
+    counted = [key for key in _SHARES if all(_is_number(each.get(key)) for each in columns)]
+    vectors: dict[str, Any] = {
+        key: np.array([float(each[key]) for each in columns]) for key in (*_PER_COLUMN, *counted)
+    }
     return CodeBook(
         columns=None if named[0] is None else tuple(named),
-        **{key: np.array([float(each[key]) for each in columns]) for key in _PER_COLUMN},
-        **{
-            key: np.array([float(each[key]) for each in columns])
-            for key in _SHARES
-            if all(_is_number(each.get(key)) for each in columns)
-        },
+        **vectors,
         bound=float(content["bound"]),
         found=tuple(str(each.get("found", "given")) for each in columns),
         epsilon=float(cost.get("epsilon", 0.0)),

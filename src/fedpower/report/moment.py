@@ -217,13 +217,13 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
     Parameters
     ----------
     folder
-        What `fedpower release` wrote, or the result of a fit with ``keep_moment``.
+        What `fedpower release` wrote, or the result of a fit that noised the covariance.
     """
     place = Path(folder)
     if (place / "run.json").is_file() and not all((place / name).is_file() for name in MOMENT_FILES):
         raise InputError(
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
-            "with --keep-moment, or use `fedpower release`"
+            "with --solver moment, or use `fedpower release`"
         )
     arrays, content = _MOMENT.opened(place)
     claimed = content.pop("sha256", None)

@@ -1,7 +1,7 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
-from fedpower.parameters import SPECS, Parameters
+from fedpower.options import FLAT, Edge, Node, Options, Person
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.clipping import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 def result_of(
     outcome: Outcome,
     *,
-    parameters: Parameters,
+    options: Options,
     treatment: RowTreatment,
     feature_names: tuple[str, ...] | None,
     solver: SolverChoice,
@@ -46,9 +46,9 @@ def result_of(
         # Gains are those of rows in units of their bound, which is in them.
         scale, bound = to_mean / gains, 1.0
     cut = _clipping(outcome, treatment, code_book)
-    kept = 1.0 - cut.energy if cut and cut.counted and not parameters.standardizes else 1.0
+    kept = 1.0 - cut.energy if cut and cut.counted and not options.standardizes else 1.0
     values = np.maximum(solution.values[: solution.rank], 0.0)
-    to_variance = bound**2 / kept * n_samples / (n_samples - 1 if parameters.centers else n_samples)
+    to_variance = bound**2 / kept * n_samples / (n_samples - 1 if options.centers else n_samples)
     # Noise can make the parts add up to more than the total that was noised beside them.
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
@@ -60,7 +60,7 @@ def result_of(
     angles = _angles(outcome, cut)
     denoised = angles.variances[: solution.rank]
     total = max(total, float(denoised.sum()))
-    run = _record(outcome, parameters, solver, rules=rules)
+    run = _record(outcome, options, solver, rules=rules)
     run["angles"] = plain(
         {
             "confidence": CONFIDENCE,
@@ -133,14 +133,14 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
 
 
 def _record(
-    outcome: Outcome, parameters: Parameters, solver: SolverChoice, *, rules: TableRules | None
+    outcome: Outcome, options: Options, solver: SolverChoice, *, rules: TableRules | None
 ) -> dict[str, Any]:
     """Return everything about a fit but its arrays, ready for JSON."""
     solution, study = outcome.solution, outcome.study
     rounds = plain([each.as_row() for each in outcome.rounds])
     sizes: Mapping[str, int] = solution.sizes
-    # Of tables of one rating a row, it is the rules that say whose each is.
-    parameters = replace(parameters, unit=study.unit or None)
+    if study.unit:  # rules of a table with one rating per row name the column of persons
+        options = options.replace(unit=Person(study.unit, options.person.rows))
     return {
         "format": FORMAT,
         "command": None,
@@ -148,7 +148,7 @@ def _record(
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions().copy(),
         "study": {"hash": study.digest, "terms": plain(_terms(study))},
-        "parameters": recorded(parameters),
+        "parameters": recorded(options),
         "solver": plain(asdict(solver)),
         "n_components": solution.rank,
         "n_features": study.n_features,
@@ -176,14 +176,21 @@ _OF_NETWORKS = {"network", "edge_weight"}
 """Recorded only of networks."""
 
 
-def recorded(parameters: Parameters) -> dict[str, Any]:
-    """Return the parameters of a fit in JSON's types, without newer ones that were left alone."""
-    left = set() if parameters.unit is not None else set(_OF_PERSONS)
-    left |= {"energy"} if parameters.energy is None else set()
-    left |= set() if parameters.network is not None else _OF_NETWORKS
-    left |= set() if parameters.keep_moment else {"keep_moment"}
-    left |= {"scores_epsilon"} if parameters.scores_epsilon is None else set()
-    return {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
+def recorded(options: Options) -> dict[str, Any]:
+    """Return the options of a fit by their flat names, in JSON's types."""
+    left = set() if options.person.column is not None else set(_OF_PERSONS)
+    left |= set() if isinstance(options.unit, Edge | Node) else _OF_NETWORKS
+    values = options.flat()
+    values["codebook"] = _book_name(options.codebook)
+    unset = {name for name in ("energy", "scores_epsilon") if values[name] is None}
+    return {name: plain(values[name]) for name in sorted(FLAT) if name in values and name not in left | unset}
+
+
+def _book_name(book: CodeBook | None) -> str | None:
+    """Return what a record calls a code book: the record has its rules and numbers elsewhere."""
+    if book is None or (book.is_draft and book.rules is None):
+        return None
+    return "rules" if book.is_draft or book.follows_rules else "numbers"
 
 
 def _terms(study: Study) -> dict[str, Any]:
@@ -194,12 +201,6 @@ def _terms(study: Study) -> dict[str, Any]:
     return {name: value for name, value in asdict(study).items() if name not in left}
 
 
-def _spoken(value: Any) -> Any:
-    """Return a parameter for the record; rules and code books that are objects stand elsewhere in it."""
-    says_rules = isinstance(value, CodeBook) and (value.is_draft or value.follows_rules)
-    return "rules" if says_rules else plain(value)
-
-
 _COUNTED = ("clipped", "present", "outside")
 
 
@@ -208,5 +209,5 @@ def _book(book: CodeBook) -> dict[str, Any]:
     return {
         name: plain(value)
         for name, value in asdict(book).items()
-        if name != "rules" and (name not in _COUNTED or value is not None)
+        if name not in ("rules", "row_norm", "normalize") and (name not in _COUNTED or value is not None)
     }

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.errors import CellError, InputError, NoRowsError, is_showable
-from fedpower.parameters import EDGE_WEIGHT
+from fedpower.errors import CellError, InputError, NoRowsError, is_showable, require
 from fedpower.rows.columns import pick_columns, require_block_size, shown
 from fedpower.rows.fingerprint import StoredData, StoredFiles, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
@@ -185,13 +184,19 @@ class _Edges:
     """Whether each line is an edge; else every edge stands at both of its places."""
 
 
+def check_edge_weight(value: object) -> None:
+    """Refuse a public maximum whose square, times noise, is not a number."""
+    is_weight = isinstance(value, int | float) and not isinstance(value, bool) and 1e-100 <= value <= 1e100
+    require(value is None or is_weight, "edge_weight", "a number from 1e-100 to 1e100", value)
+
+
 def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
     """Return the layers as symmetric matrices within bounds; weights that are none are refused."""
     if len(edges.layers) > MOST_LAYERS:
         raise InputError(
             f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}; split it into silos"
         )
-    EDGE_WEIGHT.check("edge_weight", edge_weight)
+    check_edge_weight(edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
     layers, weights = [], []
     for parts in edges.layers.values():

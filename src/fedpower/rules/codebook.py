@@ -3,11 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.rows.columns import public_vector, shown
 from fedpower.rows.source import Vector
 from fedpower.rows.treatment import RowTreatment
@@ -28,19 +29,25 @@ def _none() -> Vector:
     return np.zeros(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CodeBook:
     """How each column is centred, scaled and bounded, and where these numbers come from.
 
-    One that holds rules alone is a draft: fits that are given it find the numbers. Rules of comparisons
-    leave nothing to be found: their numbers follow from them.
+    People write public numbers (``row_norm``, ``normalize``, ``offset``, ``scale``) and rules; preparation
+    finds all others. A private fit that is given no number finds them. Rules of comparisons leave nothing to
+    be found: their numbers follow from them.
 
     Attributes
     ----------
     columns
         Names, in order; None where columns have none. Where there are rules, those of their features.
+    row_norm
+        Public bound on the norm of a row; longer rows are clipped to it. None in a code book that was found.
+    normalize
+        Whether every row is scaled to norm 1, as the paper does.
     offset, scale
-        What is subtracted from a column, and what it is divided by.
+        What is subtracted from a column, and what it is divided by: one number per column, or a mapping from
+        names. A public scale is a choice of units, in which covariances are given.
     low, high
         What its cells are clipped to first.
     bound
@@ -60,11 +67,19 @@ class CodeBook:
         By column: about what share of the rows have a cell; None where that was not counted.
     outside
         By column: about what share of these cells is outside its range; None where that was not counted.
+
+    Examples
+    --------
+    >>> from fedpower import CodeBook
+    >>> CodeBook(row_norm=3.0, offset=[120.0, 80.0]).is_draft
+    True
     """
 
     columns: tuple[str, ...] | None = None
-    offset: Vector = field(default_factory=_none)
-    scale: Vector = field(default_factory=_none)
+    row_norm: float | None = None
+    normalize: bool = False
+    offset: Any = None
+    scale: Any = None
     low: Vector = field(default_factory=_none)
     high: Vector = field(default_factory=_none)
     bound: float = 1.0
@@ -80,7 +95,7 @@ class CodeBook:
 
     def __post_init__(self) -> None:
         for name in ("offset", "scale", "low", "high", "present", "outside"):
-            if getattr(self, name) is None:
+            if getattr(self, name) is None or (name in ("offset", "scale") and self.low.size == 0):
                 continue
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
@@ -88,18 +103,41 @@ class CodeBook:
         if self.follows_rules:
             self._follow()
         if self.is_draft:
-            if self.rules is None:
-                raise InputError(
-                    "a code book must hold rules, or numbers for its columns, got neither; make it anew "
-                    "with `fedpower prepare` or `fedpower inspect`"
-                )
+            self._check_public()
             return
+        if self.has_public_numbers:
+            raise InputError(
+                "a code book whose numbers were found must have no row_norm and no normalize, got one; "
+                "leave it out"
+            )
         treatment = self.treatment
         if self.columns is not None and len(self.columns) != treatment.low.size:  # type: ignore[union-attr]
             raise InputError(
                 f"a code book must have numbers for each of its {len(self.columns)} columns, got "
                 f"{self.offset.size}; make it anew with `fedpower prepare`"
             )
+
+    def __repr__(self) -> str:
+        """Show what people gave; of numbers that were found, how many columns they are of."""
+        given = [f"{name}={getattr(self, name)!r}" for name in ("row_norm", "offset", "scale")
+                 if self.is_draft and getattr(self, name) is not None]  # fmt: skip
+        given += ["normalize=True"] if self.normalize else []
+        given += [] if self.is_draft else [f"numbers of {self.low.size} columns"]
+        given += [] if self.rules is None else ["rules"]
+        return f"CodeBook({', '.join(given)})"
+
+    def _check_public(self) -> None:
+        """Refuse public numbers that cannot be what they are called."""
+        bound = self.row_norm
+        is_bound = isinstance(bound, Real) and not isinstance(bound, bool) and 0 < bound < math.inf
+        require(bound is None or is_bound, "row_norm", "a positive finite number", bound)
+        require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
+
+    @property
+    def has_public_numbers(self) -> bool:
+        """Whether people gave a bound, offsets or scales, so that none are to be found."""
+        given = (self.row_norm, *((self.offset, self.scale) if self.is_draft else ()))
+        return bool(self.normalize) or any(each is not None for each in given)
 
     @property
     def follows_rules(self) -> bool:
@@ -131,8 +169,8 @@ class CodeBook:
 
     @property
     def is_draft(self) -> bool:
-        """Whether it holds rules alone."""
-        return self.columns is None and self.offset.size == 0
+        """Whether it has no numbers that were found: rules and public numbers alone."""
+        return self.low.size == 0
 
     @property
     def table_rules(self) -> TableRules | None:

@@ -1,7 +1,7 @@
 """What the angles of a result say, in sentences: the same on a terminal and in the report."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 import numpy as np
@@ -30,7 +30,7 @@ def variances(result: Result) -> tuple[Array, Array]:
     return denoised, ratios
 
 
-def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
+def findings(result: Result) -> list[str]:
     """Return which components are determined, which only together, and what turns them."""
     components, subspaces = result.component_angles, result.subspace_angles
     if components is None or subspaces is None:
@@ -41,8 +41,7 @@ def findings(result: Result, say: Callable[[str], str] = str) -> list[str]:
         sentences += _shares(result)
     cause = cause_of_noise(result)
     if cause is not None:
-        said = say(cause)
-        sentences.append(f"{said[0].upper()}{said[1:]}.")
+        sentences.append(f"{cause[0].upper()}{cause[1:]}.")
     return sentences
 
 

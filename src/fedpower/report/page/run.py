@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from fedpower.options import call_of
 from fedpower.privacy.statement import counted_as
 from fedpower.report.page.charts import Series, bytes_by_round, over_rounds, participation
 from fedpower.report.page.markup import (
@@ -244,7 +245,10 @@ def _rerun(run: dict[str, Any]) -> list[Markup]:
             ],
             _again(run),
         )
-    return [element("pre", element("code", _call(run["parameters"]))), *paragraphs(_again(run))]
+    return [
+        element("pre", element("code", f"{call_of(run['parameters'])}.fit_silos(silos)")),
+        *paragraphs(_again(run)),
+    ]
 
 
 def _elsewhere(command: list[str]) -> Any:
@@ -274,20 +278,6 @@ def _again(run: dict[str, Any]) -> str:
 def _words(command: list[str]) -> list[Markup]:
     """Return a command as a shell takes it; a line is broken between its words."""
     return [element("span", shlex.quote(word), " ", class_="word") for word in command]
-
-
-def _call(parameters: dict[str, Any]) -> str:
-    """Return the Python that makes the estimator; parameters that are None are left out."""
-    given = [f"    {key}={_python(value)},\n" for key, value in parameters.items() if value is not None]
-    return f"FedPCA(\n{''.join(given)}).fit_silos(silos)"
-
-
-def _python(value: Any) -> str:
-    if value in ("inf", "-inf"):
-        return f'float("{value}")'
-    if isinstance(value, list) and len(value) > LONG:
-        return f"...  # {count(len(value), 'number')}, in run.json"
-    return repr(value)
 
 
 def _identities(run: dict[str, Any]) -> list[tuple[str, Any]]:
