@@ -23,7 +23,7 @@ from pathlib import Path
 import fedpower.cli
 from fedpower.federation import coordinator_service
 from fedpower.federation.links import ASK
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import encode
 from fedpower.protocol.receiving import most_question_bytes

@@ -20,9 +20,8 @@ from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.silo_file import open_silo, read_silo
+from fedpower.federation.study_file import read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east", "west")
@@ -48,7 +47,7 @@ def study_text(
         content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}
         content["solver"] = {}
         content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
-    return rendered(content)
+    return to_toml(content)
 
 
 def write_rows(folder: Path) -> dict[str, Path]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.federation.silo_file import SiloFile, read_silo
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from problems import Array, spiked_rows, split
 
@@ -39,7 +39,7 @@ def content_with(**tables: Any) -> dict[str, Any]:
 
 def write_study(folder: Path, **tables: Any) -> StudyFile:
     path = folder / "study.toml"
-    path.write_text(rendered(content_with(**tables)), encoding="utf-8")
+    path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
     return read_study(path)
 
 

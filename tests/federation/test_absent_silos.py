@@ -11,7 +11,7 @@ from test_checkpoint import KEYS, RUN, secure_silos_of
 
 from fedpower.errors import RefusedError
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.silo_file import OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.driving import Answers
 from fedpower.report.folder import read_result
@@ -55,13 +55,13 @@ def drive(node: CoordinatorNode, silos: Mapping[str, Answers], lost: str, before
             node.coordinator.deadline()
 
 
-def opened(stack: ExitStack, study: StudyFile, folder: Path) -> dict[str, SiloNode]:
+def opened(stack: ExitStack, study: StudyFile, folder: Path) -> dict[str, OpenSilo]:
     return {
         name: stack.enter_context(open_silo(study, write_silo(folder, name, cap=5.0))) for name in study.silos
     }
 
 
-def asked(nodes: Mapping[str, SiloNode]) -> dict[str, Answers]:
+def asked(nodes: Mapping[str, OpenSilo]) -> dict[str, Answers]:
     return {name: node.silo for name, node in nodes.items()}
 
 

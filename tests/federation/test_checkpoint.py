@@ -13,7 +13,7 @@ from studies import write_silo, write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.silo_file import OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import driving, journal
 from fedpower.protocol.driving import in_turn
@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def silos_of(study: StudyFile, folder: Path) -> Iterator[dict[str, SiloNode]]:
+def silos_of(study: StudyFile, folder: Path) -> Iterator[dict[str, OpenSilo]]:
     with ExitStack() as stack:
         yield {name: stack.enter_context(open_silo(study, write_silo(folder, name))) for name in study.silos}
 
@@ -42,7 +42,7 @@ def silos_of(study: StudyFile, folder: Path) -> Iterator[dict[str, SiloNode]]:
 class Counted:
     """Counts the questions that reach silos."""
 
-    def __init__(self, nodes: dict[str, SiloNode]) -> None:
+    def __init__(self, nodes: dict[str, OpenSilo]) -> None:
         self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
         self.ledgers = {name: node.ledger for name, node in nodes.items()}
         self.n = 0

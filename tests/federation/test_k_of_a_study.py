@@ -9,7 +9,7 @@ from studies import write_silo, write_study
 from test_checkpoint import RUN, Counted
 
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.protocol.solvers.angles import DETERMINED
 
 

@@ -13,7 +13,7 @@ from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 from fedpower import FedMoment, FedPCA, read_moment
 from fedpower.analyses import Completion
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
 

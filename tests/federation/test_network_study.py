@@ -13,7 +13,7 @@ from fedpower import FedCommunities, read_moment
 from fedpower.analyses import Communities
 from fedpower.errors import InputError
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.federation.study_file import StudyFile
 from layers import names_of, planted, write_layer
 

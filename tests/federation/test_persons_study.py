@@ -12,7 +12,7 @@ from test_checkpoint import RUN, Counted
 
 from fedpower.errors import InputError
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 
 UNIT = {"unit": "patient_id"}
 NAMES = (*COLUMNS, "patient_id")
@@ -32,7 +32,7 @@ def test_silos_of_such_a_study_tell_how_many_persons_they_have(tmp_path: Path, r
         opened = {}
         for name in study.silos:
             own = write_silo(tmp_path, name, cap=1.5)
-            write_visits(tmp_path / own.data["path"], name)
+            write_visits(tmp_path / str(own.data.path), name)
             opened[name] = stack.enter_context(open_silo(study, own))
         silos = Counted(opened)
         node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "runs" / "rounds.journal")

@@ -8,7 +8,7 @@ from studies import write_silo, write_study
 from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.ledger import Ledger
 
 

@@ -16,8 +16,7 @@ from fedpower.analyses import Ranking
 from fedpower.errors import CellError
 from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.local import rehearsal_data
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 
 ITEMS = ["ash", "birch", "cedar", "oak"]
@@ -47,7 +46,7 @@ def ranked(study: StudyFile, folder: Path, more: str = "") -> Ranking:
         silos = {}
         for name in study.silos:
             own = write_silo(folder, name, cap=5.0, more=more.format(name=name))
-            games(name).to_csv(folder / own.data["path"], index=False)
+            games(name).to_csv(folder / str(own.data.path), index=False)
             silos[name] = stack.enter_context(open_silo(study, own))
         node = CoordinatorNode(study, run=RUN, checkpoint=folder / "rounds.journal")
         Counted(silos).finish(node)
@@ -91,7 +90,7 @@ def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_co
     more = {"rules": {"winner": {"items": [*ITEMS, "yew"], "against": "loser"}}}
     assert write_study(tmp_path, **{**TABLES, **more}).digest != agreed.digest
     own = write_silo(tmp_path, "north", cap=1.5)
-    games("north").replace("oak", "yew").to_csv(tmp_path / own.data["path"], index=False)
+    games("north").replace("oak", "yew").to_csv(tmp_path / str(own.data.path), index=False)
     with (
         pytest.raises(CellError, match="must name items of the public list and nothing else"),
         open_silo(agreed, own),

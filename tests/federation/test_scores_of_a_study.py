@@ -10,7 +10,7 @@ from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower.errors import InputError
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow

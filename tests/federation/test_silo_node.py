@@ -12,8 +12,7 @@ from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_stu
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import local
 from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal

@@ -15,8 +15,7 @@ from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
 from fedpower.federation.lifeline import hold_on, is_held
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
@@ -148,7 +147,7 @@ def _log_to_console() -> None:
     logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
-def _readable(node: SiloNode) -> str:
+def _readable(node: OpenSilo) -> str:
     """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
     unit, moment, width = node.study.unit, node.moment, node.study.n_features
     if node.study.network:
@@ -160,7 +159,7 @@ def _readable(node: SiloNode) -> str:
     return f"read {moment.n_read} rows of {width} columns, of which {moment.n_rows} count"
 
 
-def _advice(node: SiloNode) -> list[str]:
+def _advice(node: OpenSilo) -> list[str]:
     """Return what an operator should think of before taking part; it goes no further."""
     moment, study = node.moment, node.study
     if study.network == "edge":
@@ -194,14 +193,14 @@ def _say(sentence: str) -> None:
     sys.stdout.flush()
 
 
-def _show(study: StudyFile, node: SiloNode, *, as_json: bool) -> None:
+def _show(study: StudyFile, node: OpenSilo, *, as_json: bool) -> None:
     title = f"What would leave {node.silo.name} in study {study.name}"
     print_facts(title, _facts(study, node), as_json=as_json)
     if not as_json:
         click.echo("Nobody was contacted and nothing was charged.")
 
 
-def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
+def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
     budget, terms = node.budget, node.study
     facts: dict[str, Any] = {
@@ -261,7 +260,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     return facts
 
 
-def _cut_off(node: SiloNode) -> dict[str, Any]:
+def _cut_off(node: OpenSilo) -> dict[str, Any]:
     """Return what a public bound did to rows, or a public maximum to edges."""
     if node.study.network == "edge":
         (weighed,) = weighed_edges({node.silo.name: node.moment.source}).values()

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpower.errors import InputError
-from fedpower.federation.private_files import private_folder, write_private
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.files import private_folder, write_private
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 STUDY_FILE = "study.toml"
@@ -173,7 +173,7 @@ class Authority:
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         made = built.add_extension(usage, critical=True).sign(key, hashes.SHA256())
         private_folder(folder)
-        write_private(folder / STUDY_FILE, rendered(study.content))
+        write_private(folder / STUDY_FILE, to_toml(study.content))
         write_private(folder / CERTIFICATE, pem(made))
         write_private(folder / KEY, key_text(key))
         return cls(folder)

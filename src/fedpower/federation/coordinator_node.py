@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpower.errors import ProtocolError
 from fedpower.estimator.solving import public_rng
-from fedpower.federation.private_files import open_private, private_folder
+from fedpower.federation.files import open_private, private_folder
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
 from fedpower.protocol.coordinator import Coordinator

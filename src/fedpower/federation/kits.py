@@ -27,8 +27,8 @@ from fedpower.federation.certificates import (
     read_key,
     subject,
 )
-from fedpower.federation.private_files import private_folder, write_private
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.files import private_folder, write_private
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 SILO_FILE = "silo.toml"
 NEXT_KEY = "next.key"
@@ -103,7 +103,7 @@ def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path
     key = new_key()
     request = kit / f"{party}.csr"
     write_private(kit / "startup" / NEXT_KEY, key_text(key))
-    write_private(kit / STUDY_FILE, rendered(study.content))
+    write_private(kit / STUDY_FILE, to_toml(study.content))
     write_private(request, new_request(study, party, key))
     return request
 

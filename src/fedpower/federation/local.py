@@ -13,12 +13,11 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
+from fedpower.federation.files import open_private
 from fedpower.federation.kits import SILO_FILE, make_kits
-from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import start_party, stop
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import StudyFile, moved, read_study, rendered
+from fedpower.federation.silo_file import open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
 from fedpower.rules.ruled import made_up
@@ -46,7 +45,7 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(moved(study, "localhost", _free_port(), public), encoding="utf-8")
+        text.write_text(study.with_coordinator("localhost", _free_port(), public), encoding="utf-8")
         self.study = read_study(text)
         self.folder = folder
         self.kits = folder / "kits"
@@ -82,7 +81,7 @@ class LocalFederation:
         }
         if self.study.identities:
             own["identity"] = {"path": _IDENTITY}
-        (self.kits / name / SILO_FILE).write_text(rendered(own), encoding="utf-8")
+        (self.kits / name / SILO_FILE).write_text(to_toml(own), encoding="utf-8")
         self.make_ledger(name)
 
     def make_ledger(self, name: str) -> None:

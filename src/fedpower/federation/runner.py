@@ -13,8 +13,8 @@ from typing import Any
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
+from fedpower.federation.files import write_private
 from fedpower.federation.kits import check_certificate, kit_study
-from fedpower.federation.private_files import write_private
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.receiving import cleaned
 

@@ -190,7 +190,7 @@ def _separation(node: int, vault: int) -> str:
 
 def _leave_network(own: SiloFile, say: Say) -> None:
     """Give up the network, unless rows come over it."""
-    if own.uses_network:
+    if own.data.server:
         say("the vault keeps the network: its rows come from a database server")
     elif isolation.available() is Isolation.LANDLOCK:
         isolation.allow_sockets(socket.AF_UNIX)
