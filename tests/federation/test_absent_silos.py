@@ -10,7 +10,7 @@ from studies import SIZES, write_silo, write_study
 from test_checkpoint import KEYS, RUN, secure_silos_of
 
 from fedpower.errors import RefusedError
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.driving import Answers
@@ -42,7 +42,7 @@ MODES: dict[str, tuple[dict[str, Any], str]] = {
 """By name: a study's settings, and the kind of the rounds from which its result comes."""
 
 
-def drive(node: CoordinatorNode, silos: Mapping[str, Answers], lost: str, before: Collection[str]) -> None:
+def drive(node: StudyRun, silos: Mapping[str, Answers], lost: str, before: Collection[str]) -> None:
     """Deliver every message; one silo answers nothing from the first round of these kinds on."""
     gone = False
     while not node.coordinator.done:
@@ -74,7 +74,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
     study = write_study(tmp_path, **settings, rounds=rounds)
     with ExitStack() as stack:
         silos = opened(stack, study, tmp_path)
-        node = CoordinatorNode(study, run="a-run", checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run="a-run", checkpoint=tmp_path / "rounds.journal")
         drive(node, asked(silos), lost="south", before=[kind])
         node.write_result(tmp_path / "result")
     found = read_result(tmp_path / "result")
@@ -98,7 +98,7 @@ def test_a_secure_sum_counts_those_of_its_roll(tmp_path: Path) -> None:
         rounds={"deadline": 60.0, "min_silos": 2},
     )
     with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         drive(node, silos.silos, lost="south", before=["masked-moment"])
     assert node.result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert node.result.absent == ("south",)
@@ -108,10 +108,10 @@ def test_other_questions_after_a_complete_run_are_refused_and_not_charged(tmp_pa
     study = write_study(tmp_path, **PREPARED, rounds={"deadline": 60.0, "min_silos": 2})
     with ExitStack() as stack:
         silos = opened(stack, study, tmp_path)
-        first = CoordinatorNode(study, run="first", checkpoint=tmp_path / "first.journal")
+        first = StudyRun(study, run="first", checkpoint=tmp_path / "first.journal")
         drive(first, asked(silos), lost="", before=[])
         spent = [each.ledger.spent() for each in silos.values()]
-        again = CoordinatorNode(study, run="again", checkpoint=tmp_path / "again.journal")
+        again = StudyRun(study, run="again", checkpoint=tmp_path / "again.journal")
         with pytest.raises(RefusedError, match="ask the same questions again, which is free"):
             drive(again, asked(silos), lost="south", before=["enrol"])
         assert [each.ledger.spent() for each in silos.values()] == spent
@@ -121,10 +121,10 @@ def test_a_moment_asked_for_again_while_a_silo_is_away_comes_from_the_ledgers(tm
     study = write_study(tmp_path, rounds={"deadline": 60.0, "min_silos": 2})
     with ExitStack() as stack:
         silos = opened(stack, study, tmp_path)
-        first = CoordinatorNode(study, run="first", checkpoint=tmp_path / "first.journal")
+        first = StudyRun(study, run="first", checkpoint=tmp_path / "first.journal")
         drive(first, asked(silos), lost="", before=[])
         spent = [each.ledger.spent() for each in silos.values()]
-        again = CoordinatorNode(study, run="again", checkpoint=tmp_path / "again.journal")
+        again = StudyRun(study, run="again", checkpoint=tmp_path / "again.journal")
         drive(again, asked(silos), lost="south", before=["enrol"])
         assert [each.ledger.spent() for each in silos.values()] == spent
     assert not first.result.absent

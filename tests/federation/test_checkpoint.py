@@ -12,7 +12,7 @@ import pytest
 from studies import write_silo, write_study
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
+from fedpower.federation.coordinator import Checkpoint, StudyRun
 from fedpower.federation.silo_file import OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import driving, journal
@@ -50,7 +50,7 @@ class Counted:
     def charges(self) -> list[int]:
         return [0 if each is None else each.spent().n_releases for each in self.ledgers.values()]
 
-    def finish(self, node: CoordinatorNode, rounds: int = 10**6) -> None:
+    def finish(self, node: StudyRun, rounds: int = 10**6) -> None:
         def ask(questions):
             self.n += len(questions)
             return in_turn(self.silos)(questions)
@@ -59,7 +59,7 @@ class Counted:
             pass
 
 
-def reported(node: CoordinatorNode) -> bytes:
+def reported(node: StudyRun) -> bytes:
     found = node.result
     arrays = (found.components, found.explained_variance, found.mean)
     rows = [each.as_row() for each in node.coordinator.history]
@@ -77,7 +77,7 @@ def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: Any) -> None:
     study, silos, path = federation
-    whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+    whole = StudyRun(study, run=RUN, checkpoint=path)
     silos.finish(whole)
     expected, charges, asked = reported(whole), silos.charges(), silos.n
     content = path.read_bytes()
@@ -85,7 +85,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
     for place, end in enumerate(ends):
         path.write_bytes(content[:end])
         silos.n = 0
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == place
         silos.finish(resumed)
         assert silos.n == asked - sum(len(each.asked) for each in whole.coordinator.history[:place])
@@ -100,13 +100,13 @@ def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(tm
     path = tmp_path / "rounds.journal"
     with silos_of(study, tmp_path) as nodes:
         silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         # `test_journal` shows for every byte which rounds stand; here is what becomes of the file.
         for cut in {*journal.read(content).ends, *range(0, len(content), 61)}:
             path.write_bytes(content[:cut])
-            resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+            resumed = StudyRun(study, run=RUN, checkpoint=path)
             silos.finish(resumed)
             assert reported(resumed) == expected
             assert path.read_bytes() == content
@@ -120,7 +120,7 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tm
     chance = random.Random(0)
     with silos_of(study, tmp_path) as nodes:
         silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         opening = len(journal.opening(whole.study.digest, RUN))
@@ -130,10 +130,10 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tm
             path.write_bytes(turned)
             if place < opening:
                 with pytest.raises(ProtocolError, match="start the run anew: silos give the same"):
-                    CoordinatorNode(study, run=RUN, checkpoint=path)
+                    StudyRun(study, run=RUN, checkpoint=path)
                 assert path.read_bytes() == turned
                 continue
-            resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+            resumed = StudyRun(study, run=RUN, checkpoint=path)
             assert resumed.checkpoint.n_lost > 0
             silos.finish(resumed)
             assert reported(resumed) == expected
@@ -158,7 +158,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
     path = tmp_path / "rounds.journal"
     with silos_of(study, tmp_path) as nodes:
         silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         held = journal.read(content)
@@ -167,7 +167,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
         asked_otherwise.question = "0" * 64
         strange = journal.record(asked_otherwise, whole.study.digest, RUN)
         path.write_bytes(content[: held.ends[1]] + strange + content[held.ends[2] :])
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 1
         assert path.read_bytes() == content[: held.ends[1]]
         silos.finish(resumed, rounds=1)
@@ -181,8 +181,8 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
     with silos_of(study, tmp_path) as nodes:
         silos = Counted(nodes)
         path = tmp_path / "rounds.journal"
-        silos.finish(CoordinatorNode(study, run=RUN, checkpoint=path), rounds=1)
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(StudyRun(study, run=RUN, checkpoint=path), rounds=1)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
         record = node.write_result(tmp_path / "result")
     assert record["federation"] == {
@@ -228,18 +228,18 @@ def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_pa
     """Silos keep the keys of a roll in memory, so those that end with a roll open take them along."""
     study, path = secure_study(tmp_path), tmp_path / "rounds.journal"
     with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node, rounds=2)
         for asked in node.coordinator.next()[:2]:
             node.coordinator.receive(silos.silos[asked.silo].answer(asked))
         assert silos.charges() == [1, 1, 0]
     with secure_silos_of(study, tmp_path) as silos:
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 2
         silos.finish(resumed, rounds=1)
         assert silos.charges() == [1, 1, 0], "the dead roll is asked once more, and costs nothing"
     with secure_silos_of(study, tmp_path) as silos:
-        again = CoordinatorNode(study, run=RUN, checkpoint=path)
+        again = StudyRun(study, run=RUN, checkpoint=path)
         assert again.coordinator.n_replayed == 3, "that the roll is dead is on disk"
         silos.finish(again)
         assert silos.charges() == [2, 2, 1]
@@ -252,7 +252,7 @@ def test_the_statement_of_a_new_run_counts_what_an_abandoned_one_has_cost(tmp_pa
     study = secure_study(tmp_path)
     for run, rounds in (("0" * 16, 2), ("1" * 16, 10)):
         with secure_silos_of(study, tmp_path) as silos:
-            node = CoordinatorNode(study, run=run, checkpoint=tmp_path / f"{run}.journal")
+            node = StudyRun(study, run=run, checkpoint=tmp_path / f"{run}.journal")
             silos.finish(node, rounds=rounds)
             for asked in node.coordinator.next()[:2]:
                 silos.silos[asked.silo].answer(asked)

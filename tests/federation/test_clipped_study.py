@@ -8,7 +8,7 @@ import pytest
 from studies import write_silo, write_study
 from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.ledger import Ledger
 
@@ -26,10 +26,10 @@ def test_a_clipped_study_is_run_taken_up_again_and_charged_once(tmp_path: Path, 
                 for name in study.silos
             }
         )
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
-        again = CoordinatorNode(study, run=RUN, checkpoint=path)
-        other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
+        again = StudyRun(study, run=RUN, checkpoint=path)
+        other = StudyRun(study, run="another", checkpoint=tmp_path / "other.journal")
         silos.finish(other)
     assert [row["kind"] for row in node.result.rounds] == ["moment"] + ["noised-sum"] * 6
     for one in (again.result, other.result):
@@ -50,12 +50,12 @@ def test_a_clipped_study_over_secure_sums_is_taken_up_again(tmp_path: Path):
     )
     path = tmp_path / "runs" / RUN / "rounds.journal"
     with secure_silos_of(study, tmp_path) as silos:
-        first = CoordinatorNode(study, run=RUN, checkpoint=path)
+        first = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(first, rounds=4)
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         assert node.coordinator.n_replayed == 4
         silos.finish(node)
         assert silos.charges() == [7, 7, 7]
     assert [row["kind"] for row in node.result.rounds] == ["call-roll"] + ["masked-sum"] * 7
-    again = CoordinatorNode(study, run=RUN, checkpoint=path)
+    again = StudyRun(study, run=RUN, checkpoint=path)
     assert np.array_equal(again.result.components, node.result.components)

@@ -8,7 +8,7 @@ import pytest
 from studies import write_silo, write_study
 from test_checkpoint import RUN, Counted
 
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.protocol.solvers.angles import DETERMINED
 
@@ -26,11 +26,11 @@ def test_the_coordinator_finds_as_many_as_are_determined(tmp_path: Path, asked: 
                 for name in study.silos
             }
         )
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
         found = node.result
         record = node.write_result(tmp_path / "result")
-        again = CoordinatorNode(study, run=RUN, checkpoint=path)
+        again = StudyRun(study, run=RUN, checkpoint=path)
     assert found.spectrum is not None
     assert found.determined[0]
     assert asked != "auto" or found.subspace_angles[-1] <= DETERMINED

@@ -12,7 +12,7 @@ from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower import FedMoment, FedPCA, read_moment
 from fedpower.analyses import Completion
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
@@ -28,7 +28,7 @@ def test_the_moment_of_a_study_is_in_its_result_and_gives_the_same_numbers(tmp_p
                 for name in study.silos
             }
         )
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         found = node.result
         node.write_result(tmp_path / "result")
@@ -49,7 +49,7 @@ def test_the_moment_of_a_study_with_secure_sums_is_in_its_result(tmp_path: Path)
         identities={name: key.public for name, key in KEYS.items()},
     )
     with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         node.write_result(tmp_path / "result")
     model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(tmp_path / "result")
@@ -115,7 +115,7 @@ def test_ratings_one_a_row_are_completed_from_the_moment_of_a_study(
                 for name in study.silos
             }
         )
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         node.write_result(tmp_path / "result")
     moment = read_moment(tmp_path / "result")

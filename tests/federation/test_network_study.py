@@ -12,7 +12,7 @@ from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 from fedpower import FedCommunities, read_moment
 from fedpower.analyses import Communities
 from fedpower.errors import InputError
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.federation.study_file import StudyFile
 from layers import names_of, planted, write_layer
@@ -35,7 +35,7 @@ def run_study(study: StudyFile, folder: Path) -> None:
             own = write_silo(folder, name, cap=1.5)
             write_layer(folder / f"{name}.csv", LAYERS[name])
             silos[name] = stack.enter_context(open_silo(study, own))
-        node = CoordinatorNode(study, run=RUN, checkpoint=folder / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=folder / "rounds.journal")
         Counted(silos).finish(node)
         node.write_result(folder / "result")
 
@@ -71,7 +71,7 @@ def test_a_study_with_secure_sums_has_the_noise_of_one(tmp_path: Path, monkeypat
     )
     monkeypatch.setattr("studies.write_rows", lambda path, rows: write_layer(path, LAYERS[path.stem]))
     with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         node.write_result(tmp_path / "result")
     moment = read_moment(tmp_path / "result")

@@ -11,7 +11,7 @@ from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_stu
 from test_checkpoint import RUN, Counted
 
 from fedpower.errors import InputError
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 
 UNIT = {"unit": "patient_id"}
@@ -35,7 +35,7 @@ def test_silos_of_such_a_study_tell_how_many_persons_they_have(tmp_path: Path, r
             write_visits(tmp_path / str(own.data.path), name)
             opened[name] = stack.enter_context(open_silo(study, own))
         silos = Counted(opened)
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "runs" / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "runs" / "rounds.journal")
         silos.finish(node)
         found = node.result
         node.write_result(tmp_path / "result")

@@ -7,7 +7,7 @@ import numpy as np
 from studies import write_silo, write_study
 from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.ledger import Ledger
 
@@ -22,12 +22,12 @@ def test_a_study_without_public_numbers_is_run_taken_up_again_and_charged_once(t
                 for name in study.silos
             }
         )
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
         found = node.result
         node.write_result(tmp_path / "result")
-        again = CoordinatorNode(study, run=RUN, checkpoint=path)
-        other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
+        again = StudyRun(study, run=RUN, checkpoint=path)
+        other = StudyRun(study, run="another", checkpoint=tmp_path / "other.journal")
         silos.finish(other)
     assert [row["kind"] for row in found.rounds] == ["tally"] * 5 + ["prepared-moment"]
     assert found.privacy.is_private
@@ -53,9 +53,9 @@ def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up
     )
     path = tmp_path / "runs" / RUN / "rounds.journal"
     with secure_silos_of(study, tmp_path) as silos:
-        first = CoordinatorNode(study, run=RUN, checkpoint=path)
+        first = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(first, rounds=4)
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         assert node.coordinator.n_replayed == 4
         silos.finish(node)
         assert silos.charges() == [6, 6, 6]
@@ -63,16 +63,5 @@ def test_a_study_with_secure_sums_and_without_public_numbers_is_run_and_taken_up
         node.write_result(tmp_path / "result")
     assert [row["kind"] for row in found.rounds] == ["call-roll"] + ["masked-sum"] * 6
     assert (tmp_path / "result" / "codebook.toml").exists()
-    again = CoordinatorNode(study, run=RUN, checkpoint=path)
+    again = StudyRun(study, run=RUN, checkpoint=path)
     assert np.array_equal(again.result.components, found.components)
-
-
-def test_a_public_centre_of_an_earlier_study_is_one_without_the_pooled_mean(tmp_path: Path):
-    """Its hash is what it was, and so is what it means; an offset is the new word."""
-    old = write_study(tmp_path, rows={"center": None}, columns={"center": [1.0] * 5})
-    assert not old.parameters.centers
-    assert np.array_equal(old.treatment.center, np.ones(5))
-    new = write_study(tmp_path, columns={"offset": [1.0] * 5})
-    assert new.parameters.centers
-    assert np.array_equal(new.treatment.center, np.ones(5))
-    assert old.digest != new.digest

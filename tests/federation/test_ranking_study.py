@@ -14,7 +14,7 @@ from test_checkpoint import KEYS, RUN, Counted
 from fedpower import FedMoment, comparisons, read_moment
 from fedpower.analyses import Ranking
 from fedpower.errors import CellError
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.local import rehearsal_data
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
@@ -48,7 +48,7 @@ def ranked(study: StudyFile, folder: Path, more: str = "") -> Ranking:
             own = write_silo(folder, name, cap=5.0, more=more.format(name=name))
             games(name).to_csv(folder / str(own.data.path), index=False)
             silos[name] = stack.enter_context(open_silo(study, own))
-        node = CoordinatorNode(study, run=RUN, checkpoint=folder / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=folder / "rounds.journal")
         Counted(silos).finish(node)
         node.write_result(folder / "result")
     return Ranking().fit(read_moment(folder / "result"))

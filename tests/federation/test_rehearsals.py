@@ -136,7 +136,7 @@ def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
         assert kept.stat().st_mode & 0o077 == 0
         last = failed.stderr.splitlines()[-1]
         assert last.startswith("Error: round 0 needs 3 answers and got 0")
-        assert "so it was 6 times in a row" in last
+        assert "no round was closed in 6 starts in a row" in last
     finally:
         shutil.rmtree(kept)
 

@@ -9,7 +9,7 @@ from studies import write_silo, write_study
 from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
 
 from fedpower.errors import InputError
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.ledger import Ledger
 
@@ -30,11 +30,11 @@ def test_scores_of_a_plain_study_are_counted_once_however_often_it_is_run(tmp_pa
                 for name in study.silos
             }
         )
-        first = CoordinatorNode(study, run=RUN, checkpoint=path)
+        first = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(first, rounds=1)
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
-        other = CoordinatorNode(study, run="another", checkpoint=tmp_path / "other.journal")
+        other = StudyRun(study, run="another", checkpoint=tmp_path / "other.journal")
         silos.finish(other)
     found = node.result
     node.write_result(tmp_path / "result")
@@ -60,7 +60,7 @@ def test_scores_of_a_study_with_secure_sums_are_its_last_sum(tmp_path: Path, pre
     )
     n_sums = 7 if prepared else 2
     with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos.finish(node)
         assert silos.charges() == [n_sums] * 3
         found = node.result

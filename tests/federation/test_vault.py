@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from studies import write_silo, write_study
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.federation import frames
 from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import Isolation, available
-from fedpower.federation.node import NodeSettings
-from fedpower.federation.silo_file import OpenSilo, open_silo
+from fedpower.federation.node import NodeSettings, receive_frame, send_frame
+from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, start_node
 from fedpower.protocol.messages import (
@@ -77,8 +77,8 @@ def served(vault: Vault) -> Iterator[socket.socket]:
 
 
 def asked(stream: socket.socket, content: bytes) -> bytes | None:
-    frames.send(stream, content)
-    return frames.receive(stream, most_bytes=MANY)
+    send_frame(stream, content)
+    return receive_frame(stream, most_bytes=MANY)
 
 
 def test_a_question_is_answered_as_the_silo_answers_it(node: OpenSilo, study: StudyFile) -> None:
@@ -234,11 +234,11 @@ def test_a_frame_comes_back_as_it_was_sent() -> None:
     here, there = socket.socketpair()
     with here, there:
         for content in (b"", b"x", os.urandom(3000)):
-            frames.send(here, content)
-            assert frames.receive(there, most_bytes=3000) == content
-        frames.send(here, bytes(3001))
+            send_frame(here, content)
+            assert receive_frame(there, most_bytes=3000) == content
+        send_frame(here, bytes(3001))
         with pytest.raises(ProtocolError, match="at most 3000 bytes, got 3001; send what the study"):
-            frames.receive(there, most_bytes=3000)
+            receive_frame(there, most_bytes=3000)
 
 
 def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
@@ -256,7 +256,7 @@ def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
         most_answer_bytes=most_answer_bytes(terms),
         confined=available() is Isolation.LANDLOCK,
     )
-    assert NodeSettings.from_json(settings.to_json()) == settings
+    assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
     started: list[dict[str, str]] = []
     monkeypatch.setattr(
         "fedpower.federation.vault.start_process",
@@ -301,4 +301,4 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere.csv"
     elsewhere.touch()
     (parts / "part1.csv").symlink_to(elsewhere)
-    assert elsewhere in replace(own, data={"path": "parts"}).secrets()
+    assert elsewhere in replace(own, data=Data(path="parts")).secrets()

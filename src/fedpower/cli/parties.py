@@ -14,7 +14,7 @@ from fedpower.cli.words import in_options
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
-from fedpower.federation.lifeline import hold_on, is_held
+from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
@@ -39,12 +39,11 @@ def coordinator(kit: Path) -> None:
     It listens at the host and port of the study, asks the silos, keeps a checkpoint of every round in
     KIT/runs, and never sees a row. Started again after a crash, it continues after the last closed round.
     """
-    _end_with_starter()
+    end_with_starter()  # also while rows are read, which takes time
     needs_flare()
     from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
-    from fedpower.federation.coordinator_service import CoordinatorService  # noqa: PLC0415
+    from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
     from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
-    from fedpower.federation.processes import wait_for_signal  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)
@@ -77,7 +76,7 @@ def silo(
     only questions of the study it agreed to, and charges its ledger before each answer. The node connects
     to the coordinator (it opens no port), passes messages on, and cannot open the vault's files.
     """
-    _end_with_starter()
+    end_with_starter()  # also while rows are read, which takes time
     needs_flare()
     from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
     from fedpower.federation.node import become_node  # noqa: PLC0415
@@ -133,12 +132,6 @@ def silo(
         else:
             status = run_silo(vault, node_settings(kit, study, own.name), own, say=_say)
     raise SystemExit(status)
-
-
-def _end_with_starter() -> None:
-    """Where another process started this one, end with it: also while rows are read, which takes time."""
-    if is_held():
-        hold_on()
 
 
 def _log_to_console() -> None:
