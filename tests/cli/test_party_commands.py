@@ -195,7 +195,6 @@ def test_a_party_that_another_process_started_holds_on_to_it_before_anything_els
     def end_with_starter() -> None:
         raise HeldError
 
-    monkeypatch.setattr(parties, "is_held", lambda: True)
     monkeypatch.setattr(parties, "end_with_starter", end_with_starter)
     monkeypatch.setattr(parties, "read_silo", lambda path: pytest.fail("a file was read"))
     assert "HeldError" in run(*words, "--traceback").stderr
