@@ -22,7 +22,7 @@ from fedpower.experiments.models import spiked_covariance
 from fedpower.experiments.writing import write_model
 from fedpower.federation.local import LocalFederation, local_federation
 from fedpower.federation.runner import Runner
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.linalg import sin_theta
 
 DEADLINE_S = 600
@@ -215,7 +215,7 @@ def _study(
         "silos": {"names": names},
         "coordinator": {"host": "localhost", "port": 1},
     }
-    path.write_text(rendered(content))
+    path.write_text(to_toml(content))
     return read_study(path)
 
 

@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 
 from fedpower.federation.certificates import COORDINATOR
-from fedpower.federation.lifeline import hold_on, start_process
 from fedpower.federation.links import ANSWER, ASK, Links
 from fedpower.federation.local import LocalFederation
-from fedpower.federation.processes import stop
+from fedpower.federation.processes import end_with_starter, start_process, stop
 
 CONNECT_S = 120.0
 ROUND_S = 60.0
@@ -64,7 +63,7 @@ def _wait_until_connected(links: Links, count: int) -> None:
 
 def main() -> None:
     """Answer every message with as many bytes as the command says."""
-    hold_on()
+    end_with_starter()
     name, kit, host, port, down, up = sys.argv[1:]
     links = Links(
         name,

@@ -25,7 +25,7 @@ import psutil
 
 from benchmarks.common import parser, report
 from fedpower.federation.local import LocalFederation, rehearsal_data
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.study_file import read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east")
@@ -104,7 +104,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fedpower-bench-") as scratch, ThreadPoolExecutor() as both:
         folder = Path(scratch)
         content = study_content("killed", SILOS, epsilon=1.0, deadline=60.0)
-        (folder / "agreed.toml").write_text(rendered(content), encoding="utf-8")
+        (folder / "agreed.toml").write_text(to_toml(content), encoding="utf-8")
         kinds = [both.submit(_all, kind, folder, options.moments) for kind in KINDS]
         found = [each for kind in kinds for each in kind.result()]
     report(
