@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import CACHE
+from benchmarks.runner import CACHE
 
 HERE = Path(__file__).parent / "peers"
 ONE_THREAD = dict.fromkeys(
@@ -93,7 +93,6 @@ def peer_python(name: str, cache: Path = CACHE) -> Path:
 
 
 def _whole_lines(found: Path) -> list[dict[str, Any]]:
-    """Return the fits written down, without a line that was cut short."""
     if not found.exists():
         return []
     text = found.read_text()
@@ -101,7 +100,6 @@ def _whole_lines(found: Path) -> list[dict[str, Any]]:
 
 
 def _ending(status: int, errors: str) -> str:
-    """Return how a process ended, in words."""
     if status == 0:
         return "finished"
     if status == -signal.SIGXCPU:
