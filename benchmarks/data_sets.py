@@ -44,20 +44,9 @@ USUAL_CELLS = {  # usual value and spread: mean of the cells, standard error, me
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataSet:
-    """Rows with labels, and what is public about how they are used.
+    """Rows with labels before any treatment, and what is public about how they are used.
 
-    Attributes
-    ----------
-    name
-        What tables call it.
-    rows, labels
-        As they come, before any treatment; labels are whole numbers.
-    rank, n_silos
-        k, and the number of silos of the private fits.
-    parameters
-        The parameters of ``FedPCA`` that say how rows are bounded and centred.
-    treatment
-        The same in plain words.
+    ``parameters`` are those of ``FedPCA`` that bound and centre rows; ``treatment`` says the same in words.
     """
 
     name: str
@@ -233,6 +222,18 @@ def model1() -> DataSet:
         parameters={"row_norm": 1.0, "center": False},
         treatment="unit rows as drawn, not centred",
     )
+
+
+def loaders(a9a: Path) -> Loaders:
+    """Return the loaders of all data sets, by name."""
+    return {
+        "a9a, min-max": lambda: a9a_minmax(a9a),
+        "a9a, unit rows": lambda: a9a_unit(a9a),
+        "digits": digits,
+        "breast cancer": breast_cancer,
+        "MNIST": mnist,
+        "Model I": model1,
+    }
 
 
 def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[DataSet]:

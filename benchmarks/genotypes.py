@@ -54,8 +54,7 @@ def public_genotypes(
         measured=found,
         notes=[
             "`fedpower fit --variants all.afreq --epsilon inf`, then `transform` at each silo with "
-            "`--outliers 6`; "
-            "`--scores-epsilon inf` draws where people lie in the report. NOT private."
+            "`--outliers 6`; `--scores-epsilon inf` draws where people lie in the report. NOT private."
         ],
         settings={"data": "toydata.5chrom of bed-reader", "silos": len(SILOS), "k": RANK},
     )  # fmt: skip

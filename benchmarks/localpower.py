@@ -8,34 +8,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.baselines import (
-    leading,
-    local_eigenspaces,
-    randomized_svd,
-    raw_identity_power,
-    unweighted_average,
-    weighted_average,
-)
-from benchmarks.data_sets import (
-    A9A,
-    KINDS,
-    Array,
-    DataSet,
-    Loaders,
-    a9a_minmax,
-    a9a_unit,
-    available,
-    breast_cancer,
-    digits,
-    minmax,
-    mnist,
-    split,
-)
+from benchmarks import baselines
+from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Loaders, available, loaders, minmax, split
 from benchmarks.runner import MissingError, Table, case, on_every_core, say, spread
 from fedpower import FedPCA
 from fedpower.linalg import orth, sin_theta
@@ -76,10 +56,10 @@ def power(parts: Sequence[Array], seed: int, *, steps: int = LOCAL_STEPS * N_ROU
 
 def one_shot(parts: Sequence[Array]) -> list[Found]:
     """Return the averages of local eigenvectors, which take a single round."""
-    local = local_eigenspaces(parts, RANK)
+    local = baselines.local_eigenspaces(parts, RANK)
     return [
-        ("UDA", unweighted_average(local, RANK), {"rounds": 1}),
-        ("WDA", weighted_average(local, RANK), {"rounds": 1}),
+        ("UDA", baselines.unweighted_average(local, RANK), {"rounds": 1}),
+        ("WDA", baselines.weighted_average(local, RANK), {"rounds": 1}),
     ]
 
 
@@ -90,7 +70,7 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
         for how in ("procrustes", "sign", "identity")
     ]
     begin = orth(np.random.default_rng(1000 + seed).standard_normal((parts[0].shape[1], RANK)))
-    raw = raw_identity_power(parts, begin, local_steps=p, n_rounds=N_ROUNDS)
+    raw = baselines.raw_identity_power(parts, begin, local_steps=p, n_rounds=N_ROUNDS)
     found.append((f"LocalPower p={p}, identity, raw QR signs", raw, {}))
     for label, settings in {
         f"decaying p={p}": {"schedule": "decaying"},
@@ -107,7 +87,7 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
     sketch = (RANK - 1) + (parts[0].shape[1] - RANK + 1) // 4  # the ICML code's
     for powers in (0, 1):
         rng = np.random.default_rng(2000 + seed)
-        basis = randomized_svd(parts, RANK, sketch=sketch, powers=powers, rng=rng)
+        basis = baselines.randomized_svd(parts, RANK, sketch=sketch, powers=powers, rng=rng)
         found.append((f"DR-SVD, {sketch} columns, {powers} power steps", basis, {}))
     return found + one_shot(parts)
 
@@ -120,7 +100,7 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
 def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> Table:
     if not data.exists():
         raise MissingError(f"{data} is not there")
-    array = a9a_minmax(data).rows[:rows]
+    array = loaders(data)["a9a, min-max"]().rows[:rows]
     truth = np.linalg.svd(array, full_matrices=False)[2][:RANK].T
     measured: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
@@ -157,13 +137,11 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
         measured=measured,
         notes=[
             f"Mean ± standard deviation over {seeds} random splits. Truth: the leading {RANK} right "
-            "singular vectors of "
-            "the pooled rows. 5 columns: ‖(I − UUᵀ)Z‖₂ with all of Z, which is sin θ_k. First 4 columns: "
-            "the same with "
-            "the first four of Z's five, which is how the ICML paper's code scores LocalPower.",
+            "singular vectors of the pooled rows. 5 columns: ‖(I − UUᵀ)Z‖₂ with all of Z, which is sin "
+            "θ_k. First 4 columns: the same with the first four of Z's five, which is how the ICML paper's "
+            "code scores LocalPower.",
             "Raw QR signs: no alignment, with the column signs that LAPACK's QR happens to give, as in the "
-            "ICML paper's "
-            "code. Here orth fixes signs by a positive diagonal of R.",
+            "ICML paper's code. Here orth fixes signs by a positive diagonal of R.",
         ],
         settings={
             "shape": list(array.shape),
@@ -191,22 +169,24 @@ class Task(NamedTuple):
 
 
 def _loaders(a9a: Path) -> Loaders:
+    load = loaders(a9a)
 
-    def scaled(data: DataSet, rows: int | None = None) -> DataSet:
-        return replace(data, rows=minmax(data.rows[:rows]), labels=data.labels[:rows])
+    def scaled(name: str, label: str, rows: int | None = None) -> DataSet:
+        data = load[name]()
+        return replace(data, name=label, rows=minmax(data.rows[:rows]), labels=data.labels[:rows])
 
     def unit() -> DataSet:
-        data = a9a_unit(a9a)
+        data = load["a9a, unit rows"]()
         return replace(data, rows=data.bounded())
 
-    made: Loaders = {
-        "a9a, min-max": lambda: scaled(a9a_minmax(a9a)),
-        "a9a, unit rows": unit,
-        "digits, min-max": lambda: scaled(digits()),
-        "breast cancer, min-max": lambda: scaled(breast_cancer()),
-        f"MNIST, first {MNIST_ROWS:,} rows, min-max": lambda: scaled(mnist(), MNIST_ROWS),
+    few = f"MNIST, first {MNIST_ROWS:,} rows, min-max"
+    labels = {
+        "digits": "digits, min-max",
+        "breast cancer": "breast cancer, min-max",
+        "a9a, min-max": "a9a, min-max",
     }
-    return {name: lambda name=name, load=load: replace(load(), name=name) for name, load in made.items()}
+    made: Loaders = {label: partial(scaled, name, label) for name, label in labels.items()}
+    return {**made, "a9a, unit rows": unit, few: lambda: scaled("MNIST", few, MNIST_ROWS)}
 
 
 @case(
@@ -232,10 +212,8 @@ def localpower_tables(*, a9a: Path = A9A, seeds: int = 10, names: tuple[str, ...
         measured=[{"data": key[0], "split": key[1], **found} for key, found in errors.items()],
         notes=[
             f"sin θ over all {RANK} columns, mean ± standard deviation over {seeds} splits and starts, "
-            "without noise. UDA "
-            f"and WDA send local eigenvectors once; LocalPower sends bases in {N_ROUNDS} rounds; FedPCA "
-            "with its default "
-            "solver sends moments once."
+            f"without noise. UDA and WDA send local eigenvectors once; LocalPower sends bases in {N_ROUNDS} "
+            "rounds; FedPCA with its default solver sends moments once."
         ],
         settings={"columns": RANK, "local_steps": LOCAL_STEPS, "rounds": N_ROUNDS, "left_out": left_out},
     )
@@ -258,4 +236,4 @@ def n_silos(rows: Array) -> int:
 @functools.lru_cache(maxsize=1)
 def _rows(name: str, a9a: str) -> tuple[Array, Any, Array]:
     data = _loaders(Path(a9a))[name]()
-    return data.rows, data.labels, leading(data.rows.T @ data.rows, RANK)[1]
+    return data.rows, data.labels, baselines.leading(data.rows.T @ data.rows, RANK)[1]

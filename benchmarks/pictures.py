@@ -45,9 +45,8 @@ def draw_modes(figure: Any) -> None:
     axes.set_yticks(range(len(MODES)), [label for label, *_ in reversed(MODES.values())])
     axes.set_xlabel("error sin θ of the eigenspace (a point per seed, mean above)")
     figure.suptitle(
-        f"Same privacy (ε = {settings['epsilon']:g}, δ = {settings['delta']:g}): "
-        f"{settings['silos']} organisations, {settings['rows']:,} rows, "
-        f"{settings['columns']} columns",
+        f"Same privacy (ε = {settings['epsilon']:g}, δ = {settings['delta']:g}): {settings['silos']} "
+        f"organisations, {settings['rows']:,} rows, {settings['columns']} columns",
         fontsize=10,
     )
     axes.grid(visible=False, axis="y")

@@ -1,6 +1,5 @@
 """docs/report.png: the report of a private fit over six simulated hospitals, as Chromium shows it."""
 
-import argparse
 import contextlib
 import subprocess
 import tempfile
@@ -22,15 +21,11 @@ EPSILON, CAP, ROW_NORM = "0.5", "2", "6"
 COLOURS = 64
 
 
-def main() -> None:
+def main(width: int = 900, height: int = 2150) -> None:
     """Fit, and take the picture."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=900)
-    parser.add_argument("--height", type=int, default=2150)
-    size = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
         fit()
-        shoot(Path("result/report.html"), Path("report.png"), size.width, size.height)
+        shoot(Path("result/report.html"), Path("report.png"), width, height)
         with Image.open("report.png") as taken:
             taken.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
     print(f"{PICTURE}: {PICTURE.stat().st_size / 1000:.0f} kB")

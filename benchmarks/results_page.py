@@ -135,11 +135,11 @@ def beside_peers(found: dict[str, Any]) -> list[str]:
         > mean(rows, "captured", method="exponential mechanism", epsilon=USUAL, data=each)
     ]
     return [
-        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate "
-        f"at the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the "
-        f"curator's at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
-        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator "
-        f"with pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
+        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate at "
+        f"the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's "
+        f"at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
+        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator with "
+        f"pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
         f"{', '.join(better) or 'none'}.",
         *(_finished(rows, sets, peer, found) for peer in ("OpenDP", "diffprivlib")),
     ]
@@ -152,8 +152,8 @@ def with_secure_sums(found: dict[str, Any]) -> list[str]:
     models = " and ".join(dict.fromkeys(row[columns.index("model")] for row in rows))
     return [
         'That price need not be paid: with a secure sum (`aggregation="secure"`) the error is '
-        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {models} "
-        f"at {len(rows) // len(set(models.split(' and ')))} values of ε, with nobody trusted "
+        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {models} at "
+        f"{len(rows) // len(set(models.split(' and ')))} values of ε, with nobody trusted "
         "([how](secure-aggregation.md))."
     ]
 
@@ -166,7 +166,7 @@ def beside_localpower(found: dict[str, Any]) -> list[str]:
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
     reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
     return [
-        f"Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
+        "Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
         f"splits is {worst[ours]:.1e}; the others' largest: {reported}."
     ]
 
@@ -183,8 +183,8 @@ def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any])
                 reported.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
     return (
         f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
-        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "
-        "seconds on the clock it had for a data set"
+        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} seconds "
+        "on the clock it had for a data set"
         + (f" (captured variance on {'; '.join(reported)})." if reported else ".")
     )
 

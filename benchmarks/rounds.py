@@ -124,8 +124,7 @@ def rounds(
         measured={"families": measured, "private": private, "steps": steps},
         notes=[
             f"Medians over {seeds} seeds; MB up and down, all silos; – where the median run does not get "
-            "there; floor: "
-            "the median error after all rounds allowed."
+            "there; floor: the median error after all rounds allowed."
         ],
         more=[
             (

@@ -40,7 +40,7 @@ CACHE = HERE.parent / ".bench"
 
 DOCUMENTS = (HERE / "README.md", *(HERE.parent / "docs" / name for name in ("federation.md", "results.md")))
 MODULES = (
-    "speed", "sql", "models", "localpower", "accuracy", "rounds", "secure", "preparation", "clipped",
+    "speed", "models", "localpower", "accuracy", "rounds", "secure", "preparation", "clipped",
     "persons", "angles", "genotypes", "networks", "derived", "correlations", "completion", "ranking",
     "federation", "killed_outright",
 )  # fmt: skip

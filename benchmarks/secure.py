@@ -57,9 +57,8 @@ def secure(
         measured={"accuracy": found, "cost": costs},
         notes=[
             "Mean sin θ_k to the pooled rows' own eigenspace and its standard error. The curator holds all "
-            "rows and "
-            "adds the noise of one release at the same (ε, δ). With one colluder among 20 the secure sum has "
-            f"√(20/19) = {math.sqrt(20 / 19):.3f} times its noise."
+            "rows and adds the noise of one release at the same (ε, δ). With one colluder among 20 the "
+            f"secure sum has √(20/19) = {math.sqrt(20 / 19):.3f} times its noise."
         ],
         more=[
             (

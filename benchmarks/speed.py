@@ -1,9 +1,10 @@
 """Speed, scale and memory: everything side by side with what other libraries take for the same rows."""
 
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,36 @@ def memory(*, gigabytes: float = 2.0, csv_gigabytes: float = 1.0, columns: int =
     )  # fmt: skip
 
 
+@case(
+    "sql",
+    about="private fits of the same rows from Parquet and from a query on SQLite",
+    quick={"rows": 300, "columns": 4, "repeats": 1},
+)
+def sql(*, rows: int = 1_000_000, columns: int = 20, repeats: int = 3) -> Table:
+    array, names = model_one(rows, columns), ", ".join(f"x{place} REAL" for place in range(columns))
+    with scratch() as folder:
+        parquet, database = write_table(folder / "rows.parquet", array), folder / "rows.db"
+        with sqlite3.connect(database) as connection:
+            connection.execute(f"CREATE TABLE visits ({names})")
+            marks = ", ".join("?" * columns)
+            connection.executemany(f"INSERT INTO visits VALUES ({marks})", array.tolist())  # noqa: S608
+        places = {"Parquet": str(parquet), "SQLite": f"sqlite:///{database}"}
+        ways = {
+            kind: lambda kind=kind: apart("benchmarks.speed:fit_query", kind=kind, place=places[kind])
+            for kind in places
+        }
+        measured = compare(ways, repeats, warm=False)
+    return timing_table(measured, base="Parquet", columns=(*TIMES, MEMORY[1]))
+
+
+def fit_query(*, kind: str, place: str) -> Record:
+    """Measure a private fit of the rows at a place."""
+    from fedpower import SqlQuery
+
+    silo = place if kind == "Parquet" else SqlQuery("SELECT * FROM visits", place)
+    return timed(lambda: fed_pca([silo], epsilon=1.0, **BOUND))[0]
+
+
 FLIGHTS = """format = "fedpower-codebook/2"
 
 [rules]
@@ -324,47 +355,47 @@ def _by_pandas(path: Path) -> Array:
 
 # Whole processes
 
-BOUNDED = ("--row-norm", "1", "--no-standardize")
+SCRIPT = "polars + scikit-learn in a script"
 
 
 @case(
     "start",
     about="whole processes: fedpower fit of three small files, help and imports, beside scikit-learn",
-    quick={"repeats": 1, "rows": 200},
+    quick={"repeats": 1, "rows": 200, "ways": ("fedpower fit, nothing given",)},
 )
-def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9) -> Table:
+def start(*, rows: int = 2_000, columns: int = 8, repeats: int = 9, ways: tuple[str, ...] = ()) -> Table:
+    python, counter = [sys.executable, "-c"], iter(range(10**6))
     with scratch() as folder:
-        names = [
-            str(write_table(folder / f"{name}.csv", model_one(rows, columns))) for name in ("a", "b", "c")
-        ]
+        files = [str(write_table(folder / f"{name}.csv", model_one(rows, columns))) for name in "abc"]
         script = (
             "import polars as pl; from sklearn.decomposition import PCA; "
-            f"PCA({RANK}).fit(pl.concat([pl.read_csv(name) for name in {names!r}]).to_numpy())"
+            f"PCA({RANK}).fit(pl.concat([pl.read_csv(name) for name in {files!r}]).to_numpy())"
         )
         fedpower = [sys.executable, "-m", "fedpower"]
-        fit = [*fedpower, "fit", *names, "-k", str(RANK), "--epsilon", "1", "-o"]
-        counter = iter(range(10**6))
-        commands: dict[str, Callable[[], list[str]]] = {
-            "polars + scikit-learn in a script": lambda: [sys.executable, "-c", script],
-            "fedpower fit, nothing given": lambda: [*fit, str(folder / f"out{next(counter)}")],
-            "fedpower fit, public bound": lambda: [*fit, str(folder / f"out{next(counter)}"), *BOUNDED],
-            "fedpower --help": lambda: [*fedpower, "--help"],
-            "import fedpower": lambda: [sys.executable, "-c", "import fedpower"],
-            "from fedpower import FedPCA": lambda: [sys.executable, "-c", "from fedpower import FedPCA"],
-            "import numpy, sklearn's PCA": lambda: [
-                sys.executable, "-c", "import numpy; from sklearn.decomposition import PCA",
-            ],
-        }  # fmt: skip
-        measured = compare(
-            {name: lambda made=made: _process(made()) for name, made in commands.items()}, repeats
-        )
-    return timing_table(measured, base="polars + scikit-learn in a script", columns=("seconds", "ratio"))
+        fit = [*fedpower, "fit", *files, "-k", str(RANK), "--epsilon", "1"]
+        commands = {
+            SCRIPT: [*python, script],
+            "fedpower fit, nothing given": fit,
+            "fedpower fit, public bound": [*fit, "--row-norm", "1", "--no-standardize"],
+            "fedpower --help": [*fedpower, "--help"],
+            "import fedpower": [*python, "import fedpower"],
+            "from fedpower import FedPCA": [*python, "from fedpower import FedPCA"],
+            "import numpy, sklearn's PCA": [*python, "import numpy; from sklearn.decomposition import PCA"],
+        }
 
+        def process(command: list[str]) -> Record:
+            output = ["-o", str(folder / f"out{next(counter)}")] if "fit" in command else []
+            began = time.perf_counter()
+            subprocess.run([*command, *output], check=True, capture_output=True)
+            return {"seconds": time.perf_counter() - began}
 
-def _process(command: Sequence[str]) -> Record:
-    began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return {"seconds": time.perf_counter() - began}
+        works = {
+            name: lambda made=made: process(made)
+            for name, made in commands.items()
+            if not ways or name in ways
+        }
+        measured = compare(works, repeats)
+    return timing_table(measured, base=SCRIPT, columns=("seconds", "ratio"))
 
 
 # Wide rows
