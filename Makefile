@@ -121,7 +121,7 @@ docs-results: setup  ## write the tables of the documents from the results that 
 
 docs-report: setup  ## docs/report.png, a picture of a report
 	scripts/install-chromium
-	$(BIN)/python -m benchmarks.report_picture
+	$(BIN)/python scripts/report_picture.py
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/python -m paper -o reproduction

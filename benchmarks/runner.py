@@ -256,6 +256,9 @@ def peak_mb() -> float:
 
 # Measuring
 
+_INLINE = False
+"""Whether everything runs in this process, which is enough for quick sizes."""
+
 
 def say(line: str) -> None:
     """Show progress."""
@@ -274,7 +277,8 @@ def timed(work: Callable[[], Any]) -> tuple[Record, Any]:
 
     ``rise_mb`` is the peak above what the process held before (libraries, and rows in memory).
     """
-    gc.collect()
+    if not _INLINE:
+        gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before, started, worked = peak_mb(), time.perf_counter(), time.process_time()
     result = work()
@@ -303,12 +307,8 @@ def compare(
     return records
 
 
-_INLINE = False
-
-
 @contextmanager
 def _in_one_process(inline: bool) -> Iterator[None]:
-    """Run `apart` and `on_every_core` in this process meanwhile, where that is enough: quick sizes."""
     global _INLINE  # noqa: PLW0603
     before, _INLINE = _INLINE, inline
     try:
