@@ -54,13 +54,13 @@ def federation(
                 rank=rank,
                 privacy=EXACT,
             )
-            ways = {
+            runs = {
                 str(n): lambda n=n, study=study, data=data, count=count: _rehearse(
                     study | {"solver": {"solver": "fedpower", "n_steps": n, "tol": 0.0}}, data, count
                 )
                 for n in steps
             }
-            measured += compare(ways, repeats, warm=False, silos=count)
+            measured += compare(runs, repeats, warm=False, silos=count)
         whole = []
         if whole_silos:
             private = {"epsilon": 0.5, "delta": 1e-4}
@@ -84,6 +84,9 @@ def federation(
         added = (seconds[steps[-1]] - seconds[steps[0]]) / max(1, steps[-1] - steps[0])
         sent = ", ".join(f"{here[steps[-1]][0][key] / count / 1e3:.0f}" for key in ("bytes_up", "bytes_down"))
         lines.append([count, sent, f"{seconds[steps[0]]:.1f}", f"{added:.3f}"])
+    title = f"A whole private study: {rows:,} rows of 100 columns, {whole_silos} silos, ε = 0.5"
+    ways = dict.fromkeys(each["way"] for each in whole)
+    medians = [[way, f"{statistics.median(values(having(whole, way=way))):.1f}"] for way in ways]
     return Table(
         columns=[
             "silos",
@@ -94,17 +97,7 @@ def federation(
         rows=lines,
         measured={"rounds": measured, "whole": whole},
         notes=["Everything shares the cores of one machine; most of a run is the start of its processes."],
-        more=[
-            (
-                f"A whole private study: {rows:,} rows of 100 columns, {whole_silos} silos, ε = 0.5",
-                ["way", "seconds, median"],
-                [
-                    [way, f"{statistics.median(values(having(whole, way=way))):.1f}"]
-                    for way in ("processes", "one process")
-                ],
-            )
-        ]
-        * bool(whole),
+        more=[(title, ["way", "seconds, median"], medians)] if whole else [],
     )
 
 

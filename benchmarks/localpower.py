@@ -51,7 +51,7 @@ def fed_pca(parts: Sequence[Array], seed: int, **settings: Any) -> tuple[Array, 
 def power(parts: Sequence[Array], seed: int, *, steps: int = LOCAL_STEPS * N_ROUNDS, **settings: Any) -> Any:
     """Return the paper's method with p = 4, unless another number is given."""
     given = {"local_steps": LOCAL_STEPS, **settings}
-    return fed_pca(parts, seed, solver="fedpower", n_steps=steps, **given)
+    return fed_pca(parts, seed, solver="fedpower", n_steps=steps, tol=0.0, **given)
 
 
 def one_shot(parts: Sequence[Array]) -> list[Found]:

@@ -29,7 +29,7 @@ GIVEN = {"delta": 1e-4, **AS_IS}
 @case(
     "secure",
     about="secure sums: accuracy beside a trusted curator, bytes and time beside plain uploads",
-    quick={"rows": 2_000, "nodes": 100, "seeds": 1, "columns": (8,), "silos": (3,), "repeats": 1},
+    quick={"models": ("Model I",), "rows": 2_000, "seeds": 1, "columns": (8,), "silos": (3,), "repeats": 1},
 )
 def secure(
     *,
