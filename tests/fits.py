@@ -1,48 +1,5 @@
 """Estimators from options by the names that the command line gives them: tests vary one at a time."""
 
-from inspect import signature
-from typing import Any
+from benchmarks.fits import fed_communities, fed_moment, fed_pca
 
-import numpy as np
-
-from fedpower import FedCommunities, FedMoment, FedPCA
-from fedpower.options import Options, from_flat
-
-_VALUES = ("codebook", "unit", "noise", "aggregation", "solver")
-
-
-def values_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an estimator: flat options become the values that hold them."""
-    known = signature(FedPCA).parameters
-    flat = {name: value for name, value in given.items() if name not in known}
-    made = {name: value for name, value in given.items() if name in known}
-    if np.ndim(made.get("center", True)):
-        flat["offset"] = made.pop("center")
-    if not flat:
-        return made
-    words = {name: made.pop(name) for name in _VALUES if name == "codebook" or isinstance(made.get(name), str)
-             if name in made}  # fmt: skip
-    options = from_flat({**words, **flat})
-    for name in made.keys() & set(_VALUES):
-        assert getattr(options, name) == getattr(Options(), name), f"{name} is given twice"
-    touched = {name: getattr(options, name) for name in _VALUES if name not in made}
-    return {**made, **{name: value for name, value in touched.items() if value is not None}}
-
-
-def fed_pca(n_components: Any = None, **given: Any) -> FedPCA:
-    """Return a `FedPCA`."""
-    return FedPCA(n_components, **values_of(given))
-
-
-def fed_moment(**given: Any) -> FedMoment:
-    """Return a `FedMoment`."""
-    known = signature(FedMoment).parameters
-    return FedMoment(**{name: value for name, value in values_of(given).items() if name in known})
-
-
-def fed_communities(n_communities: int, **given: Any) -> FedCommunities:
-    """Return a `FedCommunities`."""
-    unit = given.pop("unit", "edge")
-    made = values_of({**given, "network": unit} if unit in ("edge", "row") else given)
-    known = signature(FedCommunities).parameters
-    return FedCommunities(n_communities, **{name: value for name, value in made.items() if name in known})
+__all__ = ["fed_communities", "fed_moment", "fed_pca"]

@@ -788,6 +788,6 @@ def check_sums_are_noised(aggregation: str, epsilon: float) -> None:
     """Refuse secure sums without noise: a coordinator can make them reveal what one silo holds."""
     if aggregation == "secure" and math.isinf(epsilon):
         raise InputError(
-            "aggregation='secure' must have a finite epsilon, got inf: exact sums under masks can be made to "
-            "reveal one silo; give a finite epsilon, or use aggregation='plain'"
+            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under masks can be "
+            "made to reveal one silo, so use aggregation='plain' or a finite epsilon"
         )

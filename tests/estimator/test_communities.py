@@ -90,7 +90,7 @@ def test_without_noise_it_is_what_pooled_networks_give(unit: str):
 
 def test_exact_secure_sums_are_refused():
     with pytest.raises(
-        InputError, match="aggregation='secure' must have a finite epsilon, got inf: exact sums under"
+        InputError, match="aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under"
     ):
         FedCommunities(K, epsilon=math.inf, aggregation="secure").fit_silos(LAYERS)
 

@@ -95,15 +95,24 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
         ({"noise": "paper"}, "must go with noise='moment'"),
         ({"solver": "krylov"}, "must go with solver='moment'"),
         ({"solver": "fedpower"}, "must go with solver='moment'"),
-        ({"local_steps": 2}, "local_steps must be left alone"),
-        ({"schedule": every(2)}, "schedule must be left alone"),
-        ({"drift_correction": True}, "drift_correction must be left alone"),
-        ({"n_participants": 2}, "n_participants must be left alone"),
-        ({"one_shot_start": True}, "one_shot_start must be left alone"),
+        ({"local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': silos"),
+        ({"schedule": every(2)}, "aggregation='secure' must go with solver='moment', got 'fedpower': silos"),
+        (
+            {"drift_correction": True},
+            "aggregation='secure' must go with solver='moment', got 'fedpower': silos",
+        ),
+        ({"n_participants": 2}, "n_participants must be left out with aggregation='secure': local steps, or"),
+        (
+            {"one_shot_start": True},
+            "one_shot_start must be left out with aggregation='secure': local steps, or",
+        ),
         ({"colluders": 4}, "more silos than the 4 that may collude"),
         ({"min_silos": 1}, "more silos than the 1 that may collude"),
         ({"colluders": 0}, "colluders must be a whole number of at least 1"),
-        ({"aggregation": "plain", "colluders": 2}, "left alone with aggregation='plain'"),
+        (
+            {"aggregation": "plain", "colluders": 2},
+            "colluders must be left out with aggregation 'plain', got 2",
+        ),
         ({"aggregation": "masked"}, "aggregation must be one of"),
     ],
 )
@@ -158,7 +167,7 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
     assert again.study_.digest == model.study_.digest
     with pytest.raises(InputError, match="every silo must have an identity or none"):
         fed_pca(2, **TERMS).fit_silos(PARTS, identities={"a": files["a"]})
-    with pytest.raises(InputError, match="identities must go with aggregation='secure'"):
+    with pytest.raises(InputError, match=r"identities must be left out with aggregation='plain', got \{'a':"):
         FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=8.0)).fit_silos(PARTS, identities=files)
 
 

@@ -8,7 +8,6 @@ import pytest
 from fedpower import CodeBook, FedPCA, Plain
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
-from fedpower.options import Auto
 from fedpower.report import read_result, write_result
 from fits import fed_pca
 from problems import Array
@@ -100,13 +99,7 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
     small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
     terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
     model = fed_pca(
-        1,
-        center=False,
-        standardize=False,
-        codebook=CodeBook(row_norm=4.0),
-        aggregation=Plain(weights="noise"),
-        solver=Auto(iteration_rank=3),
-        **terms,
+        1, center=False, standardize=False, row_norm=4.0, weights="noise", iteration_rank=3, **terms
     )
     model.fit_silos([large, small])
     assert abs(model.components_[0, 0]) > 0.99

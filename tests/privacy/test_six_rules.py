@@ -23,7 +23,6 @@ from fedpower.cli import main
 from fedpower.engines import embedded
 from fedpower.errors import FedpowerError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning
-from fedpower.options import Auto
 from fedpower.privacy import noise
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
@@ -226,9 +225,7 @@ def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, tr
             terms = {**terms, "center": False}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = fed_pca(
-                2, epsilon=1.0, noise=mode, solver=Auto(iteration_rank=2), random_state=0, **terms
-            )
+            model = fed_pca(2, epsilon=1.0, noise=mode, iteration_rank=2, random_state=0, **terms)
             model.fit_silos([source])
         assert np.isfinite(noised_numbers(model)).all()
 

@@ -113,8 +113,7 @@ def private_fit() -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower import CodeBook, FedPCA  # noqa: PLC0415
-    from fedpower.estimator.fit_warnings import NoiseWarning  # noqa: PLC0415
-    from fedpower.estimator.repeats import RepeatedFitWarning  # noqa: PLC0415
+    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning  # noqa: PLC0415
     from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
 
     if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
