@@ -755,8 +755,13 @@ def _chosen(name: str, left: dict[str, Any], kinds: Mapping[str, Any], default: 
 
 def call_of(given: Mapping[str, Any]) -> str:
     """Return the Python expression that makes an estimator with flat options."""
-    known = {name: value for name, value in given.items() if name in FLAT and name != "codebook"}
-    options = from_flat({**known, "epsilon": float(known.get("epsilon") or 1.0)})
+    # JSON has no infinity: a record writes it as a word.
+    known = {
+        name: math.inf if isinstance(value, str) and value == "inf" else value
+        for name, value in given.items()
+        if name in FLAT and name != "codebook"
+    }
+    options = from_flat(known)
     public = options.public
     numbers = {name: getattr(public, name) for name in _OF_CODE_BOOKS if name in given}
     shown = {name: _shortened(value) for name, value in numbers.items() if np.ndim(value) or value}
@@ -780,7 +785,7 @@ def _shortened(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return 'float("inf")'
     if isinstance(value, list | tuple | np.ndarray) and len(value) > _MOST_SHOWN:
-        return f"[...]  # {len(value)} numbers, in run.json"
+        return "[...]"  # run.json has them
     return repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
