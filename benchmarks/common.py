@@ -112,7 +112,7 @@ def as_json(record: Any, *, finite: bool = False) -> str:
 
 def write_json(path: Path, record: Any) -> None:
     """Write a record as JSON; the file is there whole or not at all."""
-    from fedpower.report.atomic import write_whole  # a process that is measured needs none of it
+    from fedpower.report.files import write_whole  # a process that is measured needs none of it
 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, as_json(record))

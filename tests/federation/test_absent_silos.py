@@ -14,7 +14,7 @@ from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.silo_node import SiloNode, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.driving import Answers
-from fedpower.report.folder import read_result
+from fedpower.report.result import read_result
 
 PREPARED: dict[str, Any] = {"rows": {"row_norm": None}}
 STEPS = {"privacy": {"noise": "step"}, "solver": {"solver": "fedpower", "n_steps": 3}}

@@ -35,7 +35,7 @@ def test_the_moment_of_a_study_is_in_its_result_and_gives_the_same_numbers(tmp_p
     moment = read_moment(tmp_path / "result")
     model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(moment)
     assert np.array_equal(model.components_, found.components)
-    assert moment.record["federation"]["agreement"] == study.digest
+    assert moment.record.federation.agreement == study.digest
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.experiments.models import Model
-from fedpower.report.atomic import staged
+from fedpower.report.files import staged
 from fedpower.sums.kernel import block_rows
 
 Array = NDArray[np.float64]

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from fedpower.errors import ProtocolError
 from fedpower.estimator.solving import public_rng
 from fedpower.federation.private_files import open_private, private_folder
@@ -16,9 +18,9 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.solvers import start
-from fedpower.report.files import write_files
 from fedpower.report.outcome import result_of
-from fedpower.report.result import Result
+from fedpower.report.record import FederationRecord
+from fedpower.report.result import Result, write_files
 
 
 class Checkpoint:
@@ -125,15 +127,15 @@ class CoordinatorNode:
             rules=self.file.rules,
             code_book=book,
         ).with_origin(started=self.started)
-        federation = {
-            "name": self.file.name,
-            "agreement": self.file.digest,
-            "run": self.coordinator.run,
-            "rounds_resumed": self.coordinator.n_replayed,
-            "silent": _silent(self.coordinator),
-            "set_aside": _set_aside(self.coordinator),
-        }
-        return replace(found, run={**found.run, "federation": federation})
+        federation = FederationRecord(
+            name=self.file.name,
+            agreement=self.file.digest,
+            run=self.coordinator.run,
+            rounds_resumed=self.coordinator.n_replayed,
+            silent=_silent(self.coordinator),
+            set_aside=_set_aside(self.coordinator),
+        )
+        return found.with_record(structs.replace(found.record, federation=federation))
 
     def write_result(self, folder: Path) -> dict[str, Any]:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
