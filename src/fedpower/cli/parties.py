@@ -80,12 +80,7 @@ def silo(
     needs_flare()
     from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
     from fedpower.federation.node import become_node  # noqa: PLC0415
-    from fedpower.federation.vault import (  # noqa: PLC0415
-        Vault,
-        node_settings,
-        run_silo,
-        run_vault,
-    )
+    from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
 
     if as_json and not dry_run:
         raise InputError("--json must go with --dry-run, got it without; add --dry-run, or leave it out")
