@@ -30,7 +30,7 @@ from fedpower.cli import main
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql import SqlQuery, query_table
+from fedpower.rows.sql import SqlQuery
 from fedpower.rows.sql.connection import connected
 
 pytestmark = pytest.mark.federation
@@ -120,9 +120,7 @@ def test_missing_and_infinite_values_are_refused_at_their_row(
     [("text", "String"), ("date", "Date"), ("timestamptz", "Datetime"), ("int[]", "List"),
      ("json", "json"), ("interval", "interval")],
 )  # fmt: skip
-def test_a_column_that_is_not_numeric_is_refused(
-    ask: Callable[..., SqlQuery], kind: str, shown: str
-) -> None:
+def test_a_column_that_is_not_numeric_is_refused(ask: Callable[..., SqlQuery], kind: str, shown: str) -> None:
     text = f"SELECT 1 AS a, NULL::{kind} AS city FROM generate_series(1, 3)"
     message = refusal(lambda: read_all(open_source(ask(text))))
     assert "column 'city' of the query must hold numbers, got type" in message
