@@ -173,11 +173,11 @@ def read_for(
 def _require_network(study: Study, source: RowSource) -> None:
     """Refuse edges that are not bounded as the study says, or rows in their place, and the other way."""
     network = network_of(source)
-    found = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+    opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
     agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
-    if found != agreed:
+    if opened != agreed:
         raise InputError(
-            f"{source.name} must be read as the {agreed} that the study protects, got {found}; open it "
+            f"{source.name} must be read as the {agreed} that the study protects, got {opened}; open it "
             "as the study says"
         )
 
