@@ -20,6 +20,7 @@ from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.h5ad import h5py
 from fedpower.rows.opening import open_source
+from fedpower.rows.source import pl
 
 Array = NDArray[np.float64]
 
@@ -46,7 +47,7 @@ def write_scores_csv(stream: IO[str], scores: Scores) -> int:
     for cells, block in scores.blocks:
         rows = block.tolist()
         if cells is not None:
-            labels = map(as_text, cells.to_pylist())
+            labels = map(as_text, cells.to_list())
             rows = [[label, *row] for label, row in zip(labels, rows, strict=True)]
         writer.writerows(rows)
         count += len(block)
@@ -135,25 +136,13 @@ def _csv(path: Path, scores: Scores) -> int:
 
 def _parquet(path: Path, scores: Scores) -> int:
     """Write the scores as float64, and ids in the type that they have in their table."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    writer: Any = None
-    count = 0
-    try:
-        for cells, block in scores.blocks:
-            columns = [pa.array(np.ascontiguousarray(column)) for column in block.T]
-            if cells is not None:
-                columns.insert(0, cells)
-            batch = pa.record_batch(columns, names=scores.header)
-            if writer is None:
-                writer = pq.ParquetWriter(path, batch.schema)
-            writer.write_batch(batch)
-            count += len(block)
-    finally:
-        if writer is not None:
-            writer.close()
-    return count
+    parts = []
+    for cells, block in scores.blocks:
+        columns = [*([] if cells is None else [cells]), *block.T]
+        parts.append(pl.DataFrame(dict(zip(scores.header, columns, strict=True))))
+    together = pl.concat(parts)
+    together.write_parquet(path)
+    return len(together)
 
 
 def _npy(path: Path, scores: Scores) -> int:
@@ -177,7 +166,7 @@ def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
 WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _parquet, ".npy": _npy}
 
 
-METADATA = b"fedpower"
+METADATA = "fedpower"
 """The key of a Parquet file's metadata that holds where the result is from, as JSON."""
 
 
@@ -202,12 +191,8 @@ def write_loadings_csv(result: Result, path: Path) -> None:
 
 def write_loadings_parquet(result: Result, path: Path) -> None:
     """Write the table as Parquet, with variances and where it is from in the file's metadata."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    table = pa.table({name: pa.array(values) for name, values in loadings(result).items()})
-    metadata = json.dumps(result.provenance(), allow_nan=False).encode()
-    pq.write_table(table.replace_schema_metadata({METADATA: metadata}), path)
+    metadata = json.dumps(result.provenance(), allow_nan=False)
+    pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
 
 
 def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
@@ -238,7 +223,7 @@ def _ids(cells: Any, first: int, size: int, seen: set[str]) -> Iterator[str]:
     if cells is None:
         yield from (str(first + place + 1) for place in range(size))
         return
-    for place, cell in enumerate(cells.to_pylist()):
+    for place, cell in enumerate(cells.to_list()):
         name = "" if cell is None else str(cell)
         if name in ("", "0") or name.split() != [name]:
             raise _refusal("a word other than 0, without blanks", "another", first + place)

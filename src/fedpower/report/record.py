@@ -31,7 +31,7 @@ RUN, ARRAYS, MOMENT, PRIVACY, REPORT = (
     "run.json", "components.npz", "moment.npz", "privacy.txt", "report.html",
 )  # fmt: skip
 MOST_NAMES = 8  # of silos in one line
-PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "pyarrow")
+PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 UNREADABLE = (
     zipfile.BadZipFile, zlib.error, msgspec.MsgspecError, EOFError, OSError, ValueError, KeyError, TypeError,
 )  # fmt: skip
