@@ -167,7 +167,7 @@ WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _
 
 
 METADATA = "fedpower"
-"""The key of a Parquet file's metadata under which `provenance` stands as JSON."""
+"""The key of a Parquet file's metadata that holds where the result is from, as JSON."""
 
 
 def loadings(result: Result) -> dict[str, Any]:
