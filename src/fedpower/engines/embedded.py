@@ -32,7 +32,6 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.watch import Watch
 from fedpower.rules.codebook import CodeBook
 from fedpower.sums.device import open_device
-from fedpower.sums.exact_moment import Desk
 from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
@@ -101,7 +100,6 @@ def read_silos(
     at_once, threads = share_cores(len(sources), n_jobs)
     n_features = max(source.n_features for source in sources.values())
     by_blocks = shares_blocks(n_features)
-    desk = Desk()
     moments = {
         name: local_moment(
             source,
@@ -115,7 +113,6 @@ def read_silos(
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
             rereads=rereads,
-            desk=desk,
         )
         for name, source in sources.items()
     }
