@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
+from fedpower.protocol.clipped_rehearsal import rehearsed_error
 from numpy.typing import NDArray
 
 from benchmarks.common import parser, report
@@ -21,8 +22,7 @@ from fedpower import FedPCA
 from fedpower.estimator.terms import build_study, noise_of
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
-from fedpower.privacy.clipped import clarity
-from fedpower.protocol.clipped_rehearsal import rehearsed_error
+from fedpower.privacy.division import clarity
 from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.solvers import ClippedSettings
 from fedpower.rows.treatment import RowTreatment

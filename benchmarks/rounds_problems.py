@@ -83,7 +83,7 @@ def family(
     return Problem(
         silos={
             f"silo-{place:02}": Silo(
-                f"silo-{place:02}", study, ExactReleases(HeldMoment((each + each.T) / 2))
+                f"silo-{place:02}", study, ExactReleases(HeldMoment((each + each.T) / 2), study)
             )
             for place, each in enumerate(moments)
         },

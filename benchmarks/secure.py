@@ -27,19 +27,20 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import (
-    AskMasked,
     AskMoment,
+    AskQuery,
     CallRoll,
-    MaskedMoment,
     Message,
     PackedMoment,
     Present,
+    QueryAnswer,
     encoded_size,
 )
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import MomentReleases
+from fedpower.protocol.releases import PrivateReleases
 from fedpower.protocol.roll import Identity, Place, Roll, n_neighbours, new_exchange_key, signed_content
-from fedpower.protocol.secure_releases import SecureReleases, total
+from fedpower.protocol.secure import total
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SecureSettings, UploadSettings
 from fedpower.protocol.solvers.upload import pool
 from fedpower.rows.opening import open_source
@@ -257,36 +258,25 @@ def fits(n_silos: int, options: argparse.Namespace) -> dict[str, Any]:
 
 def _secure_upload(
     moment: Any, study: Study, keys: dict[str, Identity]
-) -> tuple[MaskedMoment, float, int, int]:
+) -> tuple[QueryAnswer, float, int, int]:
     """Return one silo's masked moment, the seconds for all it does, and its bytes up and down."""
     name = next(iter(keys))
     budget = budget_of(study)
     assert budget is not None
     with Ledger.in_memory(1.0, DELTA, silo=name) as ledger:
-        silo = Silo(
-            name,
-            study,
-            SecureReleases(
-                name,
-                moment,
-                study,
-                budget,
-                identity=keys[name],
-                ledger=ledger,
-                source=SystemNoise(),
-                data=None,
-            ),
-        )
+        silo = assemble(name, moment, study, ledger=ledger, identity=keys[name])
         call = _message(study, name, CallRoll(attempt=0))
         started = time.perf_counter()
         present = silo.answer(call)
         took = time.perf_counter() - started
         assert isinstance(present.body, Present)
-        ask = _message(study, name, AskMasked(roll=_roll(study, keys, present.body).to_bytes()))
+        ask = _message(
+            study, name, AskQuery(index=0, label="moment", roll=_roll(study, keys, present.body).to_bytes())
+        )
         started = time.perf_counter()
         answer = silo.answer(ask)
         took += time.perf_counter() - started
-    assert isinstance(answer.body, MaskedMoment), answer.body
+    assert isinstance(answer.body, QueryAnswer), answer.body
     up = encoded_size(present) + encoded_size(answer)
     return answer.body, took, up, encoded_size(call) + encoded_size(ask)
 
@@ -315,7 +305,7 @@ def _plain_upload(moment: Any, study: Study, name: str) -> tuple[PackedMoment, f
     budget = budget_of(study)
     assert budget is not None
     with Ledger.in_memory(1.0, DELTA, silo=name) as ledger:
-        releases = MomentReleases(moment, study, budget, ledger=ledger, source=SystemNoise(), data=None)
+        releases = PrivateReleases(moment, study, budget, ledger=ledger, source=SystemNoise(), data=None)
         silo = Silo(name, study, releases)
         ask = _message(study, name, AskMoment())
         started = time.perf_counter()

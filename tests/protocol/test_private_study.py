@@ -15,7 +15,7 @@ from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
 from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy, study_mu
+from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings, fedpower
 from problems import ArrayMoment, spiked_rows
@@ -70,7 +70,7 @@ def test_the_smallest_silo_decides_what_the_paper_s_noise_gives():
     """Its sensitivity and its noise shrink alike, but for rounding."""
     sizes = {"small": 10, "large": 10**6}
     _, coordinator, _ = state(PAPER, sizes=sizes)
-    assert coordinator.mu == max(study_mu(budget_of(PAPER), size) for size in sizes.values())
+    assert coordinator.mu == max(budget_of(PAPER).study_mu for size in sizes.values())
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -25,7 +25,7 @@ GOOD = orth(np.random.default_rng(1).standard_normal((12, 3)))
 
 
 def ask(body: object, *, study: str = STUDY.digest, silo: str = "north") -> object:
-    north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows())))
+    north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows()), STUDY))
     message = Message(study=study, run="r", round=3, silo=silo, body=body)  # type: ignore[arg-type]
     return north.answer(message).body
 

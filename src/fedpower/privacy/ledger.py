@@ -362,6 +362,10 @@ class Ledger:
             self._store.append("release", key, purpose, study, mu, slack_delta, digest, sent)
         return sent
 
+    def has(self, key: str) -> bool:
+        """Return whether the answer to a question is kept here."""
+        return self._store.kept(key) is not None
+
     def booked_as(self, data: DataVersion) -> BookedAs:
         """Return what releases of these rows are booked as; refuse others than those of their version.
 
@@ -396,6 +400,14 @@ class Ledger:
             account = self._account()
         if not known and not account.charged(mu, slack_delta).holds:
             raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
+
+    def check_left(self, *, study: str, mu: float, slack_delta: float, study_mu: float) -> None:
+        """Refuse several releases of which the last could not be paid for, before the first is charged."""
+        with self._store.transaction("DEFERRED"):
+            account = self._account()
+            if not account.charged(mu, slack_delta).holds:
+                raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
+            self._check_study(study, mu, study_mu)
 
     @property
     def cap(self) -> tuple[float, float]:

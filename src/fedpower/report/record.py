@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError
+from fedpower.privacy.budget import QueryTerms
 from fedpower.privacy.statement import PrivacyStatement, Protection
 from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.study import Study, SumTerms
+from fedpower.protocol.study import Study
 
 FORMAT = "fedpower-result/1"
 MOST_NAMES = 8
@@ -83,7 +84,7 @@ def study_of(record: Mapping[str, Any]) -> Study:
         terms["epsilon"] = float(terms["epsilon"])
         terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
         terms["identities"] = tuple(tuple(each) for each in terms.get("identities", ()))
-        terms["sums"] = tuple(SumTerms(*each) for each in terms.get("sums", ()))
+        terms["design"] = tuple(QueryTerms(*each) for each in terms.get("design", ()))
         terms["groups"] = tuple(tuple(each) for each in terms.get("groups", ()))
         terms["preparation"] = tuple(terms.get("preparation", ()))
         terms["ranges"] = tuple(None if each is None else tuple(each) for each in terms.get("ranges", ()))

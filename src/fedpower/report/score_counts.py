@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.protocol.score_sums import ScoreCounts
+from fedpower.protocol.solvers.shared import CountedScores as ScoreCounts
 
 Array = NDArray[np.float64]
 
