@@ -401,14 +401,6 @@ class Ledger:
         if not known and not account.charged(mu, slack_delta).holds:
             raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
 
-    def check_left(self, *, study: str, mu: float, slack_delta: float, study_mu: float) -> None:
-        """Refuse several releases of which the last could not be paid for, before the first is charged."""
-        with self._store.transaction("DEFERRED"):
-            account = self._account()
-            if not account.charged(mu, slack_delta).holds:
-                raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
-            self._check_study(study, mu, study_mu)
-
     @property
     def cap(self) -> tuple[float, float]:
         """The (ε, δ) that all releases together stay within."""

@@ -1,6 +1,8 @@
 """The one function through which a number leaves a private silo, and the two channels it leaves by."""
 
 import hashlib
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -78,7 +80,7 @@ class Terms:
     @property
     def study_mu(self) -> float:
         """The most that all releases of the study may cost together, in all attempts."""
-        return self.budget.study_mu * float(np.sqrt(self.study.attempts))
+        return self.budget.study_mu * math.sqrt(self.study.attempts)
 
     def key(self, query: Query, channel: Channel) -> str:
         """Return the identity of a question: equal questions get the stored answer."""
@@ -104,6 +106,10 @@ def noise_of(query: Query, budget: Budget, sizes: tuple[int, ...]) -> Noise:
         raise ProtocolError(str(error)) from None
 
 
+Answering = Callable[[Query], NDArray[np.int64]]
+"""Returns the noised answer to a query."""
+
+
 def release(
     query: Query,
     rows: Rows | Survey,
@@ -113,42 +119,46 @@ def release(
     noise: NoiseSource,
     channel: Channel,
     run: str = "",
+    asking: Callable[[Answering], object] | None = None,
+    times: int = 1,
 ) -> tuple[NDArray[np.int64], str]:
     """Return a noised answer and the run that it was made for: the only way for a number to leave.
 
-    The answer is charged and stored before it leaves; the same question gets the stored one.
+    The answer is charged and stored before it leaves; the same question gets the stored one. ``asking``
+    asks for several answers, each in the light of those before: ``times`` of them are charged together.
     """
     price, key = terms.budget.price(query.label), terms.key(query, channel)
-    made: list[bytes] = []
 
-    def make() -> None:
-        added = noise_of(query, terms.budget, channel.sizes)
-        exact = query.evaluate(rows, added.exponents)
-        if exact.shape != (query.sensitivity.size,) or exact.dtype != np.int64:
-            raise InputError(f"the answer to {query.label!r} must have the agreed length, got another")
-        exact = added.bounded(exact, rows.n_rows)
-        words = channel.seal((exact + added.draw(noise)).view(np.uint64))
+    def answer(asked: Query) -> NDArray[np.int64]:
+        added = noise_of(asked, terms.budget, channel.sizes)
+        exact = asked.evaluate(rows, added.exponents)
+        if exact.shape != (asked.sensitivity.size,) or exact.dtype != np.int64:
+            raise InputError(f"the answer to {asked.label!r} must have the agreed length, got another")
+        noised = added.bounded(exact, rows.n_rows) + added.draw(noise)
+        parts.append(channel.seal(noised.view(np.uint64)).astype("<u8", copy=False).tobytes())
+        return noised
+
+    def make() -> bytes:
+        parts.clear()
+        (asking or (lambda answering: answering(query)))(answer)
+        if len(parts) != times:
+            raise InputError(f"{times} answers must be charged as so many, got {len(parts)}")
         name = run.encode()
-        made.append(len(name).to_bytes(2, "little") + name + words.astype("<u8", copy=False).tobytes())
+        return b"".join([len(name).to_bytes(2, "little"), name, *parts])
 
-    # Before the ledger's transaction, for which others may wait; it leaves only after it.
-    if not ledger.has(key):
-        make()
-
-    def payload() -> bytes:
-        if not made:
-            make()
-        return made[0]
-
+    parts: list[bytes] = []
+    # Before the ledger's transaction, for which others may wait; it leaves only after it. Several answers
+    # are made within it, so that nothing is computed for more of them than the ledger pays for.
+    made = None if asking is not None or ledger.has(key) else make()
     raw = ledger.release(
         key=key,
-        purpose=terms.purpose(query, channel),
+        purpose=terms.purpose(query, channel) + (f", {times} times" if times > 1 else ""),
         study=terms.recorded_as,
         data=terms.data,
-        mu=price.mu,
-        slack_delta=price.slack_delta,
+        mu=price.mu * math.sqrt(times),
+        slack_delta=price.slack_delta * times,
         study_mu=terms.study_mu,
-        payload=payload,
+        payload=lambda: make() if made is None else made,
     )
     length = int.from_bytes(raw[:2], "little")
     words = np.frombuffer(raw, dtype="<i8", offset=2 + length)

@@ -33,7 +33,7 @@ from fedpower.protocol.messages import (
     rounded,
 )
 from fedpower.protocol.query import Query, Rows, StepMean, StepProduct, moment_of, norm_of, query_of
-from fedpower.protocol.release import Plain, Terms, noise_of, release
+from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import KeyGoneError, SecureSession
 from fedpower.protocol.study import Study
 from fedpower.sums.survey import Survey
@@ -305,45 +305,27 @@ class PrivateReleases:
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-        question = digest.digest()
-        budget, traces = self._budget, []
-        queries = [
-            StepProduct(
-                budget=budget,
-                n_rows=self.n_rows,
-                basis=ask.basis,
-                center=ask.center,
-                public=b"%d " % step + question,
-            )
-            for step in range(ask.n_local_steps)
-        ]
-        self._check_steps(queries)
-        left = iter(queries)
+        budget, n_rows = self._budget, self.n_rows
+        query = StepProduct(
+            budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest()
+        )
+        noise = noise_of(query, budget, (n_rows,))
 
-        def multiply(basis: Array) -> Array:
-            values = self._values(replace(next(left), basis=basis), run)
-            if budget.with_trace:
-                traces.append(float(values[-1]))
-            return values[: basis.size].reshape(basis.shape)
+        def asking(answering: Answering) -> None:
+            def multiply(basis: Array) -> Array:
+                return _product_of(noise.values(answering(replace(query, basis=basis))), basis)
 
-        found = take_local_steps(multiply, ask)
-        total = float(np.mean(traces)) if traces else None
-        std = budget.std(self.n_rows, norm_of(ask.center))
+            take_local_steps(multiply, ask)
+
+        integers, _ = self._release(query, run, asking=asking, times=ask.n_local_steps)
+        stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
+        left = iter(stored)
+        found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
+        total = float(np.mean(stored[:, -1])) if budget.with_trace else None
+        std = budget.std(n_rows, norm_of(ask.center))
         if ask.basis.nbytes >= LARGE:
             give_back()
         return replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
-
-    def _check_steps(self, queries: list[StepProduct]) -> None:
-        """Refuse steps of which the ledger could not pay for the last, before the first is made."""
-        channel, price = Plain(self.n_rows), self._budget.price(queries[0].label)
-        fresh = sum(not self._ledger.has(self._terms.key(query, channel)) for query in queries)
-        if fresh > 1:
-            self._ledger.check_left(
-                study=self._terms.recorded_as,
-                mu=price.mu * math.sqrt(fresh),
-                slack_delta=price.slack_delta * fresh,
-                study_mu=self._terms.study_mu,
-            )
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
         """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
@@ -363,7 +345,9 @@ class PrivateReleases:
         integers, _ = self._release(query, run)
         return noise_of(query, self._budget, (self.n_rows,)).values(integers)
 
-    def _release(self, query: Query, run: str) -> tuple[NDArray[np.int64], str]:
+    def _release(
+        self, query: Query, run: str, asking: Callable[[Answering], object] | None = None, times: int = 1
+    ) -> tuple[NDArray[np.int64], str]:
         return release(
             query,
             self._rows,
@@ -372,6 +356,8 @@ class PrivateReleases:
             noise=self._source,
             channel=Plain(self.n_rows),
             run=run,
+            asking=asking,
+            times=times,
         )
 
     def _has_steps(self) -> bool:
@@ -387,3 +373,8 @@ class PrivateReleases:
         if self.session is None:
             raise ProtocolError("a roll must be called in a study with aggregation='secure', got one without")
         return self.session
+
+
+def _product_of(values: Array, basis: Array) -> Array:
+    """Return the product in a release of it and perhaps the trace."""
+    return values[: basis.size].reshape(basis.shape)

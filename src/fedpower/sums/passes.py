@@ -1,6 +1,5 @@
 """Passes over rows: each is counted and digested as it streams, and held against the first one."""
 
-import ctypes
 import mmap
 import secrets
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower import native
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.fingerprint import stored_under
@@ -91,14 +89,6 @@ def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
 def _digest_rows(block: Stored, key: Words, out: Words) -> None:
     """Put the digests of contiguous rows, of float64 or float32, into ``out``."""
     count, width = block.shape
-    loops = native.loops()
-    if loops is not None:
-        run = loops.fedpower_digests
-        run.restype = None
-        places = [ctypes.c_void_p(each.ctypes.data) for each in (block, key, out)]
-        narrow = ctypes.c_int32(block.dtype == np.float32)
-        run(places[0], narrow, ctypes.c_int64(count), ctypes.c_int64(width), *places[1:])
-        return
     step = max(1, CHUNK // width)
     for start in range(0, count, step):
         part = np.asarray(block[start : start + step], dtype=np.float64)
