@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
 from fedpower.errors import InputError
-from fedpower.privacy import integer_release, preparation
+from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
@@ -77,11 +77,6 @@ def test_no_persons_rows_weigh_more_than_they_may_in_whole_numbers(counts, most)
         assert m * tally <= min(m, most) * TALLY_PARTS
         assert Fraction(tally, TALLY_PARTS) <= Fraction(int(share) ** 2, PARTS**2)
     assert (exact_weights(array, most) == [min(1.0, most / m) for m in counts]).all()
-
-
-def test_what_privacy_supposes_of_the_weights_is_what_the_rows_have():
-    assert integer_release.UNIT_PARTS == PARTS
-    assert preparation.TALLY_PARTS == TALLY_PARTS
 
 
 @given(
@@ -278,7 +273,7 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
         offset={"norms": 0 * ones, "zoom": ones}.get(kind),
         scale=ones if kind == "norms" else None,
     )
-    bound = preparation.squared_sensitivity(kind, d, d, 2**12, most)
+    bound = Tally(stage=stage, per_unit=most).sensitivity.squared
     rng = np.random.default_rng(0)
     others = rng.standard_normal((7, d))
     for mine, yours in [(4, 3), (2, 9), (3, 3)]:

@@ -1,12 +1,13 @@
 """The audit of counted scores: the promise is met, and a forgotten factor is caught."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedpower.experiments.audit_game import audit_mode
-from fedpower.privacy import preparation
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.preparation import SCORES
+from fedpower.protocol import query as queries
 from fedpower.rows.units import TALLY_PARTS
 from fedpower.sums import survey
 
@@ -37,15 +38,16 @@ def test_a_forgotten_factor_is_caught(monkeypatch):
 
     Endless runs would show the first, the root of two; 300 runs show the second, of a person.
     """
-    right = preparation.squared_sensitivity
+    right = queries.of_counts
 
-    def halved(kind, *terms):
-        return right(kind, *terms) // (2 if kind == SCORES else 1)
+    def halved(size, **how):
+        found = right(size, **how)
+        return replace(found, squared=found.squared / 2)
 
-    monkeypatch.setattr(preparation, "squared_sensitivity", halved)
+    monkeypatch.setattr(queries, "of_counts", halved)
     small = audited(4, 20, epsilon=1.0)
     assert small.reachable_epsilon > 1.1 * small.claimed_epsilon
-    monkeypatch.setattr(preparation, "squared_sensitivity", lambda kind, *terms: right(kind, *terms[:3]))
+    monkeypatch.setattr(queries, "of_counts", lambda size, **how: right(size))
     assert audited(6, unit="person").violation
 
 

@@ -25,8 +25,8 @@ from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
     AskMoment,
+    AskQuery,
     AskSteps,
-    AskSum,
     CallRoll,
     Enrol,
     Message,
@@ -149,7 +149,7 @@ class TestHostileCoordinator:
                 question(stage, AskMoment(), study="0" * 64),
                 question(stage, AskMoment(), silo="south"),
                 question(stage, CallRoll(attempt=1)),
-                question(stage, AskSum(roll=b"", index=0, label="x")),
+                question(stage, AskQuery(roll=b"a roll", index=0, label="x")),
             ):
                 answer = presiding.asked("north", content, 1)
                 assert isinstance(decode(answer).body, Refusal)
