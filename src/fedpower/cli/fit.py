@@ -47,14 +47,12 @@ from fedpower.estimator.terms import PRIVATE_STEPS, prepares
 from fedpower.options import FLAT, Iterative, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_file, new_folder, require_room, room_for
 from fedpower.report.codebook_file import rendered
-from fedpower.report.files import KNOWN, write_files
-from fedpower.report.moment import Moment, of_run
-from fedpower.report.moment_folder import RELEASED, account_of, write_release
-from fedpower.report.page.markup import human_bytes, number
-from fedpower.report.record import plain, with_origin
-from fedpower.report.result import Result
+from fedpower.report.files import new_file, new_folder, require_room, room_for
+from fedpower.report.moment import RELEASED, Moment, write_release
+from fedpower.report.record import plain
+from fedpower.report.result import KNOWN, Result, write_files
+from fedpower.report.text import human_bytes, number
 from fedpower.rows.plink import read_variants
 from fedpower.rows.source import RowSource
 from fedpower.rules.codebook import CodeBook
@@ -203,12 +201,12 @@ def release(ctx: click.Context, /, **given: Any) -> None:
             fitted = fit_silos(as_release(options), silos, run, extra_columns=given["extra_columns"])
         moment = released_moment(fitted.result)
         origins = {name: _origin(silos[name], given) for name in silos}
-        record = with_origin(moment.record, command=ctx.find_root().obj, silos=origins, started=started)
-        moment = of_run(moment, record)
+        record = moment.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
+        moment = moment.with_record(record)
         write_release(place, moment)
     if given["as_json"]:
-        statement = {"silos": moment.silo_sizes, "privacy": moment.record["privacy"]}
-        print_json({"moment": str(given["output"]), **plain(account_of(moment).facts), **statement})
+        statement = {"silos": moment.silo_sizes, "privacy": moment.record.as_dict()["privacy"]}
+        print_json({"moment": str(given["output"]), **plain(moment.account().facts), **statement})
     else:
         _print_moment(moment, given["output"])
     if moment.privacy.is_private:
@@ -439,7 +437,7 @@ def _print_promise(promise: Any, *, verbose: bool = True) -> None:
 
 def _print_moment(moment: Moment, output: Path) -> None:
     out = console()
-    things = f"{counted_as(moment.record['parameters'])}s"
+    things = f"{moment.record.counted}s"
     sizes = ", ".join(f"{name} ({size} {things})" for name, size in moment.silo_sizes.items())
     out.print(
         f"The pooled moment of {moment.n_features} columns: {sizes}; {moment.n_samples} {things} in all.",

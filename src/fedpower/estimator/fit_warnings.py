@@ -18,8 +18,8 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
-from fedpower.report.causes import cause_of_noise
 from fedpower.report.result import Result
+from fedpower.report.view import cause_of_noise
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.gaps import with_gaps
 from fedpower.rows.networks import NetworkSource, Weighed
@@ -27,7 +27,7 @@ from fedpower.rows.source import Block, RowSource, is_sparse
 from fedpower.rows.tables import TableSource
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import STAGES, Survey
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -220,7 +220,7 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     silos = list(sources)
     most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
-    spent = _fits.add(sketch, budget.total_mu if fits else budget.preparation_mu, fits=fits)
+    spent = _fits.add(sketch, budget.total_mu if fits else budget.mu(*STAGES), fits=fits)
     if spent is not None:
         warn(
             (

@@ -3,14 +3,15 @@
 import math
 from dataclasses import replace
 
+from msgspec import structs
+
 from fedpower.errors import InputError
 from fedpower.estimator.terms import rank_and_width, shortens
 from fedpower.options import Edge, Node, Options
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers.upload import decompose, gains_of
-from fedpower.report.codebook_file import rules_of_record
-from fedpower.report.moment import Moment, of_run
+from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
 from fedpower.rules.codebook import CodeBook
@@ -29,7 +30,7 @@ def result_from(moment: Moment, options: Options) -> Result:
     """Return the result of a fit to a released covariance, by the functions that a direct fit has."""
     _check_same(moment, options)
     record, study = moment.record, moment.study
-    released = record["parameters"]["epsilon"]
+    released = record.parameters["epsilon"]
     rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
     network = {"": None, "edge": Edge(), "row": Node()}[study.network]
     meant = options.replace(
@@ -41,8 +42,8 @@ def result_from(moment: Moment, options: Options) -> Result:
         unit=options.unit if network is None else network,
     )
     # Public scales are units of choice; those of a code book are not.
-    booked = study.preparation or record["parameters"].get("codebook") is not None
-    book, rules = moment.code_book if booked else None, rules_of_record(record)
+    booked = study.preparation or record.parameters.get("codebook") is not None
+    book, rules = moment.code_book if booked else None, record.table_rules
     solution = decompose(
         moment.pooled,
         gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
@@ -61,15 +62,15 @@ def result_from(moment: Moment, options: Options) -> Result:
         rules=rules,
         code_book=moment.code_book,
     )
-    origin = {key: record[key] for key in _OF_THE_RUN if key in record}
-    chosen = {name: each for name, each in recorded(options).items() if name in _CHOSEN}
-    run = {**found.run, **origin, "parameters": {**record["parameters"], **chosen}}
-    return replace(found, run=run, moment=of_run(moment, record))
+    origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
+    chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
+    made = structs.replace(found.record, **origin, parameters={**record.parameters, **chosen})
+    return replace(found, record=made, moment=moment)
 
 
 def _check_same(moment: Moment, options: Options) -> None:
     """Refuse an option that was given and is not that of the release."""
-    released, untouched = moment.record["parameters"], recorded(Options())
+    released, untouched = moment.record.parameters, recorded(Options())
     for name, value in recorded(options).items():
         if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
             raise InputError(
@@ -88,4 +89,5 @@ def released_moment(result: Result) -> Moment:
     moment = result.moment
     assert moment is not None, "an upload is kept"
     open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
-    return of_run(moment, {**moment.record, "parameters": {**moment.record["parameters"], **open_terms}})
+    terms = {**moment.record.parameters, **open_terms}
+    return moment.with_record(structs.replace(moment.record, parameters=terms))

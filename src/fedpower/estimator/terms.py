@@ -15,8 +15,7 @@ from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Iterative, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.privacy.clipped import Design, choose_design, predicted_gain
-from fedpower.privacy.preparation import STAGES, scores_share, shares_of
+from fedpower.privacy.division import Design, choose_design, predicted_gain, scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice, choose_solver
 from fedpower.protocol.private_study import noise_floor, sums_moment
 from fedpower.protocol.roll import Identity
@@ -31,7 +30,7 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums, scores_sum
+from fedpower.protocol.study import PREPARED, NoiseMode, Study
 from fedpower.report.codebook_file import read_code_book
 from fedpower.rows.columns import LARGEST, public_vector
 from fedpower.rows.source import RowSource
@@ -243,10 +242,8 @@ def build_study(
     if noise == "clipped":
         _check_clipped(options)
         design = _clipped_design(options, rank, n_rows, n_features, delta, center=center)
-        sums = (SumTerms(*each) for each in design.sums(n_features, center=center))
-        if scores:
-            sums = (each._replace(share=each.share * (1.0 - scores)) for each in sums)
-        more["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
+        queries = design.queries(n_features, center=center)
+        more["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
         width = max(design.widths)
     rules = rules_of(options)
     if treatment is None:
@@ -267,14 +264,6 @@ def build_study(
             n_noises=1 if secure else max(1, len(roster or {})),
         )
         more["roster"] = "" if agreement else _digest(sorted((roster or {}).items()))
-        if secure:
-            more["sums"] = preparation_sums(
-                more["preparation"], n_features=n_features, n_open=n_open, center=center, scores=scores
-            )
-    elif scores and secure and noise == "moment":
-        more["sums"] = preparation_sums(
-            (0.0,) * len(STAGES), n_features=n_features, n_open=0, center=center, scores=scores
-        )
     if scores:
         more["scores"] = scores
         more["roster"] = "" if agreement else _digest(_axes_of(options, roster or {}))

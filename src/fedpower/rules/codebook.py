@@ -95,7 +95,7 @@ class CodeBook:
 
     def __post_init__(self) -> None:
         for name in ("offset", "scale", "low", "high", "present", "outside"):
-            if getattr(self, name) is None or (name in ("offset", "scale") and self.low.size == 0):
+            if getattr(self, name) is None or (name in ("offset", "scale") and len(self.low) == 0):
                 continue
             values = np.array(getattr(self, name), dtype=np.float64)
             values.setflags(write=False)
