@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from fedpower.report.view import cause_of_noise
 
 from fedpower import CodeBook, FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.report.view import cause_of_noise
 from fits import fed_pca
 from problems import Array
 

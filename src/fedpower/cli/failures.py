@@ -88,6 +88,7 @@ def in_options(sentence: str, command: str = "fit") -> str:
     """Return a sentence that begins with an option's name, as the command line calls it."""
     from fedpower.options import FLAT, option_name  # noqa: PLC0415 - `fedpower --help` must not wait for NumPy
 
+    sentence = sentence.replace("force=True", "--force")
     name, must, rest = sentence.partition(" must ")
     studied = command.startswith(_STUDIED)
     known = name in FLAT and FLAT[name].option is not None
