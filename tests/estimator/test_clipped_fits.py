@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from fedpower.report.folder import read_result, write_result
 
 from fedpower import CodeBook, FedPCA, Noise
 from fedpower.errors import InputError, RefusedError
@@ -13,6 +12,7 @@ from fedpower.estimator.terms import noise_of, options_of
 from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
+from fedpower.report.result import read_result, write_result
 from fits import fed_pca
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedpower.report.folder import read_result
 
 from fedpower import CodeBook, FedPCA, Plain
 from fedpower.errors import InputError
@@ -13,6 +12,7 @@ from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
 from fedpower.options import Auto
+from fedpower.report.result import read_result
 from fits import fed_pca
 from problems import Array
 
