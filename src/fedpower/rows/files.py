@@ -376,7 +376,7 @@ def parquet_part(path: Path, name: str) -> Part:
     """Return a Parquet file."""
 
     def scan() -> pl.LazyFrame:
-        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        return pl.scan_parquet(path, glob=False, hive_partitioning=False, low_memory=True)
 
     return _typed_part(path, name, "Parquet", scan, counted=True)
 
