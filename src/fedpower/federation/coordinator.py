@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from msgspec import structs
 
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
@@ -31,9 +32,9 @@ from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.receiving import most_answer_bytes
 from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
-from fedpower.report.files import write_files
 from fedpower.report.outcome import result_of
-from fedpower.report.result import Result
+from fedpower.report.record import FederationRecord
+from fedpower.report.result import Result, write_files
 
 logger = logging.getLogger(__name__)
 
@@ -73,22 +74,22 @@ class Checkpoint:
         self._write(journal.record(closed, self._study, self._run), os.O_APPEND)
 
     def keep(self, n_rounds: int) -> None:
-        """Forget the rounds read after the first ``n_rounds``: the run goes another way from there."""
+        """Drop the rounds after the first ``n_rounds``: the run asks other questions from there."""
         if n_rounds < len(self.rounds):
             self.rounds = self.rounds[:n_rounds]
             self._cut(self._ends[n_rounds])
 
     def _read(self, content: bytes) -> None:
-        held = journal.read(content)
-        if (held.study, held.run) != (self._study, self._run):
+        stored = journal.read(content)
+        if (stored.study, stored.run) != (self._study, self._run):
             raise ProtocolError(
                 f"checkpoint {self.path} must belong to run {self._run} of study "
-                f"{self._study[:12]}, got run {held.run} of study {held.study[:12]}; start a new run"
+                f"{self._study[:12]}, got run {stored.run} of study {stored.study[:12]}; start a new run"
             )
-        self.rounds, self._ends = held.rounds, held.ends
-        self.n_lost = len(content) - held.sound
+        self.rounds, self._ends = stored.rounds, stored.ends
+        self.n_lost = len(content) - stored.sound
         if self.n_lost:
-            self._cut(held.sound)
+            self._cut(stored.sound)
 
     def _cut(self, size: int) -> None:
         with self.path.open("r+b") as file:
@@ -160,15 +161,15 @@ class StudyRun:
         for closed in history:
             for name, problem in closed.set_aside.items():
                 problems.setdefault(name, f"round {closed.number}: {problem}")
-        federation = {
-            "name": self.file.name,
-            "agreement": self.file.digest,
-            "run": self.coordinator.run,
-            "rounds_resumed": self.coordinator.n_replayed,
-            "silent": {name: missed[name] for name in silos},
-            "set_aside": problems,
-        }
-        return replace(result, run={**result.run, "federation": federation})
+        federation = FederationRecord(
+            name=self.file.name,
+            agreement=self.file.digest,
+            run=self.coordinator.run,
+            rounds_resumed=self.coordinator.n_replayed,
+            silent={name: missed[name] for name in silos},
+            set_aside=problems,
+        )
+        return result.with_record(structs.replace(result.record, federation=federation))
 
     def write_result(self, folder: Path) -> dict[str, Any]:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
@@ -208,7 +209,7 @@ class Questions:
         self._put(question.silo)
 
     def wait(self, seconds: float | None) -> Arrived | None:
-        """Return what comes next; None when that time is over, or nobody is left who could answer."""
+        """Return what arrives next; None when the time is over, or no silo is left that could answer."""
         over = None if seconds is None else time.monotonic() + seconds
         while True:
             if self._stopped.is_set():
@@ -299,7 +300,7 @@ class RunThread:
         self._thread = threading.Thread(target=self._go, name="run", daemon=True)
 
     def start(self) -> None:
-        """Begin, or go on where its checkpoint ends."""
+        """Begin, or continue where its checkpoint ends."""
         self._thread.start()
 
     def stop(self) -> None:
