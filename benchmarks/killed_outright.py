@@ -13,23 +13,20 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.common import parser, report
+from benchmarks.runner import Table, case, say, scratch
 from fedpower.federation.local import LocalFederation, rehearsal_data
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.study_file import read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east")
-SETTLE_S = 10.0
 LONGEST_S = 300.0
 MARK = "PYTHON_KILLED_OUTRIGHT"
 """In the environment of all that is started here, and so of all that it starts: a silo's node inherits
@@ -68,22 +65,9 @@ def charges(ledger: Path) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Killed:
-    """What was found after one kill.
+    """What was found after one kill: processes before and after, releases by silo, ledgers that are wrong.
 
-    Attributes
-    ----------
-    how, after
-        A rehearsal or separate parties; seconds from start to kill.
-    n_ended
-        Processes that there were a moment before.
-    n_left
-        Processes that are there ten seconds after.
-    charged
-        By silo: releases in its ledger then.
-    n_unsound, n_twice
-        Ledgers that do not open; releases that are booked more than once.
-    charged_again
-        Releases in all ledgers after a second run, which must have ended with a result; -1 for none.
+    ``charged_again`` counts the releases in all ledgers after a second run with a result; -1 for none.
     """
 
     how: str
@@ -96,80 +80,81 @@ class Killed:
     charged_again: int = -1
 
 
-def main() -> None:
-    """Measure and tell; fail where anything is not as it must be."""
-    made = parser(__doc__)
-    made.add_argument("--moments", type=int, default=20)
-    options = made.parse_args()
-    with tempfile.TemporaryDirectory(prefix="fedpower-bench-") as scratch, ThreadPoolExecutor() as both:
-        folder = Path(scratch)
-        content = study_content("killed", SILOS, epsilon=1.0, deadline=60.0)
-        (folder / "agreed.toml").write_text(rendered(content), encoding="utf-8")
-        kinds = [both.submit(_all, kind, folder, options.moments) for kind in KINDS]
-        found = [each for kind in kinds for each in kind.result()]
-    report(
-        options,
-        name="killed_outright",
-        settings={"moments": options.moments, "settle_s": SETTLE_S, "releases": N_RELEASES},
-        columns=[
-            "killed",
-            "moments",
-            "from, to s",
-            "processes then",
-            "left after 10 s",
-            "releases booked then, of 12",
-            "booked twice, unsound",
-            "reruns with a result and 12 booked",
-        ],
-        rows=[_row(how, [each for each in found if each.how == how]) for how in _kinds(found)],
-        raw=[asdict(each) for each in found],
-    )
+@case(
+    "killed_outright",
+    about="parties killed outright at many moments: what is left running, and what was charged",
+    quick={"moments": 1, "settle_s": 1.0, "kinds": ("rehearsal",), "whole_s": 3.0},
+)
+def killed_outright(
+    *,
+    moments: int = 20,
+    settle_s: float = 10.0,
+    kinds: tuple[str, ...] = ("rehearsal", "parties"),
+    whole_s: float | None = None,
+) -> Table:
+    """Kill at moments evenly between start and result; ``whole_s`` spares the run that measures this time."""
+    with scratch() as folder:
+        agreed = folder / "agreed.toml"
+        agreed.write_text(
+            to_toml(study_content("killed", SILOS, epsilon=1.0, deadline=60.0)), encoding="utf-8"
+        )
+        found = []
+        for kind in kinds:
+            end = (
+                KINDS[kind](folder / f"{kind}-whole", agreed, None, settle_s).after
+                if whole_s is None
+                else whole_s
+            )
+            for place in range(moments):
+                after = end * (place + 0.5) / moments
+                found.append(KINDS[kind](folder / f"{kind}-{place}", agreed, after, settle_s))
+                say(str(asdict(found[-1])))
     if any(each.n_left or each.n_unsound or each.n_twice for each in found):
-        raise SystemExit("something was left running, or a ledger is not as it must be")
+        raise RuntimeError("something was left running, or a ledger is not as it must be")
+    return Table(
+        columns=[
+            "killed", "moments", "from, to s", "processes then", f"left after {settle_s:g} s",
+            "releases booked then, of 12", "booked twice, unsound", "reruns with a result and 12 booked",
+        ],
+        rows=[
+            _row(how, [each for each in found if each.how == how])
+            for how in dict.fromkeys(each.how for each in found)
+        ],
+        measured=[asdict(each) for each in found],
+        settings={"releases": N_RELEASES},
+    )  # fmt: skip
 
 
-def _all(kind: str, folder: Path, n_moments: int) -> list[Killed]:
-    """Return what is found at each moment of one kind, evenly between start and result."""
-    attempt, agreed = KINDS[kind], folder / "agreed.toml"
-    whole = attempt(folder / f"{kind}-whole", agreed, None)
-    found = []
-    for place in range(n_moments):
-        after = whole.after * (place + 0.5) / n_moments
-        found.append(attempt(folder / f"{kind}-{place}", agreed, after))
-        sys.stderr.write(f"{asdict(found[-1])}\n")  # at once: two threads tell
-    return found
-
-
-def rehearsal(folder: Path, agreed: Path, after: float | None) -> Killed:
+def rehearsal(folder: Path, agreed: Path, after: float | None, settle_s: float) -> Killed:
     """Return what a rehearsal leaves when it is killed; undisturbed where ``after`` is None."""
     folder.mkdir()
     own = folder / "tmp"
     own.mkdir()
     words = ["run", str(agreed), "--local", "3", "-o", str(folder / "result")]
-    with _Killing("rehearsal", folder, after, own) as killing:
+    with _Killing("rehearsal", folder, after, settle_s, own) as killing:
         killing.start("run", words)
     ledgers = sorted(own.glob("fedpower-*/kits/*/*.ledger"))
     return killing.reported(ledgers)
 
 
-def separate_parties(folder: Path, agreed: Path, after: float | None) -> Killed:
+def separate_parties(folder: Path, agreed: Path, after: float | None, settle_s: float) -> Killed:
     """Return what parties of their own leave when they are killed, and what a second run then costs."""
     study = read_study(agreed)
     data = rehearsal_data(study, 3, folder / "rows", None, say=lambda _: None)
     made = LocalFederation(study, folder, data)
     ledgers = [made.ledger(name) for name in SILOS]
-    with _Killing("separate parties", folder, after) as killing:
+    with _Killing("separate parties", folder, after, settle_s) as killing:
         _start_all(killing, made, "result")
     first = killing.reported(ledgers)
     if after is None:
         return first
-    with _Killing("separate parties", folder, None) as second:
+    with _Killing("separate parties", folder, None, settle_s) as second:
         _start_all(second, made, "result-again")
     if not (folder / "result-again" / "components.npz").is_file():
-        raise SystemExit(f"no second result in {folder}")
+        raise RuntimeError(f"no second result in {folder}")
     again = second.reported(ledgers)
     if again.charged != (N_RELEASES,) * len(SILOS) or again.n_twice or again.n_unsound:
-        raise SystemExit(f"ledgers are not as they must be after a second run: {again}")
+        raise RuntimeError(f"ledgers are not as they must be after a second run: {again}")
     return Killed(**{**asdict(first), "charged_again": sum(again.charged)})
 
 
@@ -188,8 +173,10 @@ def _start_all(killing: "_Killing", made: LocalFederation, result: str) -> None:
 class _Killing:
     """Commands that run until ``run`` ends or until they are killed, all at once."""
 
-    def __init__(self, how: str, folder: Path, after: float | None, own: Path | None = None) -> None:
-        self.how, self.folder, self.after = how, folder, after
+    def __init__(
+        self, how: str, folder: Path, after: float | None, settle_s: float, own: Path | None = None
+    ) -> None:
+        self.how, self.folder, self.after, self.settle_s = how, folder, after, settle_s
         self.mark = secrets.token_hex(8)
         self.own = own
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -215,7 +202,7 @@ class _Killing:
             left = LONGEST_S if self.after is None else self.after - (time.monotonic() - self.began)
             code = run.wait(max(left, 0.0))
             if code and self.after is None:
-                raise SystemExit(f"run ended with {code}; see {self.folder}/run.out")
+                raise RuntimeError(f"run ended with {code}; see {self.folder}/run.out")
         except subprocess.TimeoutExpired:
             if self.after is None:
                 raise
@@ -227,7 +214,7 @@ class _Killing:
                     os.kill(each.pid, signal.SIGKILL)
             for each in self.running.values():
                 each.wait()
-        time.sleep(SETTLE_S)
+        time.sleep(self.settle_s)
 
     def reported(self, ledgers: Sequence[Path]) -> Killed:
         """Return what is left; end it, where anything is, so that it disturbs nothing else."""
@@ -266,10 +253,6 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def _kinds(found: Sequence[Killed]) -> list[str]:
-    return list(dict.fromkeys(each.how for each in found))
-
-
 def _row(how: str, found: Sequence[Killed]) -> list[object]:
     afters = [each.after for each in found]
     ended = [each.n_ended for each in found]
@@ -285,7 +268,3 @@ def _row(how: str, found: Sequence[Killed]) -> list[object]:
         f"{sum(each.n_twice for each in found)}, {sum(each.n_unsound for each in found)}",
         f"{again.count(N_RELEASES * len(SILOS))} of {len(again)}" if again else "–",
     ]
-
-
-if __name__ == "__main__":
-    main()

@@ -1,39 +1,30 @@
-"""A real network of many layers: the brains of 32 mice, each a silo of its own.
+"""A real network of many layers: the brains of 32 mice, each a silo.
 
-The connectomes of the package graspologic (MIT licence), which its wheel holds: 332 regions of each
-brain, and how many fibres join two of them [Wang et al. 2020]. `pip download --no-deps graspologic`, and
-`--wheel FILE`; nothing of it is installed. Two regions are joined where there are 100 fibres or more
-(30 and 300 give the same exact communities). Labels: the atlas' telencephalon (isocortex, pallium,
-subpallium) against diencephalon, midbrain and hindbrain; white matter has none, and is not compared. They
-were chosen among several, because the exact communities fit them: what is measured is what noise costs.
+The connectomes of the package graspologic (MIT licence), which its wheel holds: 332 regions of each brain,
+and how many fibres join two of them [Wang et al. 2020]. Two regions are joined by 100 fibres or more.
+Labels: the atlas' telencephalon against diencephalon, midbrain and hindbrain; white matter has none.
 """
 
-import argparse
 import csv
 import io
 import math
 import statistics
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
+from benchmarks.runner import MissingError, Record, Table, case
 from fedpower import FedCommunities
 from fedpower.analyses import agreement
 
 FOLDER = "graspologic/datasets/mice/"
-REGIONS = 332
-FIBRES = 100
+REGIONS, FIBRES, DELTA = 332, 100, 1e-6
 FRONT = ("isocortex", "pallium", "subpallium")
-EPSILONS = (0.5, 1.0, 2.0)
-DELTA = 1e-6
 
 
-def mice(wheel: Path) -> tuple[list[NDArray[np.float64]], dict[str, str]]:
+def mice(wheel: Path) -> tuple[list[Any], dict[str, str]]:
     """Return the layers, and the label of every region of grey matter."""
     layers, labels = [], {}
     with zipfile.ZipFile(wheel) as archive:
@@ -53,61 +44,40 @@ def mice(wheel: Path) -> tuple[list[NDArray[np.float64]], dict[str, str]]:
     return layers, labels
 
 
-def measure(layers: list[Any], labels: dict[str, str], seeds: int) -> list[dict[str, Any]]:
-    """Return agreements by what is protected, who adds noise, and ε."""
-    exact = {
-        unit: FedCommunities(2, unit=unit, epsilon=math.inf).fit_silos(layers, labels)
-        for unit in ("edge", "row")
-    }
-    found = [
-        {"unit": unit, "how": "exact", "epsilon": "inf", "labels": [model.agreement_],
-         "exact": [1.0], "angle": [model.subspace_angle_]}
-        for unit, model in exact.items()
-    ]  # fmt: skip
-    for unit, central in exact.items():
+def _blocks(nodes: int, layers: int) -> tuple[list[Any], dict[str, str]]:
+    rng = np.random.default_rng(0)
+    side = np.arange(nodes) % 2
+    chance = np.where(side[:, None] == side, 0.7, 0.1)
+    drawn = [np.triu(rng.random((nodes, nodes)) < chance, 1) for _ in range(layers)]
+    return [(each | each.T).astype(float) for each in drawn], {f"x{n}": str(side[n]) for n in range(nodes)}
+
+
+@case(
+    "networks",
+    about="communities of real brains (wheel=FILE of graspologic): regions placed as the atlas says, by ε",
+    quick={"simulated": 30, "epsilons": (2.0,), "seeds": 1},
+)
+def networks(
+    *,
+    wheel: Path | None = None,
+    simulated: int = 0,
+    epsilons: tuple[float, ...] = (0.5, 1.0, 2.0),
+    seeds: int = 5,
+) -> Table:
+    """Protect edges and rows, with plain and secure sums; ``simulated`` nodes replace the brains in tests."""
+    if wheel is None and not simulated:
+        raise MissingError("wheel=FILE must name graspologic's (pip download --no-deps graspologic)")
+    layers, labels = _blocks(simulated, 4) if simulated else mice(Path(str(wheel)))
+    records: list[Record] = []
+    for unit in ("edge", "row"):
+        exact = FedCommunities(2, unit=unit, epsilon=math.inf).fit_silos(layers, labels)
+        records.append(_record(unit, "exact", "inf", [exact], exact))
         for how in ("plain", "secure"):
-            for epsilon in EPSILONS:
-                runs = [
-                    FedCommunities(2, unit=unit, epsilon=epsilon, delta=DELTA, aggregation=how).fit_silos(
-                        layers, labels
-                    )
-                    for _ in range(seeds)
-                ]
-                found.append(
-                    {
-                        "unit": unit,
-                        "how": how,
-                        "epsilon": epsilon,
-                        "labels": [each.agreement_ for each in runs],
-                        "exact": [agreement(central.labels_, each.labels_) for each in runs],
-                        "angle": [each.subspace_angle_ for each in runs],
-                    }
-                )
-    return found
-
-
-def main() -> None:
-    """Run it from the command line."""
-    made = parser(__doc__)
-    made.add_argument("--wheel", type=Path, required=True, help="graspologic's")
-    made.add_argument("--seeds", type=int, default=5, help="releases of each kind")
-    options: argparse.Namespace = made.parse_args()
-    warnings.simplefilter("ignore", UserWarning)
-    layers, labels = mice(options.wheel)
-    found = measure(layers, labels, options.seeds)
-    report(
-        options,
-        name="networks",
-        settings={
-            "layers": len(layers),
-            "nodes": REGIONS,
-            "labelled nodes": len(labels),
-            "fibres of an edge": FIBRES,
-            "k": 2,
-            "delta": DELTA,
-            "releases of each kind": options.seeds,
-            "data": options.wheel.name,
-        },
+            for epsilon in epsilons:
+                given = {"unit": unit, "epsilon": epsilon, "delta": DELTA, "aggregation": how}
+                runs = [FedCommunities(2, **given).fit_silos(layers, labels) for _ in range(seeds)]
+                records.append(_record(unit, how, epsilon, runs, exact))
+    return Table(
         columns=(
             "protected", "sum", "ε", "placed as the atlas says", "placed as without noise",
             "angle at 90% confidence",
@@ -121,11 +91,19 @@ def main() -> None:
                 f"{statistics.fmean(each['exact']):.3f}",
                 f"{statistics.fmean(each['angle']):.0f}°",
             )
-            for each in found
+            for each in records
         ],
-        raw={"found": found},
+        measured={"found": records},
+        settings={"layers": len(layers), "labelled nodes": len(labels), "fibres": FIBRES, "delta": DELTA},
     )  # fmt: skip
 
 
-if __name__ == "__main__":
-    main()
+def _record(unit: str, how: str, epsilon: Any, runs: list[Any], exact: Any) -> Record:
+    return {
+        "unit": unit,
+        "how": how,
+        "epsilon": epsilon,
+        "labels": [each.agreement_ for each in runs],
+        "exact": [agreement(exact.labels_, each.labels_) for each in runs],
+        "angle": [each.subspace_angle_ for each in runs],
+    }

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import CACHE
+from benchmarks.runner import CACHE
 
 HERE = Path(__file__).parent / "peers"
 ONE_THREAD = dict.fromkeys(
@@ -28,15 +29,7 @@ UNFINISHED = "did not finish"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerRun:
-    """The fits that a peer finished, and why there are no more of them.
-
-    Attributes
-    ----------
-    fits
-        Each with `epsilon`, `seed`, `seconds` and `basis`.
-    ended
-        ``"finished"``, ``"did not finish"`` within its time, or the last line of what went wrong.
-    """
+    """The fits that a peer finished (`epsilon`, `seed`, `seconds`, `basis`), and why there are no more."""
 
     fits: list[dict[str, Any]]
     ended: str
@@ -44,7 +37,7 @@ class PeerRun:
 
 def run_peer(
     python: Path,
-    script: Path,
+    script: Sequence[str | Path],
     *,
     rows: NDArray[np.float64],
     rank: int,
@@ -63,7 +56,7 @@ def run_peer(
         bounded = ["sh", "-c", f'ulimit -S -t {math.ceil(limit_s)}; exec "$@"', "peer"]
         try:
             done = subprocess.run(
-                [*bounded, str(python), str(script), str(data), str(found)],
+                [*bounded, str(python), *map(str, script), str(data), str(found)],
                 timeout=PATIENCE * limit_s,
                 capture_output=True,
                 text=True,
@@ -93,7 +86,6 @@ def peer_python(name: str, cache: Path = CACHE) -> Path:
 
 
 def _whole_lines(found: Path) -> list[dict[str, Any]]:
-    """Return the fits written down, without a line that was cut short."""
     if not found.exists():
         return []
     text = found.read_text()
@@ -101,7 +93,6 @@ def _whole_lines(found: Path) -> list[dict[str, Any]]:
 
 
 def _ending(status: int, errors: str) -> str:
-    """Return how a process ended, in words."""
     if status == 0:
         return "finished"
     if status == -signal.SIGXCPU:

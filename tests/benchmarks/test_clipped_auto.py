@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.clipped_auto import CLEARLY, MOST_LOST, Point
+from benchmarks.clipped import CLEARLY, MOST_LOST, Point
 
 pytestmark = pytest.mark.benchmarks
 

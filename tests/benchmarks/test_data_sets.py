@@ -14,7 +14,6 @@ from benchmarks import data_sets
 from benchmarks.data_sets import (
     USUAL_CELLS,
     DataSet,
-    MissingDataError,
     a9a_minmax,
     a9a_unit,
     available,
@@ -22,6 +21,7 @@ from benchmarks.data_sets import (
     digits,
     mnist,
 )
+from benchmarks.runner import MissingError
 
 A9A_LINES = "-1 3:1 11:1 14:1\n+1 5:1 7:1 123:1\n-1 5:1 11:1\n"
 
@@ -86,7 +86,7 @@ def test_an_archive_that_is_another_one_is_refused(tmp_path: Path, monkeypatch: 
     place = tmp_path / "mnist.tgz"
     place.write_bytes(b"something else")
     monkeypatch.setattr(data_sets, "MNIST", place.as_uri())
-    with pytest.raises(MissingDataError, match="checksum"):
+    with pytest.raises(MissingError, match="checksum"):
         mnist(tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 

@@ -25,7 +25,7 @@ def run(folder: Path, script: str, limit_s: float = 30.0) -> PeerRun:
     file = folder / "peer.py"
     file.write_text(OPENING + script)
     return run_peer(
-        Path(sys.executable), file, rows=np.eye(2), rank=1, epsilons=(0.5, 1.0), seeds=2, limit_s=limit_s
+        Path(sys.executable), [file], rows=np.eye(2), rank=1, epsilons=(0.5, 1.0), seeds=2, limit_s=limit_s
     )
 
 

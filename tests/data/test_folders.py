@@ -12,7 +12,6 @@ import pytest
 from row_forms import in_parts, read_all, sample_rows
 
 from fedpower.errors import InputError
-from fedpower.rows.files import CsvTable
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import name_of_silo, open_source, rows_at, split_by_group
 
@@ -81,13 +80,6 @@ def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tel
     assert fingerprint(open_source(moved)) == before
     (moved / "year=2019").rename(moved / "year=2018")
     assert fingerprint(open_source(moved)) != before
-
-
-def test_plain_parts_are_read_the_fast_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
-    source = open_source(parts)
-    monkeypatch.delattr(CsvTable, "batches")
-    np.testing.assert_array_equal(read_all(source, 7), ROWS)
 
 
 def test_the_order_of_columns_may_differ_between_parts(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showable
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.study_file import read_study, to_toml
 from fedpower.protocol import Coordinator, Study
 from fedpower.rows.opening import open_source
 
@@ -74,7 +74,7 @@ def test_columns_of_study_files_are_refused(bad: str, tmp_path: Path) -> None:
         "silos": {"names": ["north", "south"]},
         "coordinator": {"host": "localhost"},
     }
-    path.write_text(rendered(content), encoding="utf-8")
+    path.write_text(to_toml(content), encoding="utf-8")
     with pytest.raises(InputError, match="control characters") as reported:
         read_study(path)
     assert str(reported.value).replace(str(tmp_path), "").isprintable()

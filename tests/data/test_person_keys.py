@@ -2,11 +2,11 @@
 
 import datetime as dt
 import sqlite3
-import uuid
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ WHERE = {"name": "t", "column": "person", "rows": 0}
 
 
 def keys(cells):
-    return keys_of(cells if isinstance(cells, pa.Array) else pa.array(cells), **WHERE)
+    return keys_of(pl.Series(cells), **WHERE)
 
 
 def moment(second):
@@ -43,7 +43,6 @@ ONE = {
     "float32": pa.array([1.0], pa.float32()),
     "float16": pa.array(np.array([1.0], np.float16)),
     "decimal": pa.array([Decimal("1.00")]),
-    "decimal256": pa.array([Decimal("1.00")], pa.decimal256(60, 2)),
     "true": pa.array([True]),
     "string": pa.array([" 1\t"]),
     "large string": pa.array(["1"], pa.large_string()),
@@ -70,7 +69,7 @@ SAME = {
              pa.array(["9.007199254740992e+15"])],
     "beyond 2^63": [pa.array([2**64 - 1], pa.uint64()), pa.array([f"{2**64 - 1}"]),
                     pa.array([Decimal(2**64 - 1)], pa.decimal128(30, 2))],
-    "beyond 2^64": [pa.array([Decimal(10**30)], pa.decimal256(40, 2)), pa.array([f"{10**30}"]),
+    "beyond 2^64": [pa.array([Decimal(10**30)], pa.decimal128(38, 2)), pa.array([f"{10**30}"]),
                     pa.array(["1e30"]), pa.array([f"{10**30}.0"])],
     "1e300": [pa.array(["1e300"]), pa.array(["1e+300"]), pa.array([f"{10**300}"])],
     "day": [pa.array([dt.date(2020, 1, 31)]), pa.array(["2020-01-31"]), moment(0),
@@ -78,7 +77,6 @@ SAME = {
     "time": [moment(5), pa.array(["2020-01-31T00:00:05"]), moment(5).cast(pa.timestamp("s")),
              pa.array(["2020-01-31 00:00:05.000000"]), moment(5).cast(pa.timestamp("us", "UTC"))],
     "accent": [pa.array(["Zoë"]), pa.array(["Zoe\u0308"])],
-    "uuid": [pa.array([uuid.UUID(int=7).bytes], pa.uuid()), pa.array([str(uuid.UUID(int=7))])],
 }  # fmt: skip
 
 
@@ -129,7 +127,10 @@ def test_floats_that_cannot_tell_ids_apart_are_refused(kind):
             keys(np.array([number], kind))
 
 
-@pytest.mark.parametrize("cells", [pa.array([[1]]), pa.array([b"\xff"]), pa.array([{"a": 1}])])
+NO_TEXT = pa.array([bytes(15) + b"\xff"], pa.uuid())
+
+
+@pytest.mark.parametrize("cells", [pa.array([[1]]), pa.array([b"\xff"]), NO_TEXT, pa.array([{"a": 1}])])
 def test_other_types_are_refused(cells):
     with pytest.raises(InputError, match="must hold ids as texts, numbers or days"):
         keys(cells)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.feather
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
-from fedpower.rules.cells import read_cells
+from fedpower.rules.expressions import Cells, compiled
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
@@ -50,6 +51,15 @@ WANTED = np.array(
         [20.5, 0, LEVEL, 0, 0, 1, 1, 31, 350],
     ]
 )
+
+
+def read_cells(rule: Rule, cells: list[Any]) -> tuple[list[Any], list[list[bool]]]:
+    """The numbers that a rule makes of a column's cells, and where each of its problems is, if anywhere."""
+    frame = pl.DataFrame({rule.column: cells})
+    found = compiled(rule, {rule.column: Cells(own=rule.column)}, frame.schema)
+    values = [frame.select(each.alias("x"))["x"].to_numpy() for each in found.values]
+    places = [frame.select(each.where.alias("x"))["x"].fill_null(value=False) for each in found.problems]
+    return values, [each.to_list() for each in places if each.any()]
 
 
 def rules(content: dict[str, Any] = RULES) -> Any:
@@ -117,21 +127,21 @@ def test_features_are_selected_and_labelled_like_any_columns(tmp_path: Path):
     source = ruled(open_source(text_file(tmp_path)), rules())
     some = source.select(("seen", "sex=M"), extra="drop")
     np.testing.assert_array_equal(np.vstack([np.asarray(each) for each in some.blocks(3)]), WANTED[:, [7, 3]])
-    labels = [cell for cells, _ in source.labelled("pid", 3) for cell in cells.to_pylist()]
+    labels = [cell for cells, _ in source.labelled("pid", 3) for cell in cells.to_list()]
     assert labels == WORDS["pid"]
 
 
 def test_numbers_that_name_levels_are_the_same_however_they_are_written():
     rule = Rule(column="arm", kind="levels", levels=("0", "1"))
     for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):
-        values, problems = read_cells(rule, pa.array(cells))
+        values, problems = read_cells(rule, cells)
         np.testing.assert_array_equal(np.array(values), LEVEL * np.eye(3))
         assert not problems
     assert table_rules({"arm": [0, 1.0]}, "").rules[0].levels == ("0", "1")
 
 
 def test_a_missing_level_is_other_or_a_level_of_its_own():
-    cells = pa.array(["F", None, ""])
+    cells = ["F", None, ""]
     other = table_rules({"sex": {"levels": ["F"], "missing": "other"}}, "").rules[0]
     np.testing.assert_array_equal(np.array(read_cells(other, cells)[0])[1], [0, LEVEL, LEVEL])
     own = table_rules({"sex": {"levels": ["F"], "indicator": True}}, "").rules[0]
@@ -141,12 +151,12 @@ def test_a_missing_level_is_other_or_a_level_of_its_own():
 
 def test_a_day_that_is_none_is_refused_and_a_format_is_kept_to():
     rule = Rule(column="d", kind="date", origin="2000-01-01")
-    (problem,) = read_cells(rule, pa.array(["2001-02-30", "2000-01-01", "soon"]))[1]
-    assert problem.places.tolist() == [True, False, True]
+    (problem,) = read_cells(rule, ["2001-02-30", "2000-01-01", "soon"])[1]
+    assert problem == [True, False, True]
     german = Rule(column="d", kind="date", origin="2000-01-01", format="%d.%m.%Y")
-    values, (problem,) = read_cells(german, pa.array(["2.1.2000", "03.01.2000", "30.2.2000"]))
+    values, (problem,) = read_cells(german, ["2.1.2000", "03.01.2000", "30.2.2000"])
     assert values[0][:2].tolist() == [1, 2]
-    assert problem.places.tolist() == [False, False, True]
+    assert problem == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -155,13 +165,13 @@ def test_a_day_that_is_none_is_refused_and_a_format_is_kept_to():
 )
 def test_dates_are_counted_in_the_unit_of_their_rule(unit: str, count: float):
     rule = Rule(column="d", kind="date", origin="2000-01-01", unit=unit)
-    values, _ = read_cells(rule, pa.array(["2000-12-31 06:00"]))
+    values, _ = read_cells(rule, ["2000-12-31 06:00"])
     assert values[0][0] == pytest.approx(count)
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
 def test_numbers_written_as_text_read_back_as_they_are(numbers: list[float]):
-    values, problems = read_cells(Rule(column="x"), pa.array([repr(each) for each in numbers]))
+    values, problems = read_cells(Rule(column="x"), [repr(each) for each in numbers])
     assert not problems
     np.testing.assert_array_equal(values[0], numbers)
 

@@ -4,6 +4,7 @@ import gzip
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -15,13 +16,13 @@ from fedpower.privacy import integer_release, preparation
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.person_keys import _hashed
+from fedpower.rows.person_keys import text_keys
 from fedpower.rows.sql import SqlQuery
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
-    _Counts,
+    _Persons,
     by_unit,
     exact_weights,
     lattice_shares,
@@ -197,7 +198,7 @@ def test_persons_are_counted_whatever_the_chunks():
     keys = np.random.default_rng(0).integers(50, size=1000).astype(np.uint64)
     wanted, counts = np.unique(keys, return_counts=True)
     for size in (1, 7, 1000):
-        found = _Counts(keys[start : start + size] for start in range(0, 1000, size))
+        found = _Persons(keys[start : start + size] for start in range(0, 1000, size))
         assert (found.keys == wanted).all()
         assert (found.counts == counts).all()
 
@@ -206,16 +207,10 @@ def test_persons_are_counted_whatever_the_chunks():
 def test_equal_texts_have_equal_keys_and_others_do_not(texts):
     """Two of a few texts share 64 bits with a chance of 10⁻¹⁷; 100 examples of 20 texts."""
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]
-    keys = _hashed(pa.array(texts))
+    keys = text_keys(pl.Series(texts))
     for one, key in zip(texts, keys, strict=True):
         for other, its in zip(texts, keys, strict=True):
             assert (one == other) == (key == its)
-
-
-def test_a_slice_of_texts_has_the_keys_of_its_own_texts():
-    whole = pa.array(["one", "two", "three", "four", "a much longer one than eight bytes"])
-    assert (_hashed(whole)[2:] == _hashed(whole[2:])).all()
-    assert (_hashed(whole) == _hashed(whole.cast(pa.large_string()))).all()
 
 
 def test_blanks_around_an_id_make_no_second_person():

@@ -54,7 +54,7 @@ def test_silos_can_be_told_by_a_column_of_a_sheet(book: Path) -> None:
 def test_text_dates_and_formulas_without_a_value_are_refused(book: Path) -> None:
     assert "column 'site' of" in refused(book)
     assert "must hold numbers, got text at row 1" in refused(book)
-    assert "got a date at row 1" in refused(book, columns=["seen"], extra="drop")
+    assert "got text at row 1" in refused(book, columns=["seen"], extra="drop")
     assert "got a missing value" in refused(book, columns=["double"], extra="drop")
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.engines.inprocess import run_in_process
-from fedpower.engines.pacing import Pace
+from fedpower.engines.inprocess import Pace, run_in_process
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Silo, every
 from fedpower.protocol.messages import Message

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import columns as hard
+from benchmarks import preparation as hard
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.protocol.pooled import available_case

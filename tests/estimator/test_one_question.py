@@ -10,7 +10,9 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.units import MOST_DEGREES, MOST_OFF, measured, rows_of
+from benchmarks.preparation import MOST_DEGREES, MOST_OFF
+from benchmarks.preparation import units_error as measured
+from benchmarks.preparation import units_rows as rows_of
 from fedpower import FedPCA
 from fedpower.cli import main
 from fedpower.errors import InputError

@@ -21,9 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import fedpower.cli
-from fedpower.federation import coordinator_service
+from fedpower.federation import coordinator
 from fedpower.federation.links import ASK
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import encode
 from fedpower.protocol.receiving import most_question_bytes
@@ -101,7 +101,7 @@ def open_held_silo(study_file, silo_file):
         yield replace(node, silo=Held(ByRound(node.silo, noise), silo_file.path.parent))
 
 
-class HeldQuestions(coordinator_service.Questions):
+class HeldQuestions(coordinator.Questions):
     """Remembers what was asked, and keeps what comes back to junk."""
 
     def __init__(self, *args) -> None:
@@ -153,7 +153,7 @@ class HeldQuestions(coordinator_service.Questions):
         return found
 
 
-class HeldService(coordinator_service.CoordinatorService):
+class HeldService(coordinator.CoordinatorService):
     def questions(self, node, stopped):
         self._held = HeldQuestions(self.links, node.coordinator, node.study, stopped)
         return self._held
@@ -172,7 +172,7 @@ def main() -> None:
     from fedpower.cli import parties
 
     parties.open_silo = open_held_silo
-    coordinator_service.CoordinatorService = HeldService
+    coordinator.CoordinatorService = HeldService
     fedpower.cli.main()
 
 

@@ -6,23 +6,24 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from federation_apps import ByRound, NoiseByRound
 
-from benchmarks.killed_outright import PROGRAM, charges, study_content
+from benchmarks.killed_outright import charges, study_content
+from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes
-from fedpower.federation.coordinator_node import CoordinatorNode
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.silo_file import open_silo, read_silo
+from fedpower.federation.study_file import read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 
 SILOS = ("north", "south", "east", "west")
@@ -48,7 +49,7 @@ def study_text(
         content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}
         content["solver"] = {}
         content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
-    return rendered(content)
+    return to_toml(content)
 
 
 def write_rows(folder: Path) -> dict[str, Path]:
@@ -177,7 +178,7 @@ def wait_for(condition, what: str) -> None:
         time.sleep(0.05)
 
 
-def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str, list]]:
+def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]:
     """Run the same study over the same rows and noise in this process; return it and its ledgers."""
     folder.mkdir()
     with ExitStack() as stack:
@@ -191,10 +192,13 @@ def in_process(ground: Ground, folder: Path) -> tuple[CoordinatorNode, dict[str,
             noise = NoiseByRound(name)
             node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
             silos[name] = ByRound(node.silo, noise)
-        made = CoordinatorNode(ground.study, run="0" * 16, checkpoint=folder / "rounds.journal")
+        made = StudyRun(ground.study, run="0" * 16, checkpoint=folder / "rounds.journal")
         run_in_process(made.coordinator, silos)
     return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}
 
 
-def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, **options)
+def fedpower(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    """Run a command in this process: what it starts are processes of their own."""
+    with chdir(cwd) if cwd is not None else nullcontext():
+        done = CliRunner().invoke(main, list(words))
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)

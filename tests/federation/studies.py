@@ -1,18 +1,28 @@
 """A study of three silos on disk, with its parties' own files."""
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpower.federation.silo_file import SiloFile, read_silo
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.coordinator import StudyRun
+from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
+from fedpower.protocol import driving
+from fedpower.protocol.driving import in_turn
+from fedpower.protocol.roll import Identity
+from fedpower.protocol.silo import Silo
 from problems import Array, spiked_rows, split
 
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 SIZES = {"north": 60, "south": 50, "east": 40}
+RUN = "0123456789abcdef"
+KEYS = {name: Identity.new() for name in SIZES}
 CONTENT: dict[str, Any] = {
     "name": "heart-2026",
     "columns": {"names": list(COLUMNS)},
@@ -39,7 +49,7 @@ def content_with(**tables: Any) -> dict[str, Any]:
 
 def write_study(folder: Path, **tables: Any) -> StudyFile:
     path = folder / "study.toml"
-    path.write_text(rendered(content_with(**tables)), encoding="utf-8")
+    path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
     return read_study(path)
 
 
@@ -65,3 +75,58 @@ def write_silo(folder: Path, name: str = "north", *, cap: float | None = 2.0, mo
     if cap is not None and not (folder / f"{name}.ledger").exists():
         Ledger.create(folder / f"{name}.ledger", epsilon=cap, delta=1e-5, silo=name).close()
     return read_silo(path)
+
+
+def secure_tables(folder: Path, **privacy: Any) -> dict[str, Any]:
+    """Return the tables of a study with secure sums, whose silos' keys are put into a folder."""
+    for name, key in KEYS.items():
+        if not (folder / f"{name}.pem").exists():
+            key.save(folder / f"{name}.pem")
+    identities = {name: key.public for name, key in KEYS.items()}
+    return {"privacy": {"aggregation": "secure", **privacy}, "identities": identities}
+
+
+class Counted:
+    """Counts the questions that reach silos."""
+
+    def __init__(self, nodes: dict[str, OpenSilo]) -> None:
+        self.nodes = nodes
+        self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
+        self.ledgers = {name: node.ledger for name, node in nodes.items()}
+        self.n = 0
+
+    def charges(self) -> list[int]:
+        return [0 if ledger is None else ledger.spent().n_releases for ledger in self.ledgers.values()]
+
+    def finish(self, run: StudyRun, rounds: int = 10**6) -> None:
+        def ask(questions):
+            self.n += len(questions)
+            return in_turn(self.silos)(questions)
+
+        for _ in islice(driving.rounds(run.coordinator, ask), rounds):
+            pass
+
+
+@contextmanager
+def open_silos(
+    study: StudyFile, folder: Path, *, cap: float = 5.0, write: Callable[[Path, str], None] | None = None
+) -> Iterator[Counted]:
+    """Give all silos as they start: rows and ledgers from disk, nothing of an earlier process."""
+    more = '[identity]\npath = "{}.pem"' if study.parameters.aggregation == "secure" else ""
+    with ExitStack() as stack:
+        nodes = {}
+        for name in study.silos:
+            own = write_silo(folder, name, cap=cap, more=more.format(name))
+            if write is not None:
+                write(folder / str(own.data.path), name)
+            nodes[name] = stack.enter_context(open_silo(study, own))
+        yield Counted(nodes)
+
+
+def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
+    """Return a whole run, its result in the folder ``result``."""
+    with open_silos(study, folder, **silos) as opened:
+        done = StudyRun(study, run=run, checkpoint=folder / f"{run}.journal")
+        opened.finish(done)
+        done.write_result(folder / "result")
+    return done

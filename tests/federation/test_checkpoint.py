@@ -2,25 +2,18 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from studies import write_silo, write_study
+from studies import RUN, open_silos, secure_tables, write_study
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.coordinator_node import Checkpoint, CoordinatorNode
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.coordinator import Checkpoint, StudyRun
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol import driving, journal
-from fedpower.protocol.driving import in_turn
-from fedpower.protocol.roll import Identity
-from fedpower.protocol.silo import Silo
+from fedpower.protocol import journal
 
-RUN = "0123456789abcdef"
 SETTINGS: dict[str, dict[str, Any]] = {
     "upload": {},
     "fedpower, step": {
@@ -33,33 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@contextmanager
-def silos_of(study: StudyFile, folder: Path) -> Iterator[dict[str, SiloNode]]:
-    with ExitStack() as stack:
-        yield {name: stack.enter_context(open_silo(study, write_silo(folder, name))) for name in study.silos}
-
-
-class Counted:
-    """Counts the questions that reach silos."""
-
-    def __init__(self, nodes: dict[str, SiloNode]) -> None:
-        self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
-        self.ledgers = {name: node.ledger for name, node in nodes.items()}
-        self.n = 0
-
-    def charges(self) -> list[int]:
-        return [0 if each is None else each.spent().n_releases for each in self.ledgers.values()]
-
-    def finish(self, node: CoordinatorNode, rounds: int = 10**6) -> None:
-        def ask(questions):
-            self.n += len(questions)
-            return in_turn(self.silos)(questions)
-
-        for _ in islice(driving.rounds(node.coordinator, ask), rounds):
-            pass
-
-
-def reported(node: CoordinatorNode) -> bytes:
+def reported(node: StudyRun) -> bytes:
     found = node.result
     arrays = (found.components, found.explained_variance, found.mean)
     rows = [each.as_row() for each in node.coordinator.history]
@@ -71,13 +38,13 @@ def reported(node: CoordinatorNode) -> bytes:
 @pytest.fixture(params=SETTINGS)
 def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     study = write_study(tmp_path, **SETTINGS[request.param])
-    with silos_of(study, tmp_path) as nodes:
-        yield study, Counted(nodes), tmp_path / "runs" / RUN / "rounds.journal"
+    with open_silos(study, tmp_path, cap=2.0) as silos:
+        yield study, silos, tmp_path / "runs" / RUN / "rounds.journal"
 
 
 def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: Any) -> None:
     study, silos, path = federation
-    whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+    whole = StudyRun(study, run=RUN, checkpoint=path)
     silos.finish(whole)
     expected, charges, asked = reported(whole), silos.charges(), silos.n
     content = path.read_bytes()
@@ -85,7 +52,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
     for place, end in enumerate(ends):
         path.write_bytes(content[:end])
         silos.n = 0
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == place
         silos.finish(resumed)
         assert silos.n == asked - sum(len(each.asked) for each in whole.coordinator.history[:place])
@@ -98,15 +65,14 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(federation: A
 def test_cut_short_anywhere_it_ends_with_the_same_bytes_and_no_further_charge(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     path = tmp_path / "rounds.journal"
-    with silos_of(study, tmp_path) as nodes:
-        silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path, cap=2.0) as silos:
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         # `test_journal` shows for every byte which rounds stand; here is what becomes of the file.
         for cut in {*journal.read(content).ends, *range(0, len(content), 61)}:
             path.write_bytes(content[:cut])
-            resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+            resumed = StudyRun(study, run=RUN, checkpoint=path)
             silos.finish(resumed)
             assert reported(resumed) == expected
             assert path.read_bytes() == content
@@ -118,9 +84,8 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tm
     study = write_study(tmp_path)
     path = tmp_path / "rounds.journal"
     chance = random.Random(0)
-    with silos_of(study, tmp_path) as nodes:
-        silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path, cap=2.0) as silos:
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         opening = len(journal.opening(whole.study.digest, RUN))
@@ -130,10 +95,10 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tm
             path.write_bytes(turned)
             if place < opening:
                 with pytest.raises(ProtocolError, match="start the run anew: silos give the same"):
-                    CoordinatorNode(study, run=RUN, checkpoint=path)
+                    StudyRun(study, run=RUN, checkpoint=path)
                 assert path.read_bytes() == turned
                 continue
-            resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+            resumed = StudyRun(study, run=RUN, checkpoint=path)
             assert resumed.checkpoint.n_lost > 0
             silos.finish(resumed)
             assert reported(resumed) == expected
@@ -156,9 +121,8 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
     """Another version or machine may ask otherwise; what it wrote must not hide what follows."""
     study = write_study(tmp_path, **SETTINGS["krylov, moment"])
     path = tmp_path / "rounds.journal"
-    with silos_of(study, tmp_path) as nodes:
-        silos = Counted(nodes)
-        whole = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path, cap=2.0) as silos:
+        whole = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(whole)
         content, expected = path.read_bytes(), reported(whole)
         held = journal.read(content)
@@ -167,7 +131,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
         asked_otherwise.question = "0" * 64
         strange = journal.record(asked_otherwise, whole.study.digest, RUN)
         path.write_bytes(content[: held.ends[1]] + strange + content[held.ends[2] :])
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 1
         assert path.read_bytes() == content[: held.ends[1]]
         silos.finish(resumed, rounds=1)
@@ -178,11 +142,10 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
 
 def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
     study = write_study(tmp_path)
-    with silos_of(study, tmp_path) as nodes:
-        silos = Counted(nodes)
+    with open_silos(study, tmp_path, cap=2.0) as silos:
         path = tmp_path / "rounds.journal"
-        silos.finish(CoordinatorNode(study, run=RUN, checkpoint=path), rounds=1)
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+        silos.finish(StudyRun(study, run=RUN, checkpoint=path), rounds=1)
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node)
         record = node.write_result(tmp_path / "result")
     assert record["federation"] == {
@@ -201,45 +164,27 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
     assert str(tmp_path) not in page
 
 
-KEYS = {name: Identity.new() for name in ("north", "south", "east")}
-
-
 def secure_study(folder: Path) -> StudyFile:
     """A secure sum of all three or none, as studies are unless they say so."""
-    for name, key in KEYS.items():
-        if not (folder / f"{name}.pem").exists():
-            key.save(folder / f"{name}.pem")
-    public = {name: key.public for name, key in KEYS.items()}
-    return write_study(folder, privacy={"aggregation": "secure"}, identities=public)
-
-
-@contextmanager
-def secure_silos_of(study: StudyFile, folder: Path) -> Iterator[Counted]:
-    """The silos as they start: rows and ledgers from disk, nothing of an earlier process."""
-    with ExitStack() as stack:
-        nodes = {}
-        for name in study.silos:
-            own = write_silo(folder, name, cap=5.0, more=f'[identity]\npath = "{name}.pem"')
-            nodes[name] = stack.enter_context(open_silo(study, own))
-        yield Counted(nodes)
+    return write_study(folder, **secure_tables(folder))
 
 
 def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_path: Path) -> None:
     """Silos keep the keys of a roll in memory, so those that end with a roll open take them along."""
     study, path = secure_study(tmp_path), tmp_path / "rounds.journal"
-    with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path) as silos:
+        node = StudyRun(study, run=RUN, checkpoint=path)
         silos.finish(node, rounds=2)
         for asked in node.coordinator.next()[:2]:
             node.coordinator.receive(silos.silos[asked.silo].answer(asked))
         assert silos.charges() == [1, 1, 0]
-    with secure_silos_of(study, tmp_path) as silos:
-        resumed = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path) as silos:
+        resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 2
         silos.finish(resumed, rounds=1)
         assert silos.charges() == [1, 1, 0], "the dead roll is asked once more, and costs nothing"
-    with secure_silos_of(study, tmp_path) as silos:
-        again = CoordinatorNode(study, run=RUN, checkpoint=path)
+    with open_silos(study, tmp_path) as silos:
+        again = StudyRun(study, run=RUN, checkpoint=path)
         assert again.coordinator.n_replayed == 3, "that the roll is dead is on disk"
         silos.finish(again)
         assert silos.charges() == [2, 2, 1]
@@ -251,8 +196,8 @@ def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_pa
 def test_the_statement_of_a_new_run_counts_what_an_abandoned_one_has_cost(tmp_path: Path) -> None:
     study = secure_study(tmp_path)
     for run, rounds in (("0" * 16, 2), ("1" * 16, 10)):
-        with secure_silos_of(study, tmp_path) as silos:
-            node = CoordinatorNode(study, run=run, checkpoint=tmp_path / f"{run}.journal")
+        with open_silos(study, tmp_path) as silos:
+            node = StudyRun(study, run=run, checkpoint=tmp_path / f"{run}.journal")
             silos.finish(node, rounds=rounds)
             for asked in node.coordinator.next()[:2]:
                 silos.silos[asked.silo].answer(asked)

@@ -13,11 +13,11 @@ import pytest
 from studies import write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
-from fedpower.engines.pacing import Pace, paced
+from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import InputError, ProtocolError, RefusedError
-from fedpower.federation import coordinator_service as serving
+from fedpower.federation import coordinator as serving
 from fedpower.federation.certificates import COORDINATOR, RUNNER
-from fedpower.federation.coordinator_service import CoordinatorService, Questions, Run
+from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.driving import MOST_ATTEMPTS, Unreadable, drive
@@ -396,7 +396,7 @@ def test_an_odd_offset_gets_no_byte(offset: Any, service: CoordinatorService, re
 
 def test_a_result_that_is_not_there_yet_is_told_without_a_path(service: CoordinatorService) -> None:
     found, more = call(service, {"do": "fetch", "run": RUN})
-    assert found == {"error": "a run must have a result, got one that has none yet; see it through"}
+    assert found == {"error": "a run must have a result, got one that has none yet; finish it first"}
     assert more == b""
 
 
@@ -441,17 +441,17 @@ def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: 
     service._run.stop()
 
 
-class Failing(Run):
+class Failing(RunThread):
     """A run whose opening, or whose rounds, end in an error."""
 
     def __init__(self, service: CoordinatorService, error: Exception, *, opens: bool = True) -> None:
         super().__init__(service, RUN)
         self.error, self.opens = error, opens
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         if not self.opens:
             raise self.error
-        return super()._opened()
+        return super()._open()
 
     def _drive(self, node: object) -> None:
         raise self.error
@@ -488,7 +488,7 @@ def test_what_nobody_foresaw_is_in_the_log_and_nowhere_else(
 
 
 def test_a_state_is_what_a_runner_can_read(service: CoordinatorService, tmp_path: Path) -> None:
-    run = Run(service, RUN)
+    run = RunThread(service, RUN)
     assert json.loads(json.dumps(run.state)) == {
         "run": RUN, "rounds": [], "waiting_for": [], "gone": [], "seconds": {},
     }  # fmt: skip

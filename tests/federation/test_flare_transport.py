@@ -20,7 +20,7 @@ from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
 from fedpower.federation.local import _free_port
-from fedpower.federation.study_file import moved, read_study
+from fedpower.federation.study_file import read_study
 
 FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
 """Kinds of frames: data for a receiver, greetings, heartbeats, and two that FLARE does not read."""
@@ -155,7 +155,7 @@ def test_idle_links_stay_connected(tmp_path, monkeypatch):
 
 def _moved_study(folder):
     path = folder / "moved.toml"
-    path.write_text(moved(write_study(folder), "localhost", _free_port(), {}))
+    path.write_text(write_study(folder).with_coordinator("localhost", _free_port(), {}))
     return path
 
 

@@ -18,7 +18,7 @@ from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.federation import certificates, kits
 from fedpower.federation.certificates import Authority, Bundle, Request, days_left, fingerprint
-from fedpower.federation.coordinator_node import Checkpoint
+from fedpower.federation.coordinator import Checkpoint
 from fedpower.federation.kits import (
     accept,
     ask,

@@ -1,19 +1,16 @@
 """A study of networks: silos of a federation release adjacencies, and communities follow."""
 
 import math
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from studies import write_silo, write_study
-from test_checkpoint import KEYS, RUN, Counted, secure_silos_of
+from studies import run_study, secure_tables, write_silo, write_study
 
 from fedpower import FedCommunities, read_moment
 from fedpower.analyses import Communities
 from fedpower.errors import InputError
-from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo
 from fedpower.federation.study_file import StudyFile
 from layers import names_of, planted, write_layer
 
@@ -28,22 +25,14 @@ def study_of(folder: Path, **tables: object) -> StudyFile:
     return write_study(folder, columns={"names": list(names_of(D))}, **tables)
 
 
-def run_study(study: StudyFile, folder: Path) -> None:
-    with ExitStack() as stack:
-        silos = {}
-        for name in study.silos:
-            own = write_silo(folder, name, cap=1.5)
-            write_layer(folder / f"{name}.csv", LAYERS[name])
-            silos[name] = stack.enter_context(open_silo(study, own))
-        node = CoordinatorNode(study, run=RUN, checkpoint=folder / "rounds.journal")
-        Counted(silos).finish(node)
-        node.write_result(folder / "result")
+def run_layers(study: StudyFile, folder: Path) -> None:
+    run_study(study, folder, write=lambda path, name: write_layer(path, LAYERS[name]))
 
 
 @pytest.mark.slow
 def test_an_exact_study_gives_what_one_machine_gives(tmp_path: Path):
     study = study_of(tmp_path, privacy={"epsilon": math.inf, "delta": None})
-    run_study(study, tmp_path)
+    run_layers(study, tmp_path)
     found = Communities(2).fit(read_moment(tmp_path / "result"))
     here = FedCommunities(2, nodes=names_of(D), epsilon=math.inf).fit_silos(list(LAYERS.values()))
     assert np.allclose(found.eigenvalues_, here.eigenvalues_, rtol=0, atol=1e-12)
@@ -53,7 +42,7 @@ def test_an_exact_study_gives_what_one_machine_gives(tmp_path: Path):
 @pytest.mark.slow
 def test_a_private_study_is_charged_by_edge_and_keeps_what_was_released(tmp_path: Path):
     study = study_of(tmp_path)
-    run_study(study, tmp_path)
+    run_layers(study, tmp_path)
     moment = read_moment(tmp_path / "result")
     assert moment.privacy.unit == "one edge of one layer of one silo"
     assert "clipping" not in moment.record  # no row is shortened
@@ -61,19 +50,8 @@ def test_a_private_study_is_charged_by_edge_and_keeps_what_was_released(tmp_path
 
 
 @pytest.mark.slow
-def test_a_study_with_secure_sums_has_the_noise_of_one(tmp_path: Path, monkeypatch):
-    for name, key in KEYS.items():
-        key.save(tmp_path / f"{name}.pem")
-    study = study_of(
-        tmp_path,
-        privacy={"epsilon": 1.0, "aggregation": "secure"},
-        identities={name: key.public for name, key in KEYS.items()},
-    )
-    monkeypatch.setattr("studies.write_rows", lambda path, rows: write_layer(path, LAYERS[path.stem]))
-    with secure_silos_of(study, tmp_path) as silos:
-        node = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
-        silos.finish(node)
-        node.write_result(tmp_path / "result")
+def test_a_study_with_secure_sums_has_the_noise_of_one(tmp_path: Path):
+    run_layers(study_of(tmp_path, **secure_tables(tmp_path)), tmp_path)
     moment = read_moment(tmp_path / "result")
     apart = moment.pooled.moment - sum(LAYERS.values()) / 3
     # 780 normal numbers: their mean square is off by 25% with a chance of 10⁻⁶ at most.

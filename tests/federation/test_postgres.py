@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner, Result
+from postgres_server import PostgresServer, private_server
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
 from test_sources import (  # noqa: F401  (the contract, run here over the fixture below)
@@ -25,7 +26,6 @@ from test_sources import (  # noqa: F401  (the contract, run here over the fixtu
     test_selecting_reorders_and_drops,
 )
 
-from benchmarks.postgres_server import PostgresServer, private_server
 from fedpower.cli import main
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group

@@ -1,23 +1,18 @@
 """Comparisons in a study: items agreed on by hash, ranked from what it leaves, plain and secure."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from ground import fedpower
-from studies import SIZES, write_silo, write_study
-from test_checkpoint import KEYS, RUN, Counted
+from studies import SIZES, run_study, secure_tables, write_silo, write_study
 
 from fedpower import FedMoment, comparisons, read_moment
 from fedpower.analyses import Ranking
 from fedpower.errors import CellError
-from fedpower.federation.coordinator_node import CoordinatorNode
 from fedpower.federation.local import rehearsal_data
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 
 ITEMS = ["ash", "birch", "cedar", "oak"]
@@ -41,17 +36,9 @@ def games(name: str, rows: int = 1200) -> pd.DataFrame:
     )
 
 
-def ranked(study: StudyFile, folder: Path, more: str = "") -> Ranking:
+def ranked(study: StudyFile, folder: Path) -> Ranking:
     """Return the ranking of what a run of the study leaves in its result."""
-    with ExitStack() as stack:
-        silos = {}
-        for name in study.silos:
-            own = write_silo(folder, name, cap=5.0, more=more.format(name=name))
-            games(name).to_csv(folder / own.data["path"], index=False)
-            silos[name] = stack.enter_context(open_silo(study, own))
-        node = CoordinatorNode(study, run=RUN, checkpoint=folder / "rounds.journal")
-        Counted(silos).finish(node)
-        node.write_result(folder / "result")
+    run_study(study, folder, write=lambda path, name: games(name).to_csv(path, index=False))
     return Ranking().fit(read_moment(folder / "result"))
 
 
@@ -69,16 +56,8 @@ def test_an_exact_study_ranks_as_a_release_in_one_process_does(tmp_path: Path):
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_private_study_ranks_within_its_intervals(tmp_path: Path, aggregation: str):
     """Fails with probability below 1e-6: four scores within 5.5 of their standard errors."""
-    more, identities = "", {}
-    if aggregation == "secure":
-        for name, key in KEYS.items():
-            key.save(tmp_path / f"{name}.pem")
-        more = '[identity]\npath = "{name}.pem"'
-        identities = {"identities": {name: key.public for name, key in KEYS.items()}}
-    study = write_study(
-        tmp_path, **TABLES, privacy={"epsilon": 1.0, "aggregation": aggregation}, **identities
-    )
-    found = ranked(study, tmp_path, more)
+    tables = secure_tables(tmp_path) if aggregation == "secure" else {}
+    found = ranked(write_study(tmp_path, **TABLES, **tables), tmp_path)
     exact = FedMoment(epsilon=float("inf"), codebook=BOOK).fit_silos([games(x) for x in SIZES])
     wanted = Ranking().fit(exact.moment_).scores_
     unsampled = Ranking(sampling=False).fit(found.moment_)
@@ -91,7 +70,7 @@ def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_co
     more = {"rules": {"winner": {"items": [*ITEMS, "yew"], "against": "loser"}}}
     assert write_study(tmp_path, **{**TABLES, **more}).digest != agreed.digest
     own = write_silo(tmp_path, "north", cap=1.5)
-    games("north").replace("oak", "yew").to_csv(tmp_path / own.data["path"], index=False)
+    games("north").replace("oak", "yew").to_csv(tmp_path / str(own.data.path), index=False)
     with (
         pytest.raises(CellError, match="must name items of the public list and nothing else"),
         open_silo(agreed, own),
@@ -108,30 +87,3 @@ def test_comparisons_that_are_made_up_for_a_rehearsal_keep_to_the_rule(tmp_path:
         (tmp_path / f"{name}.toml").write_text(f'silo = "{name}"\n[data]\npath = "{path}"\n')
         with open_silo(study, read_silo(tmp_path / f"{name}.toml")) as node:
             assert node.moment.source.columns == (*ITEMS, "points")
-
-
-@pytest.mark.federation
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_comparisons_are_ranked_over_flare_with_one_command(tmp_path: Path, aggregation: str):
-    (tmp_path / "rows").mkdir()
-    for name in SIZES:
-        games(name).to_csv(tmp_path / "rows" / f"{name}.csv", index=False)
-    (tmp_path / "items.toml").write_text(
-        f'format = "fedpower-codebook/2"\n[rules]\nwinner = {{ items = {ITEMS}, against = "loser" }}\n'
-    )
-    # Rehearsals put keys of their own in place of these; that there are some makes sums secure.
-    keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()]
-    keys = keys if aggregation == "secure" else []
-    made = fedpower(
-        "study", "init", "study.toml", "--name=trees", f"--silos={','.join(SIZES)}",
-        "--codebook=items.toml", "-k1", "--epsilon=1", "--keep-moment", "--deadline=60",
-        *keys, cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "-o", "result", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = (tmp_path / "result" / "privacy.txt").read_text()
-    assert ("summed securely" in said) == (aggregation == "secure")
-    found = Ranking().fit(read_moment(tmp_path / "result"))
-    assert found.items_ == tuple(ITEMS)
-    assert found.determined_

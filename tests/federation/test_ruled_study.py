@@ -9,9 +9,8 @@ import pytest
 from fedpower import FedPCA
 from fedpower.errors import CellError, InputError
 from fedpower.federation.local import rehearsal_data
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import moved, read_study
+from fedpower.federation.silo_file import open_silo, read_silo
+from fedpower.federation.study_file import read_study
 from fedpower.rules.rules import table_rules
 
 STUDY = """
@@ -77,7 +76,7 @@ def test_a_silo_applies_the_rules_to_its_own_table(agreed: Path):
 
 def test_rules_are_in_the_hash_and_travel_with_the_study(agreed: Path):
     study = read_study(agreed / "study.toml")
-    (agreed / "moved.toml").write_text(moved(study, "elsewhere.example", 9))
+    (agreed / "moved.toml").write_text(study.with_coordinator("elsewhere.example", 9))
     again = read_study(agreed / "moved.toml")
     assert again.digest == study.digest
     assert again.rules == study.rules

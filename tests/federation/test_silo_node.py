@@ -11,9 +11,8 @@ from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_stu
 
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.federation import local
-from fedpower.federation.coordinator_node import CoordinatorNode
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
+from fedpower.federation.coordinator import StudyRun
+from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, Message, PackedMoment, Refusal
@@ -177,7 +176,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
     nodes = {name: open_silo(study, write_silo(tmp_path, name)) for name in ("north", "south")}
     poor = open_silo(study, write_silo(tmp_path, "east", cap=0.5))
     with nodes["north"] as north, nodes["south"] as south, poor as east:
-        run = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
         silos = {node.silo.name: node for node in (north, south, east)}
         answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
         for answer in answers[:-1]:
@@ -292,7 +291,7 @@ def test_a_new_version_is_told_to_all_and_charged_whether_or_not_rows_changed(
 
 def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Path) -> None:
     study = write_study(tmp_path)
-    run = CoordinatorNode(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+    run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
     asked = run.coordinator.next()[0]
     for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
         body = Enrolment(n_rows=60, n_features=5, data_version=version)

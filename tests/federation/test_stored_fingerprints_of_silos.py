@@ -8,9 +8,8 @@ from studies import content_with
 from test_silo_node import question
 
 from fedpower.errors import LedgerError
-from fedpower.federation.silo_file import SiloFile, read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.silo_file import SiloFile, open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.protocol.messages import AskMoment, PackedMoment
 from two_worlds import QUESTIONS, Question, make_ledger, rules_of, write_world
 
@@ -28,7 +27,7 @@ def study_of(folder: Path, rules: dict[str, Any], rows: dict[str, Any]) -> Study
         privacy={"epsilon": 0.01},
         silos={"names": names},
     )
-    path.write_text(rendered(content), encoding="utf-8")
+    path.write_text(to_toml(content), encoding="utf-8")
     return read_study(path)
 
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from studies import write_silo, write_study
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.federation import frames
 from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import Isolation, available
-from fedpower.federation.node import NodeSettings
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.node import NodeSettings, receive_frame, send_frame
+from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, start_node
 from fedpower.protocol.messages import (
@@ -47,7 +47,7 @@ def study(tmp_path: Path) -> StudyFile:
 
 
 @pytest.fixture
-def node(study: StudyFile, tmp_path: Path) -> Iterator[SiloNode]:
+def node(study: StudyFile, tmp_path: Path) -> Iterator[OpenSilo]:
     with open_silo(study, write_silo(tmp_path)) as opened:
         yield opened
 
@@ -57,7 +57,7 @@ def question(agreed: StudyFile, **changes: Any) -> Message:
     return Message(**{**fields, "body": AskMoment(), **changes})
 
 
-def n_charged(node: SiloNode) -> int:
+def n_charged(node: OpenSilo) -> int:
     assert node.ledger is not None
     return node.ledger.spent().n_releases
 
@@ -77,11 +77,11 @@ def served(vault: Vault) -> Iterator[socket.socket]:
 
 
 def asked(stream: socket.socket, content: bytes) -> bytes | None:
-    frames.send(stream, content)
-    return frames.receive(stream, most_bytes=MANY)
+    send_frame(stream, content)
+    return receive_frame(stream, most_bytes=MANY)
 
 
-def test_a_question_is_answered_as_the_silo_answers_it(node: SiloNode, study: StudyFile) -> None:
+def test_a_question_is_answered_as_the_silo_answers_it(node: OpenSilo, study: StudyFile) -> None:
     with served(Vault(node.silo, study)) as stream:
         found = asked(stream, encode(question(study)))
     assert found == encode(node.silo.answer(question(study)))
@@ -115,7 +115,7 @@ def turned(content: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
-    spoil: Callable[[bytes], bytes], node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+    spoil: Callable[[bytes], bytes], node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
         assert asked(stream, spoil(encode(question(study)))) == b""
@@ -138,7 +138,7 @@ def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
     ids=["another study", "another silo", "an answer", "a refusal", "an inflated basis"],
 )
 def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
-    changes: dict[str, object], node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+    changes: dict[str, object], node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
         answer = decode(Vault(node.silo, study).answer(encode(question(study, **changes))))
@@ -149,7 +149,7 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
 
 
 def test_an_answer_says_nothing_about_rows_that_cannot_be_read(
-    node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.ledger.close()  # type: ignore[union-attr]
     with caplog.at_level(logging.ERROR):
@@ -158,7 +158,7 @@ def test_an_answer_says_nothing_about_rows_that_cannot_be_read(
 
 
 def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(
-    node: SiloNode, study: StudyFile, caplog: pytest.LogCaptureFixture
+    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     most = most_question_bytes(study.terms()[0])
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
@@ -172,7 +172,7 @@ def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(
 
 @pytest.mark.parametrize("content", [b"", b"\0\0\0", struct.pack("!Q", 100) + b"half"])
 def test_a_node_that_ends_within_a_message_leaves_nothing_behind(
-    content: bytes, node: SiloNode, study: StudyFile
+    content: bytes, node: OpenSilo, study: StudyFile
 ) -> None:
     with served(Vault(node.silo, study)) as stream:
         stream.sendall(content)
@@ -180,7 +180,7 @@ def test_a_node_that_ends_within_a_message_leaves_nothing_behind(
 
 
 def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
-    node: SiloNode, study: StudyFile
+    node: OpenSilo, study: StudyFile
 ) -> None:
     vault = Vault(node.silo, study)
     found: dict[str, list[bytes | None]] = {"0" * 16: [], "f" * 16: []}
@@ -234,11 +234,11 @@ def test_a_frame_comes_back_as_it_was_sent() -> None:
     here, there = socket.socketpair()
     with here, there:
         for content in (b"", b"x", os.urandom(3000)):
-            frames.send(here, content)
-            assert frames.receive(there, most_bytes=3000) == content
-        frames.send(here, bytes(3001))
+            send_frame(here, content)
+            assert receive_frame(there, most_bytes=3000) == content
+        send_frame(here, bytes(3001))
         with pytest.raises(ProtocolError, match="at most 3000 bytes, got 3001; send what the study"):
-            frames.receive(there, most_bytes=3000)
+            receive_frame(there, most_bytes=3000)
 
 
 def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
@@ -256,7 +256,7 @@ def test_a_node_is_told_what_it_needs_and_nothing_of_the_vault_s(
         most_answer_bytes=most_answer_bytes(terms),
         confined=available() is Isolation.LANDLOCK,
     )
-    assert NodeSettings.from_json(settings.to_json()) == settings
+    assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
     started: list[dict[str, str]] = []
     monkeypatch.setattr(
         "fedpower.federation.vault.start_process",
@@ -301,4 +301,4 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere.csv"
     elsewhere.touch()
     (parts / "part1.csv").symlink_to(elsewhere)
-    assert elsewhere in replace(own, data={"path": "parts"}).secrets()
+    assert elsewhere in replace(own, data=Data(path="parts")).secrets()

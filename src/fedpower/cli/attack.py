@@ -52,11 +52,7 @@ def attack(
     From the bases it sent and the products it got it solves for the second moment of one silo, and
     reads off it the row of the one person with an entry in the last column.
     """
-    from fedpower.experiments.attack import (  # noqa: PLC0415
-        AttackSetting,
-        chance_cosine,
-        error_by_round,
-    )
+    from fedpower.experiments.attack import AttackSetting, chance_cosine, error_by_round  # noqa: PLC0415
     from fedpower.experiments.attack import attack as play  # noqa: PLC0415
 
     setting = AttackSetting(n_rows=rows, n_steps=n_steps, delta=delta)

@@ -72,10 +72,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     `fedpower derive FOLDER communities -k K` finds other numbers of them at no cost.
     """
     from fedpower.estimator.communities import FedCommunities  # noqa: PLC0415
-    from fedpower.report.moment_folder import (  # noqa: PLC0415
-        MOMENT_AND_COMMUNITIES,
-        write_moment_and_analysis,
-    )
+    from fedpower.report.moment_folder import MOMENT_AND_COMMUNITIES, write_moment_and_analysis  # noqa: PLC0415
 
     started = datetime.now(UTC)
     require_charge(options)

@@ -308,7 +308,7 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
             cells = model.decoded(block)
             told = model.intervals(cells)
             for row, column in zip(*np.nonzero(np.isnan(cells)), strict=True):
-                name = seen + row + 1 if labels is None else labels[int(row)].as_py()
+                name = seen + row + 1 if labels is None else labels[int(row)]
                 ends = (float(each[row, column]) for each in told)
                 writer.writerow([name, items[column], *ends])
                 empty += 1

@@ -137,13 +137,7 @@ def accept(kit: Path, certificate: Path) -> None:
 def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
     needs_flare()
-    from fedpower.federation.certificates import (  # noqa: PLC0415
-        Authority,
-        Bundle,
-        days_left,
-        fingerprint,
-        parties,
-    )
+    from fedpower.federation.certificates import Authority, Bundle, days_left, fingerprint, parties  # noqa: PLC0415
     from fedpower.federation.kits import kit_certificates, kit_party, kit_study  # noqa: PLC0415
 
     rows: list[tuple[str, str, x509.Certificate]] = []

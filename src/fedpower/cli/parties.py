@@ -14,9 +14,8 @@ from fedpower.cli.words import in_options
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_told
 from fedpower.federation import needs_flare
-from fedpower.federation.lifeline import hold_on, is_held
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import SiloNode, open_silo
+from fedpower.federation.processes import end_with_starter, wait_for_signal
+from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
@@ -40,12 +39,11 @@ def coordinator(kit: Path) -> None:
     It listens at the host and port of the study, asks the silos, keeps a checkpoint of every round in
     KIT/runs, and never sees a row. Started again after a crash, it continues after the last closed round.
     """
-    _end_with_starter()
+    end_with_starter()  # also while rows are read, which takes time
     needs_flare()
     from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
-    from fedpower.federation.coordinator_service import CoordinatorService  # noqa: PLC0415
+    from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
     from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
-    from fedpower.federation.processes import wait_for_signal  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)
@@ -78,16 +76,11 @@ def silo(
     only questions of the study it agreed to, and charges its ledger before each answer. The node connects
     to the coordinator (it opens no port), passes messages on, and cannot open the vault's files.
     """
-    _end_with_starter()
+    end_with_starter()  # also while rows are read, which takes time
     needs_flare()
     from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
     from fedpower.federation.node import become_node  # noqa: PLC0415
-    from fedpower.federation.vault import (  # noqa: PLC0415
-        Vault,
-        node_settings,
-        run_silo,
-        run_vault,
-    )
+    from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
 
     if as_json and not dry_run:
         raise InputError("--json must go with --dry-run, got it without; add --dry-run, or leave it out")
@@ -136,19 +129,13 @@ def silo(
     raise SystemExit(status)
 
 
-def _end_with_starter() -> None:
-    """Where another process started this one, end with it: also while rows are read, which takes time."""
-    if is_held():
-        hold_on()
-
-
 def _log_to_console() -> None:
     """Show what a party's process logs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
-def _readable(node: SiloNode) -> str:
+def _readable(node: OpenSilo) -> str:
     """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
     unit, moment, width = node.study.unit, node.moment, node.study.n_features
     if node.study.network:
@@ -160,7 +147,7 @@ def _readable(node: SiloNode) -> str:
     return f"read {moment.n_read} rows of {width} columns, of which {moment.n_rows} count"
 
 
-def _advice(node: SiloNode) -> list[str]:
+def _advice(node: OpenSilo) -> list[str]:
     """Return what an operator should think of before taking part; it goes no further."""
     moment, study = node.moment, node.study
     if study.network == "edge":
@@ -194,14 +181,14 @@ def _say(sentence: str) -> None:
     sys.stdout.flush()
 
 
-def _show(study: StudyFile, node: SiloNode, *, as_json: bool) -> None:
+def _show(study: StudyFile, node: OpenSilo, *, as_json: bool) -> None:
     title = f"What would leave {node.silo.name} in study {study.name}"
     print_facts(title, _facts(study, node), as_json=as_json)
     if not as_json:
         click.echo("Nobody was contacted and nothing was charged.")
 
 
-def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
+def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
     budget, terms = node.budget, node.study
     facts: dict[str, Any] = {
@@ -261,7 +248,7 @@ def _facts(study: StudyFile, node: SiloNode) -> dict[str, Any]:
     return facts
 
 
-def _cut_off(node: SiloNode) -> dict[str, Any]:
+def _cut_off(node: OpenSilo) -> dict[str, Any]:
     """Return what a public bound did to rows, or a public maximum to edges."""
     if node.study.network == "edge":
         (weighed,) = weighed_edges({node.silo.name: node.moment.source}).values()

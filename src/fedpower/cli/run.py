@@ -15,7 +15,7 @@ from fedpower.cli.options import Command, declared, option, parameter, reading_o
 from fedpower.cli.silos import own_tables
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
-from fedpower.federation.study_file import StudyFile, read_study, varied
+from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.parameters import SPECS
 from fedpower.report.atomic import new_folder
 from fedpower.report.files import KNOWN
@@ -144,7 +144,7 @@ def _runner_kit(study: Path, read: StudyFile, options: dict[str, Any]) -> Iterat
         given = {name: options[name] for name in _VARIED if options[name] is not None}
         if given:
             tried = folder / "tried.toml"
-            tried.write_text(varied(read, given), encoding="utf-8")
+            tried.write_text(read.with_parameters(given), encoding="utf-8")
             read = read_study(tried)
             _say(f"the study is tried with other settings, as {read.digest[:12]}")
         data = rehearsal_data(read, options["n_local"], folder / "data", options["data"], say=_say)

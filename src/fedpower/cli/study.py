@@ -11,7 +11,7 @@ from fedpower.cli.console import print_facts, print_json
 from fedpower.cli.options import Command, declared, option, parameter, reading_of, reading_options
 from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.errors import InputError
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.parameters import SPECS
 from fedpower.protocol.private_study import worst_epsilon
 from fedpower.report.atomic import new_file
@@ -89,7 +89,7 @@ def init(path: Path, *, force: bool, **options: Any) -> None:
     -k 4 --epsilon 1 --row-norm 10 --host coordinator.example.org
     """
     with new_file(path, force=force) as place:
-        place.write_text(rendered(_content(options)), encoding="utf-8")
+        place.write_text(to_toml(_content(options)), encoding="utf-8")
         made = read_study(place)
     click.echo(
         f"wrote {path}, study {made.digest}: read it, change what is to be changed, and send it to "

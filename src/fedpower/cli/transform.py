@@ -21,6 +21,7 @@ from fedpower.report.atomic import new_file
 from fedpower.report.scores import Scores, picture, plotted, write_csv, writer_for
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.plink import PlinkSource
+from fedpower.rows.source import pl
 from fedpower.rules.problems import every_problem
 
 
@@ -133,11 +134,9 @@ def scores_of(
 
 def _of_samples(result: Result, source: PlinkSource) -> Iterator[tuple[Any, NDArray[np.float64]]]:
     """Yield the ids of samples beside their scores, block by block."""
-    import pyarrow as pa  # noqa: PLC0415
-
     done = 0
     for block in result.score_blocks(result.select(source)):
-        yield pa.array(source.samples[done : done + len(block)]), block
+        yield pl.Series(values=source.samples[done : done + len(block)]), block
         done += len(block)
 
 

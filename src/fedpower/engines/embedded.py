@@ -1,4 +1,4 @@
-"""A whole federation in one process: silos over local sources, coordinator, in-process engine."""
+"""A whole federation in one process: silos over local sources, a coordinator, and the thread engine."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -42,9 +42,9 @@ BATCHED_FROM = 100
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
 Versions = str | Mapping[str, str]
 """What the silos' operators call their rows: one name for all, or a name for each silo."""
+Moments = Mapping[str, LocalMoment] | Mapping[str, Survey]
 OnRows = Callable[[str, int, int | None], None]
 """Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
-
 
 _USUAL_STEPS = 20
 """How often rows are taken to be multiplied where a run ends when it has converged."""
@@ -61,23 +61,18 @@ def survey_silos(
     """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused."""
     place = None if device is None else open_device(device, single=False)
     at_once, threads = share_cores(len(sources), n_jobs)
-    n_features = max(source.n_features for source in sources.values())
+    by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
     surveys = {
         name: Survey(
             source,
             device=place,
             watch=_watch(name, source, on_rows),
-            workers=threads if shares_blocks(n_features) else 1,
+            workers=threads if by_blocks else 1,
             fingerprinted=fingerprinted,
         )
         for name, source in sources.items()
     }
-    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
-        try:
-            list(pool.map(lambda survey: survey.prepare(), surveys.values()))
-        except BaseException:
-            _stop(surveys)
-            raise
+    _prepare(surveys, at_once)
     return surveys
 
 
@@ -98,8 +93,7 @@ def read_silos(
     """Return each silo's rows ready for use, counted, read in parallel."""
     place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
-    n_features = max(source.n_features for source in sources.values())
-    by_blocks = shares_blocks(n_features)
+    by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
     moments = {
         name: local_moment(
             source,
@@ -116,24 +110,27 @@ def read_silos(
         )
         for name, source in sources.items()
     }
-    with (
-        blas_threads(1 if by_blocks else threads),
-        ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool,
-    ):
-        try:
-            list(pool.map(_prepare, in_runs(list(moments.values()), at_once)))
-        except BaseException:
-            _stop(moments)
-            raise
+    with blas_threads(1 if by_blocks else threads):
+        _prepare(moments, at_once)
     if private and not on_lattice:
         for moment in moments.values():
             _require_few(moment)
     return moments
 
 
-def _prepare(moments: Sequence[LocalMoment]) -> None:
-    for moment in moments:
-        moment.prepare()
+def _prepare(moments: Moments, at_once: int) -> None:
+    """Read the rows of silos in parallel; a problem in one stops the others."""
+
+    def prepare(run: Sequence[LocalMoment | Survey]) -> None:
+        for moment in run:
+            moment.prepare()
+
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
+        try:
+            list(pool.map(prepare, in_runs(list(moments.values()), at_once)))
+        except BaseException:
+            _stop(moments)
+            raise
 
 
 def _require_few(moment: LocalMoment) -> None:
@@ -198,41 +195,32 @@ def check_ledgers(
         _open_ledgers(silos, budget, ledgers, stack, data_set)
 
 
+class RunOptions(TypedDict, total=False):
+    """What a run may be given besides its study."""
+
+    ledgers: LedgerPaths | None
+    data_version: Versions | None
+    data_set: str | None
+    noise: NoiseSource | None
+    identities: Mapping[str, Identity] | None
+    min_silos: int | None
+    deadline: float | None
+    n_jobs: int | None
+    on_round: Callable[[Round], None] | None
+
+
 def federate(
-    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
+    moments: Moments,
     *,
     study: Study,
     settings: SolverSettings,
     rng: np.random.Generator,
-    ledgers: LedgerPaths | None = None,
-    data_version: Versions | None = None,
-    data_set: str | None = None,
-    noise: NoiseSource | None = None,
-    identities: Mapping[str, Identity] | None = None,
-    min_silos: int | None = None,
-    deadline: float | None = None,
-    n_jobs: int | None = None,
-    on_round: Callable[[Round], None] | None = None,
+    **options: Unpack[RunOptions],
 ) -> Outcome:
     """Return the outcome of ``study`` over the silos' rows."""
     run = secrets.token_hex(8)
     settings = with_noise(settings, study, run=run)
-    coordinator = _ran(
-        moments,
-        run=run,
-        study=study,
-        settings=settings,
-        rng=rng,
-        ledgers=ledgers,
-        data_version=data_version,
-        data_set=data_set,
-        noise=noise,
-        identities=identities,
-        min_silos=min_silos,
-        deadline=deadline,
-        n_jobs=n_jobs,
-        on_round=on_round,
-    )
+    coordinator = _run(moments, study, start(settings, rng, study), run, **options)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
     if study.aggregation == "secure":
@@ -241,54 +229,18 @@ def federate(
     return outcome
 
 
-def prepare_silos(
-    surveys: Mapping[str, Survey],
-    *,
-    study: Study,
-    ledgers: LedgerPaths | None = None,
-    data_version: Versions | None = None,
-    data_set: str | None = None,
-    identities: Mapping[str, Identity] | None = None,
-    n_jobs: int | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> CodeBook:
-    """Return the code book of the silos' rows: the tallies of ``study``, and not its moment."""
+def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Unpack[RunOptions]) -> CodeBook:
+    """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
     run = secrets.token_hex(8)
-    coordinator = _ran(
-        surveys,
-        run=run,
-        study=study,
-        settings=PrepareSettings(study=study, run=run),
-        rng=np.random.default_rng(0),
-        ledgers=ledgers,
-        data_version=data_version,
-        data_set=data_set,
-        identities=identities,
-        n_jobs=n_jobs,
-        on_round=on_round,
-    )
+    solver = start(PrepareSettings(study=study, run=run), np.random.default_rng(0), study)
+    coordinator = _run(surveys, study, solver, run, **options)
     assert isinstance(coordinator.outcome, CodeBook), "preparation ends with a code book"
     return coordinator.outcome
 
 
-def _ran(
-    moments: Mapping[str, LocalMoment] | Mapping[str, Survey],
-    *,
-    run: str,
-    study: Study,
-    settings: SolverSettings | PrepareSettings,
-    rng: np.random.Generator,
-    ledgers: LedgerPaths | None = None,
-    data_version: Versions | None = None,
-    data_set: str | None = None,
-    noise: NoiseSource | None = None,
-    identities: Mapping[str, Identity] | None = None,
-    min_silos: int | None = None,
-    deadline: float | None = None,
-    n_jobs: int | None = None,
-    on_round: Callable[[Round], None] | None = None,
-) -> Coordinator:
-    """Return the coordinator of a run, done; see :func:`federate`."""
+def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpack[RunOptions]) -> Coordinator:
+    """Return the coordinator of a run that has ended."""
+    ledgers, data_set, noise = options.get("ledgers"), options.get("data_set"), options.get("noise")
     budget = budget_of(study)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
@@ -298,7 +250,7 @@ def _ran(
             if noise is None and not ledgers and len(moments) >= BATCHED_FROM:
                 noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
-        versions = _versions(list(moments), data_version) if opened and ledgers else {}
+        versions = _versions(list(moments), options.get("data_version")) if opened and ledgers else {}
         exchange = PairSecrets()
         silos = {
             name: assemble(
@@ -306,7 +258,7 @@ def _ran(
                 moment,
                 study,
                 ledger=opened.get(name),
-                identity=(identities or {}).get(name),
+                identity=(options.get("identities") or {}).get(name),
                 source=noise,
                 exchange=exchange,
                 data=None
@@ -326,14 +278,20 @@ def _ran(
         for silo in silos.values():
             silo.releases.check_affordable()
         coordinator = Coordinator(
-            start(settings, rng, study),
+            solver,
             list(silos),
             study=study,
             run=run,
-            min_silos=min_silos,
-            on_round=on_round,
+            min_silos=options.get("min_silos"),
+            on_round=options.get("on_round"),
         )
-        run_in_process(coordinator, silos, deadline=deadline, n_jobs=n_jobs, stop=lambda: _stop(moments))
+        run_in_process(
+            coordinator,
+            silos,
+            deadline=options.get("deadline"),
+            n_jobs=options.get("n_jobs"),
+            stop=lambda: _stop(moments),
+        )
     return coordinator
 
 
@@ -343,7 +301,7 @@ def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
     return Watch(lambda count: on_rows(name, count, source.n_rows))
 
 
-def _stop(moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+def _stop(moments: Moments) -> None:
     for moment in moments.values():
         moment.watch.stop()
 
@@ -400,7 +358,7 @@ def _open_ledgers(
     return opened
 
 
-def _check_bounded(moments: Mapping[str, LocalMoment] | Mapping[str, Survey], study: Study) -> None:
+def _check_bounded(moments: Moments, study: Study) -> None:
     """Refuse rows that are not bounded as the study says, in float64: the noise is made for norm 1."""
     for name, moment in moments.items():
         if isinstance(moment, Survey):  # bounded by what the run finds

@@ -1,24 +1,84 @@
-"""The embedded engine: silos answer in parallel threads of this process."""
+"""When a round ends, for every engine; and the engine whose silos answer in threads of this process."""
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import threadpoolctl
 
-from fedpower.engines.pacing import Pace, paced
 from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Answers, drive
+from fedpower.protocol.driving import Answers, Arrived, Ask, Asking, drive
 from fedpower.protocol.messages import Message
 
 _Item = TypeVar("_Item")
 
 _LONGEST_RUN, _RUNS_EACH = 8, 8
 """Silos that a thread works on without a word between, if each thread gets so many runs at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long a round may take. Durations on one machine's clock: clocks need not agree."""
+
+    deadline: float | None = None
+    grace: float | None = None
+    enough: int = 1
+
+    def left(self, elapsed: float, since_enough: float | None) -> float | None:
+        """Return how many seconds the round has left, 0 when it is over; None without an end."""
+        ends = []
+        if self.deadline is not None:
+            ends.append(self.deadline - elapsed)
+        if self.grace is not None and since_enough is not None:
+            ends.append(self.grace - since_enough)
+        return max(0.0, min(ends)) if ends else None
+
+
+class _Carrier(Protocol):
+    """Carries questions to silos, all at once, and what comes back."""
+
+    def send(self, question: Message) -> None:
+        """Send a question on its way, and return at once."""
+
+    def wait(self, seconds: float | None) -> Arrived | None:
+        """Return what comes next; None when that time is over, or nothing can come any more."""
+
+    def leave(self) -> None:
+        """Wait for none of what was sent: the round is over."""
+
+
+def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
+    """Return what asks silos through a carrier, for as long as ``pace`` gives a round."""
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        started, enough = time.monotonic(), None
+        try:
+            _send(carrier, questions)
+            questions = ()  # what is on its way is not held here: it may be as large as a basis
+            while True:
+                now = time.monotonic()
+                if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
+                    enough = now
+                left = pace.left(now - started, None if enough is None else now - enough)
+                arrived = [each for each in (carrier.wait(left),) if each is not None]
+                if not arrived:
+                    return
+                _send(carrier, (yield arrived.pop()) or ())
+        finally:
+            carrier.leave()
+
+    return ask
+
+
+def _send(carrier: _Carrier, questions: tuple[Message, ...]) -> None:
+    for question in questions:
+        carrier.send(question)
 
 
 def run_in_process(

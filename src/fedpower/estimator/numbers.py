@@ -7,7 +7,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.rows.columns import not_a_number
-from fedpower.rows.tables import arrow, is_numeric
+from fedpower.rows.source import pl
 
 _KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
 """By NumPy's letter: what is no number, and is not called so by scikit-learn."""
@@ -21,7 +21,7 @@ def require_numbers(X: Any) -> None:
             _require_column(X.iloc[:, place], str(column))
         return
     if hasattr(X, "__arrow_c_stream__"):
-        _require_schema(arrow().table(X).schema)
+        _require_schema(X)
         return
     dtype = getattr(X, "dtype", None)
     if dtype is None and isinstance(X, list | tuple):
@@ -34,13 +34,12 @@ def require_numbers(X: Any) -> None:
             _require_cells(X[:, place], None, place)
 
 
-def _require_schema(schema: Any) -> None:
+def _require_schema(X: Any) -> None:
     """Refuse a column of an Arrow table, or of what exports itself as one."""
-    types = arrow().types
-    for each in schema:
-        kind = each.type.value_type if types.is_dictionary(each.type) else each.type
-        if not is_numeric(kind):
-            raise not_a_number("X", each.name, f"type {kind}", 0)
+    schema = (X if isinstance(X, pl.DataFrame) else pl.DataFrame(X)).schema
+    for name, kind in schema.items():
+        if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+            raise not_a_number("X", name, f"type {kind}", 0)
 
 
 def _rows(X: Any) -> list[Any]:

@@ -3,18 +3,17 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.experiments.models import Model
 from fedpower.report.atomic import staged
+from fedpower.rows.source import pl
 from fedpower.sums.kernel import block_rows
 
 Array = NDArray[np.float64]
@@ -104,29 +103,22 @@ def _write_npy(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -
 
 
 def _write_parquet(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
-    group_rows = max(1, _GROUP_BYTES // (8 * model.n_features))
-    group: list[Any] = []
-    with pyarrow.parquet.ParquetWriter(path, _schema(model), use_dictionary=False) as writer:
-        for block in blocks:
-            group.append(_batch(block, model))
-            n_rows -= len(block)
-            if n_rows == 0 or sum(map(len, group)) >= group_rows:
-                table = pa.Table.from_batches(group)
-                writer.write_table(table, row_group_size=len(table))
-                group = []
+    del n_rows
+    schema = dict.fromkeys(model.columns, pl.Float64)
+
+    def frames(*_: object) -> "Iterator[pl.DataFrame]":
+        return (_frame(block, model) for block in blocks)
+
+    rows = import_module("polars.io.plugins").register_io_source(frames, schema=schema)
+    rows.sink_parquet(path, row_group_size=max(1, _GROUP_BYTES // (8 * model.n_features)))
 
 
 def _write_csv(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
     del n_rows
-    with pyarrow.csv.CSVWriter(path, _schema(model)) as writer:
-        for block in blocks:
-            writer.write_batch(_batch(block, model))
+    with path.open("wb") as file:
+        for place, block in enumerate(blocks):
+            _frame(block, model).write_csv(file, include_header=place == 0)
 
 
-def _schema(model: Model) -> Any:
-    return pa.schema([(column, pa.float64()) for column in model.columns])
-
-
-def _batch(block: Array, model: Model) -> Any:
-    columns = np.ascontiguousarray(block.T)
-    return pa.record_batch([pa.array(column) for column in columns], schema=_schema(model))
+def _frame(block: Array, model: Model) -> "pl.DataFrame":
+    return pl.DataFrame(block, schema=list(model.columns))

@@ -1,4 +1,4 @@
-"""Keys, requests and certificates: each party makes its key, and an authority signs what it asks for."""
+"""Keys, requests and certificates: each party makes its key, and an authority signs its request."""
 
 import hashlib
 import ipaddress
@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpower.errors import InputError
-from fedpower.federation.private_files import private_folder, write_private
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.files import private_folder, write_private
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 STUDY_FILE = "study.toml"
 CERTIFICATE, KEY, SIGNED = "authority.crt", "authority.key", "signed"
 
 PARTY_DAYS, AUTHORITY_DAYS = 365, 3650
-"""How long certificates are valid unless said otherwise; a party's never outlives its authority's."""
+"""How long certificates are valid by default; a party's never outlives its authority's."""
 
 LONGEST_COMMON_NAME = 64
-_KEY_BITS = 2048
+_CURVE = ec.SECP256R1()
+_PEM = serialization.Encoding.PEM
 
 
 def parties(study: StudyFile) -> tuple[str, ...]:
@@ -43,24 +44,23 @@ def parties(study: StudyFile) -> tuple[str, ...]:
     return COORDINATOR, RUNNER, *study.silos
 
 
-def new_key() -> rsa.RSAPrivateKey:
-    """Return a fresh private key."""
-    return rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Return a new private key."""
+    return ec.generate_private_key(_CURVE)
 
 
-def key_text(key: rsa.RSAPrivateKey) -> bytes:
+def key_text(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a private key as gRPC reads it: PEM, without a password."""
-    form = serialization.PrivateFormat.TraditionalOpenSSL
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
-def read_key(path: Path) -> rsa.RSAPrivateKey:
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the private key in a file."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, rsa.RSAPrivateKey):
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(
             f"{path} must be a private key, got something else; make one with `fedpower federation request`"
         )
@@ -68,20 +68,22 @@ def read_key(path: Path) -> rsa.RSAPrivateKey:
 
 
 def fingerprint(key: object) -> str:
-    """Return the SHA-256 of a public key, 64 hexadecimal digits: what two people compare by telephone."""
+    """Return the SHA-256 of a public key, 64 hexadecimal digits: two people can compare it by telephone."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     der = key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined]
     return hashlib.sha256(der).hexdigest()
 
 
-def new_request(study: StudyFile, party: str, key: rsa.RSAPrivateKey) -> bytes:
+def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a party's request, PEM."""
-    asked = [
-        x509.NameAttribute(NameOID.COMMON_NAME, party),
-        x509.NameAttribute(NameOID.SERIAL_NUMBER, study.digest),
-    ]
-    made = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(asked))
-    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, party),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, study.digest),
+        ]
+    )
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return request.public_bytes(_PEM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,21 +92,21 @@ class Request:
 
     party: str
     study: str
-    key: rsa.RSAPublicKey
+    key: ec.EllipticCurvePublicKey
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the request in a file; refuse one whose sender does not have the key."""
         try:
-            found = x509.load_pem_x509_csr(path.read_bytes())
+            request = x509.load_pem_x509_csr(path.read_bytes())
             party, study = (
-                str(found.subject.get_attributes_for_oid(each)[0].value)
-                for each in (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
+                str(request.subject.get_attributes_for_oid(oid)[0].value)
+                for oid in (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
             )
-            key, sound = found.public_key(), found.is_signature_valid
-        except (OSError, ValueError, LookupError, InvalidSignature):
+            key, sound = request.public_key(), request.is_signature_valid
+        except (OSError, ValueError, LookupError, InvalidSignature, UnsupportedAlgorithm):
             key, sound = None, False
-        if not sound or not isinstance(key, rsa.RSAPublicKey) or key.key_size < _KEY_BITS:
+        if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
             raise InputError(
                 f"{path} must be a request made by `fedpower federation request`, got "
                 f"{'something else' if path.exists() else 'no file'}; give the file that it wrote"
@@ -125,7 +127,7 @@ class Bundle:
         try:
             party, authority = x509.load_pem_x509_certificates(path.read_bytes())
             party.verify_directly_issued_by(authority)
-        except (OSError, ValueError, TypeError, InvalidSignature):
+        except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
             raise InputError(
                 f"{path} must be a certificate signed by `fedpower federation sign`, got "
                 f"{'something else' if path.exists() else 'no file'}; give the file that it wrote"
@@ -134,12 +136,12 @@ class Bundle:
 
     def text(self) -> bytes:
         """Return both, PEM."""
-        return b"".join(pem(each) for each in (self.party, self.authority))
+        return pem(self.party) + pem(self.authority)
 
 
 def pem(certificate: x509.Certificate) -> bytes:
     """Return a certificate as text."""
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return certificate.public_bytes(_PEM)
 
 
 def subject(study: StudyFile, party: str) -> x509.Name:
@@ -168,13 +170,12 @@ class Authority:
         parties(study)
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, study.name)])
-        usage = _usage(signs_certificates=True)
-        built = _builder(name, name, key.public_key(), key, datetime.now(UTC), timedelta(days=days))
-        built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        made = built.add_extension(usage, critical=True).sign(key, hashes.SHA256())
+        builder = _builder(name, name, key.public_key(), key, datetime.now(UTC), timedelta(days=days))
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        certificate = builder.add_extension(_usage(authority=True), critical=True).sign(key, hashes.SHA256())
         private_folder(folder)
-        write_private(folder / STUDY_FILE, rendered(study.content))
-        write_private(folder / CERTIFICATE, pem(made))
+        write_private(folder / STUDY_FILE, to_toml(study.content))
+        write_private(folder / CERTIFICATE, pem(certificate))
         write_private(folder / KEY, key_text(key))
         return cls(folder)
 
@@ -184,57 +185,60 @@ class Authority:
 
     def sign(self, request: Request, *, days: int = PARTY_DAYS, renew: bool = False) -> Bundle:
         """Return a party's certificate, and keep it; a second one only where it renews the first."""
-        known = parties(self.study)
-        if request.party not in known or request.study != self.study.digest:
+        party, known = request.party, parties(self.study)
+        if party not in known or request.study != self.study.digest:
             raise InputError(
                 f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}, got one "
-                f"from {request.party!r} in study {request.study[:12]}; compare the study files"
+                f"from {party!r} in study {request.study[:12]}; compare the study files"
             )
-        there = self.signed(request.party)
-        if there.exists() != renew:
+        place = self.signed(party)
+        if place.exists() and not renew:
             raise InputError(
-                f"{request.party!r} must not have a certificate yet, got one that ends on "
-                f"{ends(Bundle.read(there).party)}; renew it with `fedpower federation renew`"
-                if there.exists()
-                else f"{request.party!r} must have a certificate to renew, got none; sign its first with "
+                f"{party!r} must not have a certificate yet, got one that ends on "
+                f"{ends(Bundle.read(place).party)}; renew it with `fedpower federation renew`"
+            )
+        if renew and not place.exists():
+            raise InputError(
+                f"{party!r} must have a certificate to renew, got none; sign its first with "
                 "`fedpower federation sign`"
             )
         for other in known:
-            if other != request.party and self.signed(other).exists():
-                held = Bundle.read(self.signed(other)).party.public_key()
-                if fingerprint(held) == fingerprint(request.key):
+            if other != party and self.signed(other).exists():
+                key = Bundle.read(self.signed(other)).party.public_key()
+                if fingerprint(key) == fingerprint(request.key):
                     raise InputError(
-                        f"every party must have a key of its own, got that of {other!r} from "
-                        f"{request.party!r}; let {request.party!r} make another"
+                        f"every party must have a key of its own, got that of {other!r} from {party!r}; let "
+                        f"{party!r} make another"
                     )
-        made = Bundle(party=self._certificate(request, days), authority=self.certificate)
-        private_folder(there.parent)
-        write_private(there, made.text())
-        return made
+        bundle = Bundle(party=self._certificate(request, days), authority=self.certificate)
+        private_folder(place.parent)
+        write_private(place, bundle.text())
+        return bundle
 
     def _certificate(self, request: Request, days: int) -> x509.Certificate:
         now = datetime.now(UTC)
         left = self.certificate.not_valid_after_utc - now
         if left <= timedelta(0):
             raise InputError(
-                f"the authority must be valid, got one that ended on {ends(self.certificate)}; make "
+                f"the authority must still be valid, got one that ended on {ends(self.certificate)}; make "
                 "another with `fedpower federation init`"
             )
-        lasting = min(timedelta(days=days), left)
-        name = subject(self.study, request.party)
-        built = _builder(name, self.certificate.subject, request.key, self.key, now, lasting)
+        name, host = subject(self.study, request.party), request.party
+        builder = _builder(
+            name, self.certificate.subject, request.key, self.key, now, min(timedelta(days=days), left)
+        )
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        host = str(name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
         if request.party == COORDINATOR:
             uses, host = [*uses, ExtendedKeyUsageOID.SERVER_AUTH], self.study.host
-        for extension, critical in (
+        extensions: tuple[tuple[x509.ExtensionType, bool], ...] = (
             (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_usage(signs_certificates=False), True),
+            (_usage(authority=False), True),
             (x509.ExtendedKeyUsage(uses), False),
             (x509.SubjectAlternativeName([_host(host)]), False),
-        ):
-            built = built.add_extension(extension, critical=critical)
-        return built.sign(self.key, hashes.SHA256())
+        )
+        for extension, critical in extensions:
+            builder = builder.add_extension(extension, critical=critical)
+        return builder.sign(self.key, hashes.SHA256())
 
 
 def ends(certificate: x509.Certificate) -> str:
@@ -247,15 +251,14 @@ def days_left(certificate: x509.Certificate) -> int:
     return (certificate.not_valid_after_utc - datetime.now(UTC)).days
 
 
-def _builder(  # noqa: PLR0917 (what a certificate is made of)
+def _builder(  # noqa: PLR0917 (the parts of a certificate)
     name: x509.Name,
     issuer: x509.Name,
-    key: rsa.RSAPublicKey,
-    signer: rsa.RSAPrivateKey,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
     since: datetime,
     lasting: timedelta,
 ) -> x509.CertificateBuilder:
-    held = x509.SubjectKeyIdentifier.from_public_key(key)
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return (
         x509.CertificateBuilder()
@@ -265,22 +268,18 @@ def _builder(  # noqa: PLR0917 (what a certificate is made of)
         .serial_number(x509.random_serial_number())
         .not_valid_before(since - timedelta(minutes=5))  # clocks of parties differ
         .not_valid_after(since + lasting)
-        .add_extension(held, critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(by, critical=False)
     )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    others = ("key_encipherment", "content_commitment", "data_encipherment", "key_agreement")
     return x509.KeyUsage(
         digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        key_encipherment=not signs_certificates,
-        content_commitment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
     )
 
 

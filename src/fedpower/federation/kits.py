@@ -1,9 +1,9 @@
-"""Kits: one folder a party, with its key, its certificate, the study and where the coordinator is."""
+"""Kits: one folder per party, with its key, its certificate, and the study."""
 
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 
 from fedpower.errors import InputError
 from fedpower.federation.certificates import (
@@ -27,12 +27,15 @@ from fedpower.federation.certificates import (
     read_key,
     subject,
 )
-from fedpower.federation.private_files import private_folder, write_private
-from fedpower.federation.study_file import StudyFile, read_study, rendered
+from fedpower.federation.files import private_folder, write_private
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 SILO_FILE = "silo.toml"
 NEXT_KEY = "next.key"
 """A key whose certificate has not come yet."""
+
+_PARTY, _ROOT = "party", "rootCA.pem"
+"""The file with the name of a kit's party, and the one with the authority's certificate."""
 
 _SILO_TEMPLATE = """\
 # This organisation's own terms. Nothing in here leaves it, and nobody else can change it.
@@ -75,8 +78,7 @@ def make_kits(
     private_folder(folder)
     authority = Authority.make(study, folder / AUTHORITY, days=authority_days)
     for party in parties(study):
-        request = ask(study, party, folder / party)
-        authority.sign(Request.read(request), days=days)
+        authority.sign(Request.read(ask(study, party, folder / party)), days=days)
         accept(folder / party, authority.signed(party))
 
 
@@ -91,34 +93,30 @@ def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path
     known = parties(study)
     if party not in known:
         raise InputError(f"a party of the study must be {', '.join(known)}, got {party!r}; name one")
-    if renew:
-        if kit_study(kit, party).digest != study.digest:
-            raise InputError(
-                f"the kit must be of study {study.digest[:12]}, got one of another; make a new request for it"
-            )
-    else:
+    if not renew:
         _must_be_new(kit)
+    elif kit_study(kit, party).digest != study.digest:
+        raise InputError(f"the kit must be of study {study.digest[:12]}, got another; make a new request")
     private_folder(kit)
     private_folder(kit / "startup")
-    key = new_key()
-    request = kit / f"{party}.csr"
+    key, request = new_key(), kit / f"{party}.csr"
     write_private(kit / "startup" / NEXT_KEY, key_text(key))
-    write_private(kit / STUDY_FILE, rendered(study.content))
+    write_private(kit / STUDY_FILE, to_toml(study.content))
     write_private(request, new_request(study, party, key))
     return request
 
 
 def accept(kit: Path, certificate: Path) -> Bundle:
-    """Return the certificates that make a kit whole, after they were put into it."""
+    """Return the certificates that complete a kit, after they were put into it."""
     (path,) = sorted(kit.glob("*.csr")) or (None,)
     if path is None:
         raise InputError(
             f"{kit} must hold the request that was signed, got none; begin with `fedpower federation request`"
         )
-    request, study, bundle = (Request.read(path), read_study(kit / STUDY_FILE), Bundle.read(certificate))
+    request, study, bundle = Request.read(path), read_study(kit / STUDY_FILE), Bundle.read(certificate)
     startup, party = kit / "startup", request.party
     side = _side(party)
-    waiting, root = startup / NEXT_KEY, startup / "rootCA.pem"
+    waiting, root = startup / NEXT_KEY, startup / _ROOT
     own = waiting if waiting.exists() else startup / f"{side}.key"
     if fingerprint(bundle.party.public_key()) != fingerprint(read_key(own).public_key()):
         raise InputError(
@@ -140,56 +138,56 @@ def accept(kit: Path, certificate: Path) -> Bundle:
         waiting.replace(startup / f"{side}.key")
     write_private(startup / _PARTY, party)
     if party not in (COORDINATOR, RUNNER) and not (kit / SILO_FILE).exists():
-        text = _SILO_TEMPLATE.format(name=party, digest=study.digest)
-        write_private(kit / SILO_FILE, text)
-    write_private(root, pem(bundle.authority))  # last: it tells a kit that is whole
+        write_private(kit / SILO_FILE, _SILO_TEMPLATE.format(name=party, digest=study.digest))
+    write_private(root, pem(bundle.authority))  # last: a kit that has it is complete
     return bundle
 
 
 def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     """Return the study that a kit was made for; refuse a folder that is no kit."""
-    if (kit / "startup" / NEXT_KEY).is_file() and not (kit / "startup" / "rootCA.pem").is_file():
+    complete = (kit / "startup" / _ROOT).is_file()
+    if (kit / "startup" / NEXT_KEY).is_file() and not complete:
         raise InputError(
-            f"{kit} must be a whole kit, got one without its certificate; send its request to the "
+            f"{kit} must be a complete kit, got one without its certificate; send its request to the "
             "authority and put in what comes back with `fedpower federation accept`"
         )
-    if not (kit / "startup" / "rootCA.pem").is_file() or not (kit / STUDY_FILE).is_file():
+    if not complete or not (kit / STUDY_FILE).is_file():
         raise InputError(
             f"{kit} must be a kit made by `fedpower federation request`, got "
             f"{'something else' if kit.exists() else 'nothing'} there; give the folder it wrote"
         )
-    whose = kit_party(kit)
-    if party is not None and whose != party:
-        spoken = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
-        raise InputError(f"{kit} must be the kit of the {spoken}, got that of {whose!r}; give its own")
+    owner = kit_party(kit)
+    if party is not None and owner != party:
+        wanted = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
+        raise InputError(f"{kit} must be the kit of the {wanted}, got that of {owner!r}; give its own")
     return read_study(kit / STUDY_FILE)
 
 
 def check_certificate(kit: Path, *, with_key: bool = True) -> int:
     """Return how many days a kit's certificate is still valid; refuse one that could not connect."""
     bundle = kit_certificates(kit)
-    own = bundle.party.public_key()
-    if with_key:  # a vault's kit has none
+    key = bundle.party.public_key()
+    own = key  # a vault's kit has no private key
+    if with_key:
         own = read_key(kit / "startup" / f"{_side(kit_party(kit))}.key").public_key()
     try:
         bundle.party.verify_directly_issued_by(bundle.authority)
-        fits = fingerprint(bundle.party.public_key()) == fingerprint(own)
-    except (ValueError, TypeError, InvalidSignature):
+        fits = fingerprint(key) == fingerprint(own)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         fits = False
     if not fits:
         raise InputError(
             f"key, certificate and authority in {kit / 'startup'} must belong together, got some that do "
             "not; put in the certificate that the authority signed with `fedpower federation accept`"
         )
-    for whose, each in (("kit's", bundle.party), ("authority's", bundle.authority)):
-        if days_left(each) < 0:
+    for owner, certificate, hint in (
+        ("kit's", bundle.party, "ask for another with `fedpower federation request --renew`"),
+        ("authority's", bundle.authority, "make a new authority with `fedpower federation init`"),
+    ):
+        if days_left(certificate) < 0:
             raise InputError(
-                f"the {whose} certificate in {kit} must be valid, got one that ended on {ends(each)}; "
-                + (
-                    "ask for another with `fedpower federation request --renew`"
-                    if each is bundle.party
-                    else "make a new authority with `fedpower federation init`"
-                )
+                f"the {owner} certificate in {kit} must be valid, got one that ended on {ends(certificate)}; "
+                f"{hint}"
             )
     return days_left(bundle.party)
 
@@ -200,22 +198,13 @@ def kit_certificates(kit: Path) -> Bundle:
     try:
         return Bundle(
             party=x509.load_pem_x509_certificate((startup / f"{_side(kit_party(kit))}.crt").read_bytes()),
-            authority=x509.load_pem_x509_certificate((startup / "rootCA.pem").read_bytes()),
+            authority=x509.load_pem_x509_certificate((startup / _ROOT).read_bytes()),
         )
     except (OSError, ValueError):
         raise InputError(
             f"{kit} must hold a certificate and its authority's, got something else; put it in with "
             "`fedpower federation accept`"
         ) from None
-
-
-_PARTY = "party"
-"""The file with the name of the party that a kit is for."""
-
-
-def _side(party: str) -> str:
-    """Return what a party's key and certificate are called."""
-    return "server" if party == COORDINATOR else "client"
 
 
 def kit_party(kit: Path) -> str:
@@ -226,9 +215,14 @@ def kit_party(kit: Path) -> str:
         return "nobody"
 
 
+def _side(party: str) -> str:
+    """Return what FLARE calls the side of a party, after which its key and certificate are named."""
+    return "server" if party == COORDINATOR else "client"
+
+
 def _must_be_new(folder: Path) -> None:
-    if folder.exists() and any(folder.iterdir()):
+    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if names:
         raise InputError(
-            f"{folder} must be new or empty, got a folder that holds "
-            f"{sorted(each.name for each in folder.iterdir())[0]!r}; name another with -o"
+            f"{folder} must be new or empty, got a folder that holds {names[0]!r}; name another with -o"
         )

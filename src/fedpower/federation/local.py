@@ -13,12 +13,11 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.federation.certificates import COORDINATOR, RUNNER
+from fedpower.federation.files import open_private
 from fedpower.federation.kits import SILO_FILE, make_kits
-from fedpower.federation.private_files import open_private
 from fedpower.federation.processes import start_party, stop
-from fedpower.federation.silo_file import read_silo
-from fedpower.federation.silo_node import open_silo
-from fedpower.federation.study_file import StudyFile, moved, read_study, rendered
+from fedpower.federation.silo_file import open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.roll import Identity
 from fedpower.rules.ruled import made_up
@@ -46,7 +45,7 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(moved(study, "localhost", _free_port(), public), encoding="utf-8")
+        text.write_text(study.with_coordinator("localhost", _free_port(), public), encoding="utf-8")
         self.study = read_study(text)
         self.folder = folder
         self.kits = folder / "kits"
@@ -68,7 +67,7 @@ class LocalFederation:
         return self.kits / name / f"{name}.ledger"
 
     def log(self, name: str) -> str:
-        """Return what a party's process said so far."""
+        """Return the log of a party's process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def write_silo(self, name: str, data: Path, tables: OwnTables | None = None) -> None:
@@ -82,7 +81,7 @@ class LocalFederation:
         }
         if self.study.identities:
             own["identity"] = {"path": _IDENTITY}
-        (self.kits / name / SILO_FILE).write_text(rendered(own), encoding="utf-8")
+        (self.kits / name / SILO_FILE).write_text(to_toml(own), encoding="utf-8")
         self.make_ledger(name)
 
     def make_ledger(self, name: str) -> None:
@@ -92,7 +91,7 @@ class LocalFederation:
             Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
-        """Start parties by name, all by default; their words go to NAME.log."""
+        """Start parties by name, all by default; they log to NAME.log."""
         commands = {name: self._words(name) for name in names or (COORDINATOR, *self.silos)}
         for name, words in commands.items():
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
@@ -121,12 +120,12 @@ def local_federation(
     study: StudyFile, folder: Path, data: Mapping[str, Path], own: Mapping[str, OwnTables] | None = None
 ) -> Iterator[LocalFederation]:
     """Give a running federation on this machine, and stop all of it afterwards."""
-    made = LocalFederation(study, folder, data, own)
+    federation = LocalFederation(study, folder, data, own)
     try:
-        made.start()
-        yield made
+        federation.start()
+        yield federation
     finally:
-        made.stop()
+        federation.stop()
 
 
 def rehearsal_data(
@@ -136,7 +135,7 @@ def rehearsal_data(
     if not study.min_silos <= n_silos <= len(study.silos):
         most = len(study.silos)
         wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
-        raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}; give so many")
+        raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}; change it")
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
     for place, name in enumerate(study.silos[:n_silos]):
@@ -159,55 +158,43 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _made_up_network(study: StudyFile, folder: Path, name: str, place: int) -> Path:
-    """Write the edges of a network with two communities."""
-    nodes = study.columns
-    side = np.arange(len(nodes)) * 2 // len(nodes)
-    chance = np.where(side[:, np.newaxis] == side, 0.5, 0.1)
-    edges = np.argwhere(np.triu(np.random.default_rng(place).random(chance.shape) < chance, 1))
+def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
+    """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
+    rng = np.random.default_rng(place)
+    if study.parameters.network is not None:
+        header, cells = ["source", "target"], _made_up_edges(study.columns, rng)
+    else:
+        header, cells = list(study.table_columns), _made_up_cells(study, rng)
+        if study.parameters.unit is not None:  # two rows per person
+            header.append(study.parameters.unit)
+            cells.append([str(row // 2) for row in range(MADE_UP_ROWS)])
     path = folder / f"{name}.csv"
     with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
-        writer.writerow(["source", "target"])
-        writer.writerows((nodes[one], nodes[other]) for one, other in edges.tolist())
+        writer.writerow(header)
+        writer.writerows(zip(*cells, strict=True))
     return path
 
 
-def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
-    """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
-    if study.parameters.network is not None:
-        return _made_up_network(study, folder, name, place)
+def _made_up_edges(nodes: tuple[str, ...], rng: np.random.Generator) -> list[list[Any]]:
+    """Return the ends of a network's edges, which has two communities."""
+    side = np.arange(len(nodes)) * 2 // len(nodes)
+    chance = np.where(side[:, np.newaxis] == side, 0.5, 0.1)
+    edges = np.argwhere(np.triu(rng.random(chance.shape) < chance, 1))
+    return [[nodes[end] for end in ends] for ends in edges.T.tolist()]
+
+
+def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]]:
+    """Return the cells of made-up rows, column by column."""
     width = len(study.table_columns)
-    rows = np.random.default_rng(place).normal(size=(MADE_UP_ROWS, width))
-    rows *= 0.8 ** np.arange(width)
-    rule = study.treatment
-    bound = None if rule is None else rule.row_norm
+    rows = rng.normal(size=(MADE_UP_ROWS, width)) * 0.8 ** np.arange(width)
+    treatment = study.treatment
+    bound = None if treatment is None else treatment.row_norm
     rows *= (bound or 1.0) / np.linalg.norm(rows, axis=1).max()
-    path = folder / f"{name}.csv"
-    unit = study.parameters.unit
-    if study.rules is not None:
-        form = study.rules.long
-        items = () if form is None else form.rating.items
-        # A rule of several columns makes all of them from the numbers of one.
-        cells = [
-            column
-            for rule, values in zip(study.rules.rules, rows.T, strict=False)
-            for column in made_up(rule, values, items)
-        ]
-        names = [*study.table_columns]
-        if unit is not None:  # two rows a person
-            names.append(unit)
-            cells.append([str(row // 2) for row in range(MADE_UP_ROWS)])
-        with path.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(names)
-            writer.writerows(zip(*cells, strict=True))
-        return path
-    names = list(study.columns)
-    if unit is not None:
-        names.append(unit)
-        rows = np.column_stack([rows, np.arange(MADE_UP_ROWS) // 2])
-    quoted = [column.replace('"', '""') for column in names]
-    header = ",".join(f'"{column}"' for column in quoted)
-    np.savetxt(path, rows, delimiter=",", header=header, comments="", encoding="utf-8")
-    return path
+    if study.rules is None:
+        return list(rows.T.tolist())
+    form = study.rules.long
+    items = () if form is None else form.rating.items
+    # A rule of several columns makes all of them from the numbers of one.
+    rules = zip(study.rules.rules, rows.T, strict=False)
+    return [list(column) for rule, values in rules for column in made_up(rule, values, items)]

@@ -1,23 +1,22 @@
-"""The node: the process of a silo that talks to the network, and cannot open rows, ledger or
-signing key.
-"""
+"""The node: a silo's process that talks to the network, and cannot open rows, ledger or signing key."""
 
-import json
 import logging
 import os
 import queue
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from fedpower.errors import FedpowerError, InputError, ProtocolError
-from fedpower.federation import frames, isolation
-from fedpower.federation.lifeline import end_group, hold_on, is_held
+from fedpower.federation import isolation
+from fedpower.federation.processes import end_group, end_with_starter
 
 SETTINGS = "FEDPOWER_NODE"
 """The environment variable with a node's settings."""
@@ -25,8 +24,9 @@ SETTINGS = "FEDPOWER_NODE"
 COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")
 """Starts a node."""
 
+_LENGTH = struct.Struct("!Q")
 _PATIENCE_S = 10.0
-"""How long a connection may take before the operator is told."""
+"""How long a connection may take before the operator is informed."""
 
 _WAITING = 2
 """How many questions may wait for the vault; the coordinator asks one at a time."""
@@ -34,9 +34,40 @@ _WAITING = 2
 logger = logging.getLogger("fedpower.federation.node")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSettings:
-    """What a node is told by whoever starts it."""
+# Messages between node and vault: a length of eight bytes, then the content.
+def send_frame(stream: socket.socket, content: bytes) -> None:
+    """Send a message."""
+    stream.sendall(_LENGTH.pack(len(content)))
+    stream.sendall(content)
+
+
+def receive_frame(stream: socket.socket, *, most_bytes: int) -> bytes | None:
+    """Return the next message; None where the other side is gone. A longer one is refused unread."""
+    head = _read_exactly(stream, _LENGTH.size)
+    if head is None:
+        return None
+    (size,) = _LENGTH.unpack(head)
+    if size > most_bytes:
+        raise ProtocolError(
+            f"a message between node and vault must have at most {most_bytes} bytes, got {size}; send "
+            "what the study asks for"
+        )
+    return _read_exactly(stream, size)
+
+
+def _read_exactly(stream: socket.socket, size: int) -> bytes | None:
+    content = bytearray(size)
+    left = memoryview(content)
+    while left:
+        read = stream.recv_into(left)
+        if read == 0:
+            return None
+        left = left[read:]
+    return bytes(content)
+
+
+class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a node gets from the process that starts it."""
 
     name: str
     host: str
@@ -50,13 +81,7 @@ class NodeSettings:
 
     def to_json(self) -> str:
         """Return the settings as text for the environment."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "NodeSettings":
-        """Return the settings in a text."""
-        found = json.loads(text)
-        return cls(**{**found, "secrets": tuple(found["secrets"])})
+        return msgspec.json.encode(self).decode()
 
 
 class Node:
@@ -86,7 +111,7 @@ class Node:
             pass
 
     def _report_no_connection(self) -> None:
-        """Tell the operator why nothing happens; FLARE tries again without end."""
+        """Explain to the operator why nothing happens; FLARE tries again without end."""
         if not self._links.connected():
             logger.warning(
                 "no connection to the coordinator at %s:%s yet; is it running, and does its certificate "
@@ -96,7 +121,7 @@ class Node:
             )
 
     def _end_with_vault(self) -> None:
-        """End as soon as the vault hangs up, also between questions: a silo is there with both or not."""
+        """End as soon as the vault hangs up, also between questions: a silo needs both."""
         vault = select.poll()
         vault.register(self._vault, select.POLLRDHUP)
         vault.poll()
@@ -114,8 +139,8 @@ class Node:
         """Return whether the vault answered."""
         from fedpower.federation.links import ANSWER  # noqa: PLC0415
 
-        frames.send(self._vault, question)
-        answer = frames.receive(self._vault, most_bytes=self._settings.most_answer_bytes)
+        send_frame(self._vault, question)
+        answer = receive_frame(self._vault, most_bytes=self._settings.most_answer_bytes)
         if answer is None:
             return False
         self._links.send("coordinator", ANSWER, number, answer)
@@ -141,19 +166,18 @@ def main() -> None:
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
-    settings = NodeSettings.from_json(os.environ.pop(SETTINGS))
+    settings = msgspec.json.decode(os.environ.pop(SETTINGS), type=NodeSettings)
     if isinstance(settings.vault, int):  # Ctrl-C reaches the vault too, which ends this process
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     else:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _stop)
     try:
-        vault = _connected(settings.vault)
+        vault = _connect(settings.vault)
         if settings.confined:
             _confine(settings)
             logger.info("%s", isolation.describe(isolation.Isolation.LANDLOCK))
-        if is_held():
-            hold_on()
+        end_with_starter()
         Node(settings, vault).run()
     except FedpowerError as error:
         logger.error("%s", error)
@@ -165,7 +189,7 @@ def main() -> None:
     end_group()
 
 
-def _connected(vault: int | str) -> socket.socket:
+def _connect(vault: int | str) -> socket.socket:
     if isinstance(vault, int):
         os.set_inheritable(vault, False)
         return socket.socket(fileno=vault)

@@ -1,36 +1,89 @@
-"""The processes of a federation: how they are started, told to stop, and waited for."""
+"""Processes of a federation: each ends with the one that started it, however that ended.
 
+A process that ended is not started again: that is what systemd or compose does (see examples/federation).
+"""
+
+import functools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-
-from fedpower.federation.lifeline import start_process
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 PROGRAM = "fedpower"
 """The module that a party's process runs."""
 
-_STOP_S = 10.0
-_LOOK_S = 0.1
+_LIFELINE = "FEDPOWER_LIFELINE"
+"""The variable with the reading end of a pipe whose other end the starter holds open while it lives."""
+
+_STOP_S, _POLL_S = 10.0, 0.1
+
+
+def start_process(
+    command: Sequence[str], environment: Mapping[str, str], *, pass_fds: Sequence[int] = (), **streams: Any
+) -> subprocess.Popen[bytes]:
+    """Return a process in its own group, which ends with this one once it calls `end_with_starter`."""
+    pipe = _reading_end(os.getpid())
+    return subprocess.Popen(  # noqa: S603 (our own interpreter)
+        command,
+        env={**environment, _LIFELINE: str(pipe)},
+        pass_fds=(pipe, *pass_fds),
+        start_new_session=True,
+        **streams,
+    )
 
 
 def start_party(*words: str, log: int | None = None) -> subprocess.Popen[bytes]:
     """Return the process of `fedpower WORDS`, which ends with this one."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")}
-    return start_process(
-        [sys.executable, "-u", "-m", PROGRAM, *words],
-        kept,
-        stdout=log,
-        stderr=subprocess.STDOUT if log is not None else None,
-    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")}
+    error = subprocess.STDOUT if log is not None else None
+    return start_process([sys.executable, "-u", "-m", PROGRAM, *words], environment, stdout=log, stderr=error)
+
+
+def end_with_starter() -> None:
+    """End this process, with its group, as soon as the one that started it is gone, if it was started so."""
+    if _LIFELINE not in os.environ:
+        return
+    try:
+        pipe = int(os.environ.pop(_LIFELINE))
+        os.set_inheritable(pipe, False)
+    except (ValueError, OSError):
+        raise SystemExit(
+            "a process must be started by `fedpower silo` or `fedpower run`, got no pipe to its starter; "
+            "use one of them"
+        ) from None
+    threading.Thread(target=_watch, args=(pipe,), name="lifeline", daemon=True).start()
+
+
+@functools.cache
+def _reading_end(starter: int) -> int:
+    """Return the end that children of the process ``starter`` get; the other stays open while it lives."""
+    reading, _writing = os.pipe()  # neither is inherited unless it is passed on
+    return reading
+
+
+def _watch(pipe: int) -> None:
+    try:
+        while os.read(pipe, 1):
+            pass
+    finally:
+        end_group()
+
+
+def end_group() -> None:
+    """Kill this process, and its group where it leads one."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for_signal(*, until: Callable[[], bool] = lambda: False) -> bool:
     """Return True after Ctrl-C or SIGTERM, False once ``until`` holds."""
     received: list[int] = []
-    earlier = {
+    handlers = {
         number: signal.signal(number, lambda number, _: received.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
@@ -38,10 +91,10 @@ def wait_for_signal(*, until: Callable[[], bool] = lambda: False) -> bool:
         while not received:
             if until():
                 return False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return True
     finally:
-        for number, handler in earlier.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

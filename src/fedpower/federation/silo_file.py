@@ -1,56 +1,104 @@
-"""A silo's own file: its data, its ledger, and what it agrees to. The others decide none of it."""
+"""A silo's own file: its data, its ledger, and what it agrees to. No other party decides any of it."""
 
 import math
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from fedpower.errors import InputError, LedgerError, ProtocolError
-from fedpower.federation.study_file import NUMBER, Keys, StudyFile, check_keys, read_toml
+import msgspec
+
+from fedpower.engines.embedded import read_for, survey_silos
+from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
+from fedpower.federation.files import Table, read_toml
+from fedpower.federation.study_file import StudyFile
+from fedpower.privacy.budget import Budget
 from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
 from fedpower.privacy.ledger import Ledger, rounded_down
-from fedpower.protocol.private_study import attempt_epsilon, worst_epsilon
+from fedpower.privacy.noise import NoiseSource
+from fedpower.protocol.private_study import attempt_epsilon, budget_of, worst_epsilon
 from fedpower.protocol.roll import Identity
+from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.study import Study
+from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_query, open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql.query import PostgresServer, parse_address
 from fedpower.rows.units import by_unit
+from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import ruled
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.survey import Survey
 
-DATA: Keys = {
-    "path": str,
-    "separator": str,
-    "decimal": str,
-    "encoding": str,
-    "name": str,
-    "version": str,
-    "drop": list,
-    "extra_columns": str,
-}
-QUERY: Keys = {
-    "query": str,
-    "database": str,
-    "user": str,
-    "password_env": str,
-    "password_file": str,
-    "name": str,
-    "version": str,
-    "drop": list,
-    "extra_columns": str,
-}
-_NOT_ASKED = ("name", "version", "drop", "extra_columns")
-"""Keys of ``[data]`` that say nothing about how a query is put."""
-
-_TEXT = ("separator", "decimal", "encoding")
-COLUMNS: Keys = {"rename": dict, "factors": dict, "offsets": dict}
-LEDGER: Keys = {"path": str, "epsilon": NUMBER, "delta": NUMBER}
-AGREES: Keys = {"study": str, "epsilon": NUMBER, "delta": NUMBER, "min_silos": int}
-CAP = ("epsilon", "delta")
 _HASH = re.compile(r"[0-9a-f]{64}")
-"""A study's hash: all of it, for another study with the same beginning can be found by trying."""
+"""A study's whole hash: another study with the same beginning can be found by trying."""
+
+_CAP = ("epsilon", "delta")
+_OF_PATH = ("separator", "decimal", "encoding")
+_OF_QUERY = ("database", "user", "password_env", "password_file")
+
+
+class Data(Table, frozen=True):
+    """Where the rows are: a path, or a query to a database."""
+
+    path: str | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    query: str | None = None
+    database: str | None = None
+    user: str | None = None
+    password_env: str | None = None
+    password_file: str | None = None
+    name: str | None = None
+    version: str = DEFAULT_VERSION
+    drop: tuple[str, ...] = ()
+    extra_columns: Literal["refuse", "drop"] = "refuse"
+
+    def given(self, *keys: str) -> dict[str, Any]:
+        """Return those of the keys that were given."""
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
+    @property
+    def server(self) -> bool:
+        """Whether the rows come from a database server."""
+        return self.database is not None and isinstance(parse_address(self.database), PostgresServer)
+
+
+class _Columns(Table, frozen=True):
+    rename: dict[str, str] | None = None
+    factors: dict[str, float] | None = None
+    offsets: dict[str, float] | None = None
+
+
+class _Ledger(Table, frozen=True):
+    path: str
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+class _Agrees(Table, frozen=True):
+    study: str | None = None
+    epsilon: float = math.inf
+    delta: float = math.inf
+    min_silos: int = 1
+
+
+class _Identity(Table, frozen=True):
+    path: str
+
+
+class _SiloTable(Table, frozen=True):
+    silo: str
+    data: Data
+    columns: _Columns = _Columns()
+    ledger: _Ledger | None = None
+    agrees: _Agrees = _Agrees()
+    identity: _Identity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +107,14 @@ class SiloFile:
 
     name: str
     path: Path
-    data: dict[str, Any] = field(repr=False)
-    ledger: dict[str, Any]
-    agrees: dict[str, Any]
-    columns: dict[str, Any] = field(default_factory=dict)
-    identity_path: Path | None = None
+    data: Data = field(repr=False)
+    columns: _Columns
+    ledger: _Ledger | None
+    agrees: _Agrees
+    identity_path: Path | None
 
     def identity(self) -> Identity:
-        """Return the key with which the silo signs at the roll call of a secure sum."""
+        """Return the key with which the silo signs in a secure sum."""
         if self.identity_path is None:
             raise InputError(
                 f"a secure sum must have this silo's identity, got no [identity] in {self.path}; make "
@@ -75,223 +123,255 @@ class SiloFile:
         return Identity.load(self.identity_path)
 
     def secrets(self) -> list[Path]:
-        """Return what nobody but the vault may open: this file, rows, ledger, signing key, password."""
-        folder = self.path.parent
-        named = [self.data.get("path"), self.data.get("password_file"), self.ledger.get("path")]
-        found = [self.path, *(folder / each for each in named if each)]
-        if "database" in self.data:
-            address = parse_address(self.data["database"])
-            found += [] if isinstance(address, PostgresServer) else [folder / address.path]
-        found += [] if self.identity_path is None else [self.identity_path]
+        """Return what only the vault may open: this file, rows, ledger, signing key, password."""
+        folder, database = self.path.parent, self.data.database
+        named = [self.data.path, self.data.password_file, self.ledger and self.ledger.path]
+        secrets = [self.path, *(folder / name for name in named if name)]
+        if database is not None:
+            address = parse_address(database)
+            secrets += [] if isinstance(address, PostgresServer) else [folder / address.path]
+        secrets += [] if self.identity_path is None else [self.identity_path]
         # Parts of a folder may be links to files elsewhere.
-        parts = [part for each in found if each.is_dir() for part in each.rglob("*")]
-        found += [part for part in parts if part.is_symlink()]
-        return [each.resolve() for each in found]
-
-    @property
-    def uses_network(self) -> bool:
-        """Whether rows come from a database server."""
-        return "database" in self.data and isinstance(parse_address(self.data["database"]), PostgresServer)
+        parts = [part for path in secrets if path.is_dir() for part in path.rglob("*")]
+        return [path.resolve() for path in (*secrets, *(part for part in parts if part.is_symlink()))]
 
     def check_agreed(self, study: StudyFile) -> None:
-        """Refuse a study that this organisation did not agree to, in one sentence."""
+        """Refuse a study that this organisation did not agree to."""
         if self.name not in study.silos:
             raise ProtocolError(
                 f"silo {self.name!r} must be named in study {study.name!r}, got the silos "
                 f"{', '.join(study.silos)}; correct 'silo' in {self.path}"
             )
-        self._check_hash(study)
-        self._check_price(study)
-        fewest = int(self.agrees.get("min_silos", 1))
-        if study.min_silos < fewest:
-            raise ProtocolError(
-                f"silo {self.name!r} takes part with {fewest} silos at least, got a study that "
-                f"goes on with {study.min_silos}; change the study or [agrees] in {self.path}"
-            )
-
-    def _check_hash(self, study: StudyFile) -> None:
-        agreed = self.agrees.get("study", study.digest)
+        agreed = study.digest if self.agrees.study is None else self.agrees.study
         if not _HASH.fullmatch(agreed):
             raise ProtocolError(
                 f"study in [agrees] of {self.path} must be all 64 digits of its hash, got {agreed!r}; "
-                "compare the whole hash with the other parties and paste "
-                f'study = "{study.digest}"'
+                f'compare the whole hash with the other parties and paste study = "{study.digest}"'
             )
         if agreed != study.digest:
             raise ProtocolError(
                 f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
+        self._check_price(study)
+        if study.min_silos < self.agrees.min_silos:
+            raise ProtocolError(
+                f"silo {self.name!r} takes part with at least {self.agrees.min_silos} silos, got a study "
+                f"that continues with {study.min_silos}; change the study or [agrees] in {self.path}"
+            )
 
     def _check_price(self, study: StudyFile) -> None:
         """Refuse a study that could spend more than was agreed to, all its attempts counted."""
         terms, _, _ = study.terms()
-        for name in CAP:
-            most = float(self.agrees.get(name, math.inf))
-            if getattr(terms, name) > most:
+        for name in _CAP:
+            most, wanted = getattr(self.agrees, name), getattr(terms, name)
+            if wanted > most:
                 raise ProtocolError(
                     f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with "
-                    f"{name}={getattr(terms, name):g}; change the study or [agrees] in {self.path}"
+                    f"{name}={wanted:g}; change the study or [agrees] in {self.path}"
                 )
-        most, worst = float(self.agrees.get("epsilon", math.inf)), worst_epsilon(terms)
+        most, worst = self.agrees.epsilon, worst_epsilon(terms)
         if worst > most:
-            fits = rounded_down(attempt_epsilon(terms, most), 3)
             raise ProtocolError(
                 f"silo {self.name!r} agrees to epsilon={most:g} at most, got a study that can spend "
                 f"{worst:.4g}, in {terms.attempts} attempts at a secure sum of {terms.epsilon:g} each; "
-                f"agree on a study with epsilon<={fits} or with attempts = 1 in [privacy], or raise "
-                f"epsilon in [agrees] of {self.path}"
+                f"agree on a study with epsilon<={rounded_down(attempt_epsilon(terms, most), 3)} or with "
+                f"attempts = 1 in [privacy], or raise epsilon in [agrees] of {self.path}"
             )
 
     def source(self, study: StudyFile) -> RowSource:
         """Return the silo's rows with the study's columns, in its order."""
-        name = f"the data of silo {self.name!r}"
+        name, data, folder = f"the data of silo {self.name!r}", self.data, self.path.parent
         if study.parameters.network is not None:
             return self._network(study, name)
-        if "query" in self.data:
-            asked = {key: value for key, value in self.data.items() if key not in _NOT_ASKED}
-            columns = cast("Reading", self.columns)
-            found = open_query(asked, name=name, folder=self.path.parent, **columns)
+        columns = msgspec.to_builtins(self.columns)
+        if data.query is not None:
+            query = data.given("query", *_OF_QUERY)
+            source = open_query(query, name=name, folder=folder, **cast("Reading", columns))
         else:
-            form = {key: self.data[key] for key in _TEXT if key in self.data}
-            place = self.path.parent / self.data["path"]
-            found = open_source(place, name=name, **cast("Reading", {**form, **self.columns}))
-        unit, most = study.parameters.unit, study.parameters.rows_per_unit
-        # The column of ids is read beside the study's, and is none of them.
-        drop = tuple(column for column in self.data.get("drop", ()) if column != unit)
-        source = open_source(found, name=name, drop=drop)
+            reading = {**data.given(*_OF_PATH), **columns}
+            source = open_source(folder / str(data.path), name=name, **cast("Reading", reading))
+        unit = study.parameters.unit
+        # The column of ids is read next to the study's columns, and is not one of them.
+        source = open_source(source, name=name, drop=tuple(column for column in data.drop if column != unit))
         if unit is not None:
-            source = by_unit(source, unit, most)
+            source = by_unit(source, unit, study.parameters.rows_per_unit)
         source = open_source(
             source,
             columns=study.table_columns,
             drop=tuple(name for name in study.dropped if name in (source.columns or ())),
-            extra=self.data.get("extra_columns", "refuse"),
+            extra=data.extra_columns,
         )
         return source if study.rules is None else ruled(source, study.rules)
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
         """Return the silo's network on the study's nodes."""
-        odd = [key for key in ("query", "drop", "extra_columns") if key in self.data]
-        if odd or self.columns:
+        data, parameters = self.data, study.parameters
+        wrong = [key for key in ("query", "drop") if getattr(data, key)]
+        wrong += ["extra_columns"] if data.extra_columns != "refuse" else []
+        wrong += ["a table [columns]"] if self.columns != _Columns() else []
+        if wrong:
             raise InputError(
-                f"[data] of {self.path} must have the path of a network and how it is written alone, got "
-                f"{odd[0] if odd else 'a table [columns]'} too; leave it out"
+                f"[data] of {self.path} must have only the path of a network and its format, got {wrong[0]} "
+                "too; remove it"
             )
-        form = {key: self.data[key] for key in _TEXT if key in self.data}
-        parameters = study.parameters
         assert parameters.network is not None, "the study is one of networks"
         return open_network(
-            self.path.parent / self.data["path"],
+            self.path.parent / str(data.path),
             unit=parameters.network,
             nodes=study.columns,
             name=name,
             edge_weight=parameters.edge_weight,
-            **cast("Reading", form),
+            **cast("Reading", data.given(*_OF_PATH)),
         ).select(study.columns)
 
     def data_version(self, study: StudyFile, fingerprint: str, reading: str) -> DataVersion:
         """Return which rows these are, as this organisation declares them."""
         return DataVersion(
             silo=self.name,
-            version=self.data.get("version", DEFAULT_VERSION),
+            version=self.data.version,
             columns=columns_digest(study.columns, len(study.columns)),
             fingerprint=fingerprint,
             reading=reading,
-            data_set=self.data.get("name"),
+            data_set=self.data.name,
             declared_by=f"version in [data] of {self.path}",
         )
 
     def open_ledger(self) -> Ledger:
         """Return the silo's ledger; one that is missing is refused and never made."""
-        if "path" not in self.ledger:
+        if self.ledger is None:
             raise InputError(
                 f"a private study must be charged to a ledger, got no [ledger] in {self.path}; add its "
                 "path, and its cap as epsilon and delta"
             )
-        path = self.path.parent / self.ledger["path"]
-        wanted = {name: float(self.ledger[name]) for name in CAP if name in self.ledger}
+        path = self.path.parent / self.ledger.path
+        cap = {name: getattr(self.ledger, name) for name in _CAP}
         if not path.exists():
-            epsilon, delta = (f"{wanted[name]:g}" if wanted else name[0].upper() for name in CAP)
-            named = f"{self.name} --data {self.data['name']}" if "name" in self.data else self.name
-            command = f"fedpower budget init {shlex.quote(str(path))} --silo {named}"
+            epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
+            owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             raise LedgerError(
                 f"silo {self.name!r} must have its ledger, got none at {path}; put it back where it was "
-                f"or, if there has never been one, make it with `{command} "
-                f"--epsilon {epsilon} --delta {delta}`"
+                f"or, if there has never been one, make it with `fedpower budget init "
+                f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
-        opened = Ledger.open(path)
+        ledger = Ledger.open(path)
         try:
-            self._check_ledger(opened, path, wanted)
+            ledger.check_owner(self.name, self.data.name)
+            for name, held in zip(_CAP, ledger.cap, strict=True):
+                if cap[name] is not None and not math.isclose(cap[name], held):
+                    raise InputError(
+                        f"the cap in {self.path} must be that of the ledger, got {name}={cap[name]:g} "
+                        f"where {path} has {held:g}; change the file, or the cap with `fedpower budget cap`"
+                    )
         except BaseException:
-            opened.close()
+            ledger.close()
             raise
-        return opened
-
-    def _check_ledger(self, opened: Ledger, path: Path, wanted: dict[str, float]) -> None:
-        opened.check_owner(self.name, self.data.get("name"))
-        for name, held in zip(CAP, opened.cap, strict=True):
-            if not math.isclose(wanted.get(name, held), held):
-                raise InputError(
-                    f"the cap in {self.path} must be that of the ledger, got {name}={wanted[name]:g} "
-                    f"where {path} has {held:g}; change the file, or the cap with `fedpower budget cap`"
-                )
+        return ledger
 
 
 def read_silo(path: Path) -> SiloFile:
-    """Return a silo's own terms; whatever is wrong with them is said in one sentence."""
-    content = read_toml(path, "the silo file")
-    where = f"the silo file {path}"
-    asks = "query" in content.get("data", {})
-    tables: dict[str, Keys] = {
-        "data": QUERY if asks else DATA,
-        "columns": COLUMNS,
-        "ledger": LEDGER,
-        "agrees": AGREES,
-        "identity": {"path": str},
-    }
-    check_keys(where, content, {"silo": str, **dict.fromkeys(tables, dict)}, ("silo", "data"))
-    needed = {"data": ("query", "database") if asks else ("path",)}
-    needed |= dict.fromkeys(("ledger", "identity"), ("path",))
-    for name, keys in tables.items():
-        if name in content:
-            check_keys(f"[{name}] of {path}", content[name], keys, needed.get(name, ()))
-    made = SiloFile(
-        name=content["silo"],
-        path=path.absolute(),
-        data=content["data"],
-        columns=content.get("columns", {}),
-        ledger=content.get("ledger", {}),
-        agrees=content.get("agrees", {}),
-        identity_path=path.absolute().parent / content["identity"]["path"] if "identity" in content else None,
+    """Return a silo's own terms; any problem is reported in one sentence."""
+    content = read_toml(path, _SiloTable, "the silo file")
+    path = path.absolute()
+    _check(content, path)
+    return SiloFile(
+        name=content.silo,
+        path=path,
+        data=content.data,
+        columns=content.columns,
+        ledger=content.ledger,
+        agrees=content.agrees,
+        identity_path=None if content.identity is None else path.parent / content.identity.path,
     )
-    _check(made)
-    return made
 
 
-def _check(silo: SiloFile) -> None:
-    """Refuse values that mean nothing, or that would let through what they are to keep out."""
-    drop, extra = silo.data.get("drop", []), silo.data.get("extra_columns", "refuse")
-    if not all(isinstance(name, str) for name in drop):
-        raise InputError(
-            f"drop in [data] of {silo.path} must be names of columns, got {drop!r}; put them in quotes"
-        )
-    if extra not in ("refuse", "drop"):
-        raise InputError(
-            f"extra_columns in [data] of {silo.path} must be 'refuse' or 'drop', got {extra!r}; choose one"
-        )
+def _check(content: _SiloTable, path: Path) -> None:
+    """Refuse values that mean nothing, or that would let through what they should refuse."""
+    data, where = content.data, f"[data] of {path}"
+    queried = data.query is not None or data.database is not None
+    for key in ("query", "database") if queried else ("path",):
+        if getattr(data, key) is None:
+            raise InputError(f"{where} must have {key!r}, got none; add it")
+    wrong = data.given("path", *_OF_PATH) if queried else data.given(*_OF_QUERY)
+    if wrong:
+        form = "query" if queried else "path"
+        raise InputError(f"{where} must be a path or a query, got {next(iter(wrong))} with {form}; remove it")
     for key in ("name", "version"):
-        if key in silo.data:
-            check_label(f"{key} in [data] of {silo.path}", silo.data[key])
-    given = [name for name in CAP if name in silo.ledger]
-    if len(given) == 1:
+        if getattr(data, key) is not None:
+            check_label(f"{key} in {where}", getattr(data, key))
+    cap = [] if content.ledger is None else [k for k in _CAP if getattr(content.ledger, k) is not None]
+    if len(cap) == 1:
         raise InputError(
-            f"the cap in [ledger] of {silo.path} must be epsilon and delta together, got {given[0]} "
-            "alone; add the other or leave both out"
+            f"the cap in [ledger] of {path} must be epsilon and delta together, got {cap[0]} only; add the "
+            "other or remove both"
         )
-    for name in CAP:
-        if not silo.agrees.get(name, 1) > 0:  # nor is nan
+    for name in _CAP:
+        if not getattr(content.agrees, name) > 0:  # nan is not above 0 either
             raise InputError(
-                f"{name} in [agrees] of {silo.path} must be above 0, got {silo.agrees[name]}; give "
+                f"{name} in [agrees] of {path} must be above 0, got {getattr(content.agrees, name)}; give "
                 "the most that one study may spend"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSilo:
+    """A silo that is ready to answer."""
+
+    silo: Silo
+    study: Study
+    budget: Budget | None
+    moment: LocalMoment | Survey
+    ledger: Ledger | None
+    fingerprint: str
+    data_version: str | None = None
+
+    @property
+    def affordable(self) -> bool:
+        """Whether the ledger can pay for the whole study, or for one more attempt at a secure sum."""
+        try:
+            self.silo.releases.check_affordable()
+        except BudgetError:
+            return False
+        return True
+
+
+@contextmanager
+def open_silo(
+    study_file: StudyFile, silo_file: SiloFile, *, noise: NoiseSource | None = None
+) -> Iterator[OpenSilo]:
+    """Give a silo that is ready to answer, its rows read; refuse before anything is charged."""
+    silo_file.check_agreed(study_file)
+    study, _, _ = study_file.terms()
+    private, name, treatment = study.is_private, silo_file.name, study_file.treatment
+    sources = {name: silo_file.source(study_file)}
+    moment: LocalMoment | Survey
+    with every_problem(sources.values()):
+        if treatment is None:
+            moment = survey_silos(sources, fingerprinted=private)[name]
+        else:
+            moment = read_for(study, sources, treatment, fingerprinted=private)[name]
+    digest = fingerprint(moment.source) if private else ""
+    ledger = silo_file.open_ledger() if private else None
+    try:
+        data = silo_file.data_version(study_file, digest, reading_of(moment.source)) if private else None
+        silo = assemble(
+            name,
+            moment,
+            study,
+            ledger=ledger,
+            identity=silo_file.identity() if study.aggregation == "secure" else None,
+            source=noise,
+            data=data,
+        )
+        yield OpenSilo(
+            silo=silo,
+            study=study,
+            budget=budget_of(study),
+            moment=moment,
+            ledger=ledger,
+            fingerprint=digest,
+            data_version=None if data is None else data.version,
+        )
+    finally:
+        if ledger is not None:
+            ledger.close()

@@ -1,4 +1,4 @@
-"""The vault: the process of a silo that has its rows, ledger and signing key, and no network."""
+"""The vault: a silo's process that has its rows, ledger and signing key, and no network."""
 
 import contextlib
 import ctypes
@@ -11,15 +11,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from fedpower.errors import InputError, ProtocolError
-from fedpower.federation import frames, isolation
+from fedpower.federation import isolation
 from fedpower.federation.isolation import Isolation
-from fedpower.federation.lifeline import start_process
-from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings
-from fedpower.federation.processes import stop, wait_for_signal
+from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, receive_frame, send_frame
+from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.driving import Answers
@@ -33,10 +33,10 @@ Say = Callable[[str], None]
 _NODE_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|PYTHON\w+|LD_LIBRARY_PATH|GRPC_\w+|\w*_proxy|NO_PROXY", re.ASCII
 )
-"""Environment variables that a node inherits."""
+"""Environment variables that a node inherits: the others may hold the password of a database."""
 
 _CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of who connected."""
+"""Process, user and group of a peer."""
 
 
 class Vault:
@@ -46,14 +46,14 @@ class Vault:
         self._silo = silo
         self._study, _, _ = study_file.terms()
         self._one_at_a_time = threading.Lock()
-        _give_memory_back()
+        _release_memory()
 
     def serve(self, stream: socket.socket) -> None:
         """Answer what a node sends until it is gone."""
         most = most_question_bytes(self._study)
         try:
-            while (content := frames.receive(stream, most_bytes=most)) is not None:
-                frames.send(stream, self.answer(content))
+            while (content := receive_frame(stream, most_bytes=most)) is not None:
+                send_frame(stream, self.answer(content))
         except (OSError, ProtocolError) as error:
             logger.error("the connection to the node ended: %s", error)
         finally:
@@ -68,7 +68,7 @@ class Vault:
             return b""
         with self._one_at_a_time:
             answer = self._silo.answer(question)
-            _give_memory_back()
+            _release_memory()
         if isinstance(answer.body, Refusal):
             logger.warning("refused round %s: %s", question.round, answer.body.reason)
         else:
@@ -76,8 +76,8 @@ class Vault:
         return encode(answer)
 
 
-def _give_memory_back() -> None:
-    """Return what Arrow and malloc keep of what is done: a vault waits for most of its life."""
+def _release_memory() -> None:
+    """Return unused memory of Arrow and malloc to the system: a vault waits for most of its life."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:
         arrow.default_memory_pool().release_unused()
@@ -87,7 +87,7 @@ def _give_memory_back() -> None:
 
 
 def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str = -1) -> NodeSettings:
-    """Return what the node of a silo is told."""
+    """Return the settings of a silo's node."""
     study, _, _ = study_file.terms()
     return NodeSettings(
         name=name,
@@ -103,19 +103,18 @@ def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str 
 
 def start_node(settings: NodeSettings, *, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
     """Return the process of a node, which ends with this one."""
-    # The password of a database may be in the environment: a node gets what it needs and no more.
-    kept = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
-    return start_process(COMMAND, {**kept, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
+    environment = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
+    return start_process(COMMAND, {**environment, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
 
 
 def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
     """Start a node, confined where the system can do it, and answer it until a signal comes."""
     here, there = socket.socketpair()
-    secrets = tuple(str(path) for path in own.secrets())
-    told = replace(settings, vault=there.fileno(), secrets=secrets)
-    child = start_node(told, pass_fds=(there.fileno(),))
+    secrets = tuple(map(str, own.secrets()))
+    settings = msgspec.structs.replace(settings, vault=there.fileno(), secrets=secrets)
+    child = start_node(settings, pass_fds=(there.fileno(),))
     there.close()
-    if not told.confined:
+    if not settings.confined:
         say(isolation.describe(Isolation.NONE))
     _leave_network(own, say)
     threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
@@ -134,16 +133,16 @@ def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
     say(f"the vault listens at {path}")
     _leave_network(own, say)
     threading.Thread(target=_accept, args=(vault, listener, say), name="vault", daemon=True).start()
-    made = path.stat().st_ino
+    inode = path.stat().st_ino
     wait_for_signal()
-    if path.exists() and path.stat().st_ino == made:
+    if path.exists() and path.stat().st_ino == inode:
         path.unlink()
     say("stopping; releases and charges are on disk")
     return 0
 
 
 def _listener(path: Path) -> socket.socket:
-    """Return a socket that listens at a path where nobody else does."""
+    """Return a socket at a path where no other process listens."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
@@ -152,10 +151,10 @@ def _listener(path: Path) -> socket.socket:
                 "another place with --socket"
             )
         path.unlink()
-    made = socket.socket(socket.AF_UNIX)
-    earlier = os.umask(0o117)  # the node's user is in the socket's group
+    listener = socket.socket(socket.AF_UNIX)
+    umask = os.umask(0o117)  # the node's user is in the socket's group
     try:
-        made.bind(str(path))
+        listener.bind(str(path))
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
         raise InputError(
@@ -163,22 +162,21 @@ def _listener(path: Path) -> socket.socket:
             "in a folder that the vault's user can write to"
         ) from None
     finally:
-        os.umask(earlier)
-    return made
+        os.umask(umask)
+    return listener
 
 
 def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
     while True:
         stream, _ = listener.accept()
-        _, uid, _ = _CREDENTIALS.unpack(
-            stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+        credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(credentials)
         say(f"the node connected; {_separation(uid, os.getuid())}")
         threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
 
 
 def _separation(node: int, vault: int) -> str:
-    """Return how a node that another command started is kept from the vault's files."""
+    """Return how a node that another command started is separated from the vault's files."""
     if node not in (0, vault):
         return isolation.describe(Isolation.USERS, node=node, vault=vault)
     user = "root" if node == 0 else "the vault's own user"
@@ -190,7 +188,7 @@ def _separation(node: int, vault: int) -> str:
 
 def _leave_network(own: SiloFile, say: Say) -> None:
     """Give up the network, unless rows come over it."""
-    if own.uses_network:
+    if own.data.server:
         say("the vault keeps the network: its rows come from a database server")
     elif isolation.available() is Isolation.LANDLOCK:
         isolation.allow_sockets(socket.AF_UNIX)

@@ -135,11 +135,7 @@ def _new_signing_key() -> "Ed25519PrivateKey":
 
 def _signing_key_to_pem(key: "Ed25519PrivateKey") -> bytes:
     """Return a signing key as PKCS #8 PEM, not encrypted: the file's mode protects it."""
-    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 

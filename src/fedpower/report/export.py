@@ -19,7 +19,7 @@ from fedpower.report.result import Result
 from fedpower.report.scores import Scores
 from fedpower.rows.h5ad import h5py
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import RowSource
+from fedpower.rows.source import RowSource, pl
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -40,7 +40,7 @@ def provenance(result: Result) -> dict[str, Any]:
     }
 
 
-METADATA = b"fedpower"
+METADATA = "fedpower"
 """The key of a Parquet file's metadata under which `provenance` stands as JSON."""
 
 
@@ -71,12 +71,8 @@ def write_csv(result: Result, path: Path) -> None:
 
 def write_parquet(result: Result, path: Path) -> None:
     """Write the table as Parquet, with variances and where it is from in the file's metadata."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    table = pa.table({name: pa.array(values) for name, values in loadings(result).items()})
-    metadata = json.dumps(provenance(result), allow_nan=False).encode()
-    pq.write_table(table.replace_schema_metadata({METADATA: metadata}), path)
+    metadata = json.dumps(provenance(result), allow_nan=False)
+    pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
 
 
 def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
@@ -107,7 +103,7 @@ def _ids(cells: Any, first: int, size: int, seen: set[str]) -> Iterator[str]:
     if cells is None:
         yield from (str(first + place + 1) for place in range(size))
         return
-    for place, cell in enumerate(cells.to_pylist()):
+    for place, cell in enumerate(cells.to_list()):
         name = "" if cell is None else str(cell)
         if name in ("", "0") or name.split() != [name]:
             raise _refusal("a word other than 0, without blanks", "another", first + place)

@@ -387,7 +387,7 @@ class Result:
         source
             The rows of a table; columns beyond those of the fit are left out.
         column
-            A column of it that is no feature of the fit; its cells come as an Arrow array.
+            A column of it that is no feature of the fit; its cells come as a Polars series.
         """
         if not isinstance(source, TableSource):
             raise InputError(

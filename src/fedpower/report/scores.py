@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.report.files import as_text
 from fedpower.report.score_counts import ScoreHistogram
+from fedpower.rows.source import pl
 
 Array = NDArray[np.float64]
 
@@ -39,7 +40,7 @@ def write_csv(stream: IO[str], scores: Scores) -> int:
     for cells, block in scores.blocks:
         rows = block.tolist()
         if cells is not None:
-            labels = map(as_text, cells.to_pylist())
+            labels = map(as_text, cells.to_list())
             rows = [[label, *row] for label, row in zip(labels, rows, strict=True)]
         writer.writerows(rows)
         count += len(block)
@@ -128,25 +129,13 @@ def _csv(path: Path, scores: Scores) -> int:
 
 def _parquet(path: Path, scores: Scores) -> int:
     """Write the scores as float64, and ids in the type that they have in their table."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    writer: Any = None
-    count = 0
-    try:
-        for cells, block in scores.blocks:
-            columns = [pa.array(np.ascontiguousarray(column)) for column in block.T]
-            if cells is not None:
-                columns.insert(0, cells)
-            batch = pa.record_batch(columns, names=scores.header)
-            if writer is None:
-                writer = pq.ParquetWriter(path, batch.schema)
-            writer.write_batch(batch)
-            count += len(block)
-    finally:
-        if writer is not None:
-            writer.close()
-    return count
+    parts = []
+    for cells, block in scores.blocks:
+        columns = [*([] if cells is None else [cells]), *block.T]
+        parts.append(pl.DataFrame(dict(zip(scores.header, columns, strict=True))))
+    together = pl.concat(parts)
+    together.write_parquet(path)
+    return len(together)
 
 
 def _npy(path: Path, scores: Scores) -> int:

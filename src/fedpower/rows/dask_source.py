@@ -10,7 +10,7 @@ from fedpower.errors import InputError
 from fedpower.rows.arrays import ColumnsByPlace, array_source
 from fedpower.rows.columns import require_block_size, require_distinct, require_matrix, require_shape
 from fedpower.rows.source import Block, RowSource
-from fedpower.rows.tables import table_reader, table_source
+from fedpower.rows.tables import frame_table, table_source
 
 
 def dask(module: str = "") -> Any:
@@ -59,9 +59,9 @@ class PartitionOpener:
         """Return the partition's rows as a source, None where it has none."""
         if len(partition) == 0:
             return None
-        reader = table_reader(partition, self.name)
-        if reader is not None:
-            source = table_source(reader)
+        table = frame_table(partition, self.name)
+        if table is not None:
+            source = table_source(table)
             return source if self.columns is None else source.select(self.columns, extra="drop")
         rows = array_source(partition, self.name)
         if rows.width != self.width:

@@ -1,162 +1,30 @@
-"""Parquet, Feather and CSV files, streamed in blocks."""
+"""Files of tables: text, Parquet, Arrow, JSON lines, sheets of workbooks, and folders of their parts."""
 
-import atexit
+from __future__ import annotations
+
 import codecs
 import csv
-import ctypes
-import functools
+import glob
+import gzip
+import io
+import json
 import re
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import unquote
 
-import numpy as np
-from numpy.typing import NDArray
+from fedpower.errors import InputError, installing
+from fedpower.rows.columns import require_distinct, require_shape, shown
+from fedpower.rows.source import pl
+from fedpower.rows.tables import Part, Read, Table, cells_of, lazy_read, pandas_index
+from fedpower.rules.expressions import Cells
 
-from fedpower import native
-from fedpower.errors import InputError
-from fedpower.rows.columns import not_a_number, require_distinct, require_shape
-from fedpower.rows.parquet_pages import plain_rows
-from fedpower.rows.source import Matrix
-from fedpower.rows.tables import NotPlainError, arrow, feature_names, sliced
-
-_READ_BYTES = 2**20
-"""Bytes buffered over all the column chunks of a Parquet file."""
-
-BATCH_ROWS, BATCH_BYTES = 2**14, 16 * 2**20
-"""Rows decoded at once at least, within these bytes: every batch of a column has a cost of its own."""
-
-_FEWEST_IN_PAGES = 2**11
-"""Rows of a row group, on average, from which on its pages are worth being read one by one."""
-
-
-@contextmanager
-def _readable(name: str, kind: str) -> Iterator[None]:
-    """Turn Arrow's errors about a damaged file into one sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (arrow().ArrowException, OSError, EOFError, ValueError):
-        raise InputError(
-            f"{name} must be a complete {kind} file, got one that is truncated or damaged; "
-            "write or copy it again"
-        ) from None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _ParquetTable:
-    """A Parquet file as a reader of batches."""
-
-    name: str
-    columns: tuple[str, ...]
-    n_rows: int
-    n_groups: int
-    path: Path
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield batches of the wanted columns only."""
-        names = [*columns, *labels]
-        buffer = min(max(_READ_BYTES // len(names), 2**12), 2**20)
-        with _readable(self.name, "Parquet"), _parquet(self.path, buffer_size=buffer) as file:
-            size = max(max_rows, min(BATCH_ROWS, BATCH_BYTES // (8 * len(names))))
-            batches = file.iter_batches(batch_size=size, columns=names, use_threads=False)
-            for batch in batches:
-                yield from sliced(batch.select(names), max_rows)
-
-    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
-        """Yield blocks of rows as far as the file's pages hold plain numbers, and none is missing."""
-        if self.n_rows < _FEWEST_IN_PAGES * self.n_groups:
-            raise NotPlainError
-        return plain_rows(self.path, columns, max_rows)
-
-
-def _parquet(path: Path, **options: Any) -> Any:
-    """Open a Parquet file without read-ahead."""
-    return arrow("parquet").ParquetFile(path, pre_buffer=False, memory_map=False, **options)
-
-
-def parquet_reader(path: Path, name: str) -> _ParquetTable:
-    """Return the reader of a Parquet file."""
-    with _readable(name, "Parquet"), _parquet(path) as file:
-        schema, n_rows, n_groups = file.schema_arrow, file.metadata.num_rows, file.num_row_groups
-    require_distinct(name, schema.names)
-    return _ParquetTable(
-        name=name, columns=feature_names(schema), n_rows=n_rows, n_groups=n_groups, path=path
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _IpcTable:
-    """An Arrow IPC file or stream (Feather version 2) as a reader of batches."""
-
-    name: str
-    columns: tuple[str, ...]
-    n_rows: int | None
-    path: Path
-    stream: bool
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield slices of the stored record batches."""
-        names = [*columns, *labels]
-        with _readable(self.name, "Arrow"):
-            for batch in self._stored(names):
-                yield from sliced(batch.select(names), max_rows)
-                del batch  # and with it its mapping
-
-    def _stored(self, names: list[str]) -> Iterator[Any]:
-        """Yield the record batches as they were written."""
-        pa = arrow()
-        if self.stream:
-            with pa.OSFile(str(self.path)) as file:
-                yield from arrow("ipc").open_stream(file)
-            return
-        with pa.memory_map(str(self.path)) as file:
-            reader = arrow("ipc").open_file(file)
-            count = reader.num_record_batches
-            places = sorted(reader.schema.get_field_index(column) for column in names)
-            del reader
-        options = arrow("ipc").IpcReadOptions(included_fields=places, use_threads=False)
-        for index in range(count):
-            with pa.memory_map(str(self.path)) as file:
-                yield arrow("ipc").open_file(file, options=options).get_batch(index)
-
-
-def ipc_reader(path: Path, name: str) -> _IpcTable:
-    """Return the reader of a Feather or Arrow file."""
-    with path.open("rb") as file:
-        stream = file.read(6) != b"ARROW1"
-    with _readable(name, "Arrow"), arrow().memory_map(str(path)) as file:
-        ipc = arrow("ipc")
-        reader = ipc.open_stream(file) if stream else ipc.open_file(file)
-        schema = reader.schema
-        count = None if stream or not hasattr(reader, "count_rows") else int(reader.count_rows())
-        del reader
-    require_distinct(name, schema.names)
-    return _IpcTable(name=name, columns=feature_names(schema), n_rows=count, path=path, stream=stream)
-
-
-BLOCK_BYTES = 2**20
-"""Bytes of text parsed at once, more when single lines are long."""
-
-
-_MOST_GATHERED = 32 * 2**20
-"""Bytes of rows that a text is gathered into at most."""
-
-_FURTHEST = 60
-"""Powers of ten, either way, that the compiled loop multiplies by: FURTHEST in native/text.c."""
-
-_MOST_LINES = 64
-"""So many times as much text as is parsed at once may be without an end of a line."""
-
+# --- text -------------------------------------------------------------------------------------------------
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates cells, where nothing is said, and its name."""
@@ -164,10 +32,15 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _SEPARATOR_WORDS = {name.rstrip("s"): sign for sign, name in _SEPARATORS.items()} | {"\\t": "\t"}
 """How a separator may be called where it is awkward to type."""
 
+_SAMPLE = 2**16
+"""Characters at the beginning of a text from which its form is found."""
+
+_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextForm:
-    """How a text file writes its cells; what is None is found out from its beginning, or refused."""
+    """How a text file writes its cells; what is None is found from its beginning, or refused."""
 
     separator: str | None = None
     decimal: str | None = None
@@ -195,14 +68,14 @@ class TextForm:
                 got="commas for both",
                 advice="give one of them otherwise",
             )
-        if self.encoding is not None and not _is_encoding(self.encoding):
-            raise InputError.about(
-                "encoding",
-                must="be the name of a text encoding",
-                got=repr(self.encoding),
-                advice="give e.g. utf-8, cp1252 or latin-1",
-            )
         if self.encoding is not None:
+            if not _is_encoding(self.encoding):
+                raise InputError.about(
+                    "encoding",
+                    must="be the name of a text encoding",
+                    got=repr(self.encoding),
+                    advice="give e.g. utf-8, cp1252 or latin-1",
+                )
             name = codecs.lookup(self.encoding).name.removesuffix("-sig")
             object.__setattr__(self, "encoding", name)
 
@@ -213,7 +86,6 @@ class TextForm:
 
 
 def _separates(sign: str) -> bool:
-    """Return whether a character may stand between cells."""
     return sign.isascii() and not sign.isalnum() and sign not in "\"'.+-_\r\n\0"
 
 
@@ -225,417 +97,158 @@ def _is_encoding(name: object) -> bool:
         return False
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CsvTable:
-    """A delimited text file as a reader of batches."""
-
-    name: str
-    path: Path
-    delimiter: str
-    decimal: str = "."
-    encoding: str = "utf-8"
-    columns: tuple[str, ...] = ()
-    logical: frozenset[str] = frozenset()
-    block_bytes: int = BLOCK_BYTES
-
-    @property
-    def n_rows(self) -> None:
-        """Unknown until the file has been read."""
-        return
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield batches with numbers in every column that is no label."""
-        pa = arrow()
-        types = {column: pa.bool_() if column in self.logical else pa.float64() for column in columns}
-        types |= dict.fromkeys(labels, pa.string())
-        try:
-            with self._open(types) as reader:
-                for batch in reader:
-                    yield from sliced(batch.select([*columns, *labels]), max_rows)
-            return
-        except pa.ArrowException:
-            pass  # its message quotes the cell: what follows must not carry it as context
-        self._refuse_text(columns)
-        raise _unreadable(self.name, self.encoding)
-
-    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
-        """Yield blocks of rows as far as the text is numbers, delimiters and line ends and nothing else."""
-        if self.logical.intersection(columns) or not self._is_plain:
-            raise NotPlainError
-        places = [self.columns.index(column) for column in columns]
-        order = np.argsort(places)
-        cells = _Cells(ord(self.delimiter), len(self.columns), np.array(places)[order])
-        found = _Gathered(max_rows, len(columns), np.argsort(order))
-        try:
-            with arrow().input_stream(str(self.path), compression="detect") as text:
-                for lines in _whole_lines(text, self.block_bytes, self._is_heading):
-                    yield from found.add(cells.numbers(lines))
-        except (arrow().ArrowException, OSError, EOFError):
-            yield from found.rest()
-            raise NotPlainError from None
-        except NotPlainError:
-            yield from found.rest()
-            raise
-        yield from found.rest()
-
-    @property
-    def _is_plain(self) -> bool:
-        """Whether numbers are written as in English, and what separates them comes before digits."""
-        return self.delimiter in ",\t" and self.decimal == "." and self.encoding == "utf-8"
-
-    def _is_heading(self, line: bytes) -> bool:
-        """Return whether a line is the one that the columns were named by."""
-        try:
-            text = line.decode("utf-8-sig").rstrip("\r\n")
-            return next(csv.reader([text], delimiter=self.delimiter), []) == list(self.columns)
-        except (UnicodeDecodeError, csv.Error):
-            return False
-
-    @contextmanager
-    def _open(self, types: dict[str, Any] | None) -> Iterator[Any]:
-        """Open a streaming reader of the typed columns, or of all columns with inferred types."""
-        pa, arrow_csv = arrow(), arrow("csv")
-        # No function of Python's is given to Arrow (an invalid_row_handler, an encoding) but one that can
-        # be brought to a standstill: its thread that reads ahead would need the interpreter to let go of
-        # it, and end the process if that is gone by then.
-        ragged: tuple[int, ...] = ()
-        try:
-            with (
-                pa.input_stream(str(self.path), compression="detect") as text,
-                _in_utf8(text, self.encoding) as recoded,
-                # left open, its thread may outlive the interpreter
-                arrow_csv.open_csv(
-                    recoded.stream,
-                    read_options=arrow_csv.ReadOptions(use_threads=False, block_size=self.block_bytes),
-                    parse_options=arrow_csv.ParseOptions(
-                        delimiter=self.delimiter,
-                        newlines_in_values=True,
-                        ignore_empty_lines=len(self.columns) != 1,
-                    ),
-                    convert_options=arrow_csv.ConvertOptions(
-                        column_types=types,
-                        include_columns=list(types) if types else None,
-                        decimal_point=self.decimal,
-                    ),
-                ) as reader,
-                recoded.ending(reader),
-            ):
-                yield reader
-            return
-        except pa.ArrowInvalid as error:
-            ragged = _ragged_row(str(error))
-            if not ragged:
-                raise
-        except (OSError, EOFError, UnicodeDecodeError):
-            raise _unreadable(self.name, self.encoding) from None
-        number, expected, got = ragged
+def csv_part(path: Path, name: str, form: TextForm = TextForm(), *, usual: str = ",") -> Part:  # noqa: B008
+    """Return a CSV or TSV file, gzipped or not, after a look at its beginning."""
+    try:
+        with _opened_text(path) as stream:
+            encoding = form.encoding or _MARKS.get(stream.read(2), "utf-8")
+        sample = _sample(path, encoding)
+    except (OSError, EOFError, UnicodeError):
+        raise _unreadable(name, form.encoding or "utf-8") from None
+    if not sample.strip("\ufeff\r\n"):
         raise InputError(
-            f"every row of {self.name} must have {expected} cells like its first line, got "
-            f"{got} at row {number - 1}; repair that row"
-        ) from None  # Arrow's own words quote the row
-
-    def _refuse_text(self, columns: tuple[str, ...]) -> None:
-        """Refuse the first row with a cell that is neither a number nor empty."""
-        pa = arrow()
-        row = 0
-        with self._open(dict.fromkeys(columns, pa.string())) as reader:
-            for batch in reader:
-                found = [
-                    (place, column)
-                    for column in columns
-                    if (place := self._first_text(batch.column(column), column in self.logical)) >= 0
-                ]
-                if found:
-                    place, column = min(found)
-                    cell = batch.column(column)[place].as_py().strip()
-                    raise self._text_at(column, row + place, cell)
-                row += batch.num_rows
-
-    def _text_at(self, column: str, row: int, cell: str) -> InputError:
-        """Return the error for a cell that is no number, which is not quoted."""
-        other = {".": ",", ",": "."}[self.decimal]
-        if self.delimiter != "," and _DECIMALS[other].fullmatch(cell):
-            got, before = ("comma", "point") if other == "," else ("point", "comma")
-            return InputError(
-                "column '{column}' of {source} must hold numbers with a decimal {before}, got one with a "
-                "{got} at row {row}; say which it is with {decimal}, and write all of them so",
-                column=column,
-                source=self.name,
-                before=before,
-                got=got,
-                row=row + 1,
-            )
-        return not_a_number(self.name, column, "text", row)
-
-    def _first_text(self, cells: Any, logical: bool) -> int:
-        """Return the place of the first cell that Arrow cannot read as a number, or -1."""
-        if self.decimal == "," and not logical:
-            cells = with_points(cells)
-        return _first_text(cells, logical)
-
-
-def with_points(cells: Any) -> Any:
-    """Return texts with points for decimal commas; one that has a point is no number, and is "text"."""
-    compute = arrow("compute")
-    pointed = compute.match_substring(cells, ".")
-    return compute.if_else(pointed, "text", compute.replace_substring(cells, ",", "."))
-
-
-_STANDSTILL_S = 1.0
-"""How long Arrow's thread may take to find the end of a text after an error in it."""
-
-_LEAVE_S = 0.1
-"""How long it may take to leave Python after that: in it when Python ends, it aborts the process."""
-
-
-class _Utf8:
-    """A text that Arrow reads as it is."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    @contextmanager
-    def ending(self, reader: Any) -> Iterator[None]:
-        """Let a reader of it be given up."""
-        yield
-
-
-class _Recoded:
-    """A text in UTF-8 for Arrow's thread that reads ahead, which ends as soon as nobody wants more of it."""
-
-    closed = False  # Arrow asks
-
-    def __init__(self, text: Any, encoding: str) -> None:
-        self._text, self._decoder = text, codecs.getincrementaldecoder(encoding)()
-        self._held, self._over = b"", False
-        self._ended = threading.Event()
-        self.stream = arrow().PythonFile(self, mode="r")
-
-    def read(self, size: int) -> bytes:
-        """Return at most so many bytes, none at the end."""
-        try:
-            while not self._held and not self._over:
-                part = self._text.read(size)
-                self._over = self._over or not part
-                self._held = self._decoder.decode(part, final=not part).encode()
-        except BaseException:
-            self._ended.set()
-            raise
-        found, self._held = self._held[:size], self._held[size:]
-        if not found:
-            self._ended.set()
-        return found
-
-    @contextmanager
-    def ending(self, reader: Any) -> Iterator[None]:
-        """Let a reader of it be given up: Arrow's thread must not want Python after its end."""
-        atexit.register(self.end, reader)  # an error that nobody caught may keep it open until then
-        try:
-            yield
-        finally:
-            self.end(reader)
-            atexit.unregister(self.end)
-
-    def end(self, reader: Any = None) -> None:
-        """End the text, and wait until Arrow's thread knows."""
-        given_up = not self._ended.is_set()
-        self._over, self._held = True, b""
-        with suppress(Exception):  # whatever half a row may mean to it
-            while reader is not None and not self._ended.is_set():
-                reader.read_next_batch()
-        self._ended.wait(_STANDSTILL_S)
-        if given_up:
-            time.sleep(_LEAVE_S)  # Arrow's thread has read the end, and has yet to leave Python
-
-
-@contextmanager
-def _in_utf8(text: Any, encoding: str) -> Iterator[_Utf8 | _Recoded]:
-    """Give a text as Arrow reads it: itself where it is in UTF-8."""
-    if encoding == "utf-8":
-        yield _Utf8(text)
-        return
-    recoded = _Recoded(text, encoding)
-    try:
-        yield recoded
-    finally:
-        recoded.end()
-
-
-def _ragged_row(said: str) -> tuple[int, ...]:
-    """Return the line, the cells it should have and has, where Arrow stopped at such a row."""
-    found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", said)
-    return tuple(map(int, found.groups())) if found else ()
-
-
-def _whole_lines(text: Any, size: int, is_heading: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Yield the lines after the first one, some at a time, each with its end; refuse quotes."""
-    held, first = b"", True
-    while part := text.read(size):
-        held = held + part if held else part
-        if first:
-            line, end, rest = held.partition(b"\n")
-            if not end or not is_heading(line):
-                raise NotPlainError
-            held, first = rest, False
-        if b'"' in held:
-            raise NotPlainError
-        stop = held.rfind(b"\n") + 1
-        if stop:
-            yield held[:stop]
-            held = held[stop:]
-        elif len(held) > _MOST_LINES * size:
-            raise NotPlainError
-    if held:
-        yield held + b"\n"
-
-
-class _Cells:
-    """Where the cells of whole lines are, and their numbers."""
-
-    def __init__(self, delimiter: int, width: int, wanted: NDArray[np.intp]) -> None:
-        self._delimiter = delimiter
-        self._width = width
-        self._wanted = None if wanted.size == width else wanted
-
-    def numbers(self, lines: bytes) -> Matrix:
-        """Return the wanted cells as float64, a view of rows by columns, or refuse what is not plain."""
-        found = self._in_one_go(lines)
-        return self._in_passes(lines) if found is None else found
-
-    def _in_one_go(self, lines: bytes) -> Matrix | None:
-        """Return the same by the compiled loop, or None where that does not tell."""
-        loops = native.loops()
-        if loops is None:
-            return None
-        wanted = np.arange(self._width) if self._wanted is None else self._wanted
-        places = np.full(self._width, -1, dtype=np.int32)
-        places[wanted] = np.arange(wanted.size)
-        out = np.empty((lines.count(b"\n"), wanted.size))
-        powers = _powers_of_five()
-        places_at, powers_at, out_at = (ctypes.c_void_p(each.ctypes.data) for each in (places, powers, out))
-        run = loops.fedpower_plain_numbers
-        run.restype = ctypes.c_int64
-        n_lines = run(
-            ctypes.c_char_p(lines),
-            ctypes.c_int64(len(lines)),
-            ctypes.c_int32(self._delimiter),
-            ctypes.c_int64(self._width),
-            places_at,
-            ctypes.c_int64(wanted.size),
-            powers_at,
-            out_at,
-            ctypes.c_int64(len(out)),
+            f"{name} must have a line of column names and rows, got an empty file; write it again"
         )
-        return out if n_lines == len(out) else None
-
-    def _in_passes(self, lines: bytes) -> Matrix:
-        """Return the same, cells found by NumPy and numbers read by Arrow."""
-        starts, ends = self._bounds(lines)
-        size = starts.size
-        # Every second string is a cell, and what is between two of them is null: no text is moved.
-        bounds = np.empty(2 * size, dtype=np.int32)
-        bounds[0::2], bounds[1::2] = starts, ends
-        present = np.full(size // 4 + 1, 0b01010101, dtype=np.uint8)
-        pa = arrow()
-        buffers = [pa.py_buffer(each) for each in (present, bounds, lines)]
-        strings = pa.Array.from_buffers(pa.string(), 2 * size - 1, buffers)
-        floats = strings.cast(pa.float64()).buffers()[1]
-        found = np.frombuffer(floats, dtype=np.float64, count=2 * size - 1)[::2]
-        with np.errstate(over="ignore", invalid="ignore"):
-            if not (np.isfinite(found.sum()) or np.isfinite(found).all()):
-                raise NotPlainError
-        width = self._width if self._wanted is None else self._wanted.size
-        return found.reshape(-1, width)
-
-    def _bounds(self, lines: bytes) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return where the wanted cells begin and end."""
-        text = np.frombuffer(lines, dtype=np.uint8)
-        # Below the digits there are few signs beside the delimiter and the line's end: one comparison.
-        ends = np.flatnonzero(text < ord("-"))
-        signs = text[ends]
-        is_end = signs == ord("\n")
-        between = is_end | (signs == self._delimiter)
-        if not between.all():
-            ends, is_end = ends[between], is_end[between]
-        n_lines = int(np.count_nonzero(is_end))
-        if n_lines * self._width != ends.size or not is_end[self._width - 1 :: self._width].all():
-            raise NotPlainError
-        starts = np.empty_like(ends)
-        starts[0] = 0
-        np.add(ends[:-1], 1, out=starts[1:])
-        before, after = starts.reshape(n_lines, -1), ends.reshape(n_lines, -1)
-        last = after[:, -1]
-        last -= text[last - 1] == ord("\r")  # a line's end in two characters
-        if self._wanted is not None:
-            before, after = before[:, self._wanted], after[:, self._wanted]
-        return before.ravel(), after.ravel()
+    lines = sample.splitlines()
+    separator = _separator(name, lines[0], form, usual)
+    decimal = form.decimal or _decimal(name, lines[1:], separator)
+    if decimal == separator:
+        raise InputError.about(
+            "decimal",
+            must="be another sign than the one between cells",
+            got=f"commas for both in {name}",
+            advice="give {separator} too",
+        )
+    heading, *rows = _records(sample, separator)
+    require_header(name, heading)
+    if not rows:
+        require_shape(name, 0, len(heading))
+    logical = {
+        column
+        for place, column in enumerate(heading)
+        if (words := {row[place].strip().lower() for row in rows if len(row) > place} - {""})
+        and words <= {"true", "false"}
+    }
+    cells = {
+        column: Cells(
+            own=column, dtype=pl.String(), decimal=decimal, separator=separator, logical=column in logical
+        )
+        for column in heading
+    }
+    text = _Text(path, name, heading, TextForm(separator=separator, decimal=decimal, encoding=encoding))
+    return Part(name=name, cells=cells, read=text.read, path=path)
 
 
-@functools.cache
-def _powers_of_five() -> NDArray[np.uint64]:
-    """Return 5^q for q = −60 … 60, 128 bits from the first one on, in two words, the upper one first."""
-    found = []
-    for q in range(-_FURTHEST, _FURTHEST + 1):
-        power = 5 ** abs(q)
-        bits = power.bit_length()
-        if q >= 0:
-            whole = power << 128 >> bits
-        elif q >= -27:  # exact enough to tell ties
-            whole = (1 << ((power - 1).bit_length() + 127)) // power + 1
-        else:
-            whole = (1 << (2 * bits + 128)) // power + 1
-            whole >>= whole.bit_length() - 128
-        found += [whole >> 64, whole & (2**64 - 1)]
-    return np.array(found, dtype=np.uint64)
+class _Text:
+    """A delimited text: numbers are parsed while it is read, and come as text once one of them is none."""
 
+    def __init__(self, path: Path, name: str, columns: list[str], form: TextForm) -> None:
+        self._path, self._name, self._columns = path, name, columns
+        self._separator, self._decimal = form.separator or ",", form.decimal
+        self._encoding = form.encoding or "utf-8"
+        self._as_text: frozenset[str] = frozenset()
+        self._has_blank_lines: bool | None = None
 
-class _Gathered:
-    """Rows that are gathered until they make a block."""
-
-    def __init__(self, max_rows: int, width: int, order: NDArray[np.intp]) -> None:
-        self._shape = (max(1, min(max_rows, _MOST_GATHERED // (8 * width))), width)
-        self._order = None if np.array_equal(order, np.arange(width)) else order
-        self._block: Matrix | None = None
-        self._count = 0
-
-    def add(self, rows: Matrix) -> Iterator[Matrix]:
-        """Yield the blocks that rows make full."""
-        while len(rows):
-            if self._block is None:
-                self._block, self._count = np.empty(self._shape), 0
-            part = rows[: self._shape[0] - self._count]
-            room = self._block[self._count : self._count + len(part)]
-            room[:] = part if self._order is None else part[:, self._order]
-            self._count += len(part)
-            rows = rows[len(part) :]
-            if self._count == self._shape[0]:
-                yield from self.rest()
-
-    def rest(self) -> Iterator[Matrix]:
-        """Yield the rows of a block that is not full."""
-        if self._block is not None:
-            block, self._block = self._block[: self._count], None
-            yield block
-
-
-def _first_text(cells: Any, logical: bool) -> int:
-    """Return the place of the first cell that Arrow cannot read as a number, or -1."""
-    pa, compute = arrow(), arrow("compute")
-    trimmed = compute.utf8_trim_whitespace(cells)
-    empty = compute.is_in(trimmed, pa.array(arrow("csv").ConvertOptions().null_values))
-    present = compute.if_else(empty, pa.scalar(None, pa.string()), trimmed)
-    kind = pa.bool_() if logical else pa.float64()
-    try:
-        present.cast(kind)
-    except pa.ArrowInvalid:
-        for place, cell in enumerate(present):
+    def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        """Yield raw batches; lines without any cell are no rows."""
+        past, wanted = 0, [*numbers, *words]
+        try:
+            if self._has_blank_lines is None:
+                self._has_blank_lines = len(self._columns) > 1 and _has_blank_lines(self._bytes())
+        except (OSError, EOFError, UnicodeError):
+            raise _unreadable(self._name, self._encoding) from None
+        # With decimal commas Polars would take a point for one too.
+        for typed in (numbers if self._decimal == "." else [], []):
+            if self._as_text.intersection(typed):
+                continue
+            row = 0
             try:
-                cell.cast(kind)
-            except pa.ArrowInvalid:
-                return place
-    return -1
+                for batch in self._scan(typed, wanted, max_rows):
+                    start, row = row, row + len(batch)
+                    if row > past:
+                        past, fresh = row, batch[max(past - start, 0) :]
+                        yield self._rows(fresh, wanted)
+                return
+            except (pl.exceptions.PolarsError, OSError):
+                self._as_text |= set(typed)  # Polars' own words quote the cell
+        self._refuse_long_rows()
+        raise _unreadable(self._name, self._encoding)
+
+    def _scan(self, typed: list[str], wanted: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        schema = {name: pl.Float64 if name in typed else pl.String for name in self._columns}
+        frame = pl.scan_csv(
+            self._path if self._encoding == "utf-8" else self._bytes().read(),
+            has_header=False,
+            skip_rows=1,
+            schema=schema,
+            separator=self._separator,
+            glob=False,
+        )
+        frame = frame if self._has_blank_lines else frame.select(wanted)
+        yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
+
+    def _rows(self, batch: pl.DataFrame, wanted: list[str]) -> pl.DataFrame:
+        if self._has_blank_lines:
+            return batch.filter(~pl.all_horizontal(pl.all().is_null())).select(wanted)
+        return batch
+
+    def _bytes(self) -> IO[bytes]:
+        """Return the text in UTF-8: one in another encoding whole, in memory."""
+        if self._encoding == "utf-8":
+            return _opened_text(self._path)
+        with _opened_text(self._path) as stream:
+            return io.BytesIO(stream.read().decode(self._encoding).encode())
+
+    def _refuse_long_rows(self) -> None:
+        """Refuse the first row with more cells than the heading, where there is one."""
+        expected, got, number = len(self._columns), 0, 0
+        try:
+            with io.TextIOWrapper(self._bytes(), encoding="utf-8", newline="") as stream:
+                rows = (row for row in csv.reader(stream, delimiter=self._separator) if row)
+                number, got = next(
+                    ((place, len(row)) for place, row in enumerate(rows) if len(row) > expected), (0, 0)
+                )
+        except (csv.Error, OSError, EOFError, UnicodeError):
+            return
+        if got:
+            raise InputError(
+                f"every row of {self._name} must have {expected} cells like its first line, got {got} at "
+                f"row {number}; repair that row"
+            )
+
+
+def _opened_text(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _has_blank_lines(stream: IO[bytes]) -> bool:
+    with stream:
+        end = b""
+        while part := stream.read(2**22):
+            joined = end + part
+            if b"\n\n" in joined or b"\n\r\n" in joined:
+                return True
+            end = joined[-2:]
+    return False
+
+
+def _sample(path: Path, encoding: str) -> str:
+    """Return the beginning of a text, with two lines at least where there are."""
+    with _opened_text(path) as stream:
+        decoder, found = codecs.getincrementaldecoder(encoding)(), ""
+        while found.count("\n") < 2 and (part := stream.read(_SAMPLE)):
+            found += decoder.decode(part)
+        if stream.read(1):
+            found = found[: found.rfind("\n") + 1]  # its last line may be half of one
+    return found.removeprefix("\ufeff")
+
+
+def _records(sample: str, separator: str) -> list[list[str]]:
+    """Return the rows of the sample, the last of which may be half of one."""
+    rows: list[list[str]] = []
+    with suppress(csv.Error):
+        rows.extend(row for row in csv.reader(io.StringIO(sample, newline=""), delimiter=separator) if row)
+    return rows
 
 
 def _unreadable(name: str, encoding: str) -> InputError:
@@ -646,87 +259,6 @@ def _unreadable(name: str, encoding: str) -> InputError:
         source=name,
         encoding_name=encoding.upper(),
     )
-
-
-def csv_reader(
-    path: Path,
-    name: str,
-    form: TextForm = TextForm(),  # noqa: B008
-    *,
-    usual: str = ",",
-) -> CsvTable:
-    """Return the reader of a CSV or TSV file, gzipped or not, after a look at its first block."""
-    pa = arrow()
-    encoding = form.encoding or _marked_encoding(path, name)
-    try:
-        lines, longest = _first_lines(path, encoding)
-    except (pa.ArrowException, OSError, EOFError, UnicodeError):
-        raise _unreadable(name, encoding) from None
-    if longest == 0:
-        raise InputError(
-            f"{name} must have a line of column names and rows, got an empty file; write it again"
-        )
-    delimiter = _separator(name, lines[0], form, usual)
-    decimal = form.decimal or _decimal(name, lines[1:], delimiter)
-    if decimal == delimiter:
-        raise InputError.about(
-            "decimal",
-            must="be another sign than the one between cells",
-            got=f"commas for both in {name}",
-            advice="give {separator} too",
-        )
-    size = max(BLOCK_BYTES, 16 * longest)
-    probe = CsvTable(
-        name=name, path=path, delimiter=delimiter, decimal=decimal, encoding=encoding, block_bytes=size
-    )
-    try:
-        with probe._open(None) as reader:
-            schema = reader.schema
-            schema.names  # noqa: B018  (decodes them: Arrow does not check that they are UTF-8)
-    except (pa.ArrowException, UnicodeError):
-        raise _unreadable(name, encoding) from None
-    require_header(name, schema.names)
-    if all(pa.types.is_null(kind) for kind in schema.types):
-        require_shape(name, _count_first(probe), len(schema.names))
-    logical = frozenset(field.name for field in schema if pa.types.is_boolean(field.type))
-    return replace(probe, columns=tuple(schema.names), logical=logical)
-
-
-def _count_first(table: CsvTable) -> int:
-    """Return the number of rows in the first block."""
-    with table._open(None) as reader:
-        return next((batch.num_rows for batch in reader), 0)
-
-
-_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-"""What a text in another encoding than UTF-8 may begin with, to say so."""
-
-_LOOKED_AT = 2**16
-"""Characters of a text from which the sign before decimals is told."""
-
-
-def _marked_encoding(path: Path, name: str) -> str:
-    """Return the encoding that a text's first bytes tell; UTF-8 where they tell nothing."""
-    try:
-        with arrow().input_stream(str(path), compression="detect") as text:
-            return _MARKS.get(text.read(2), "utf-8")
-    except (arrow().ArrowException, OSError, EOFError):
-        raise _unreadable(name, "utf-8") from None
-
-
-def _first_lines(path: Path, encoding: str) -> tuple[list[str], int]:
-    """Return the whole lines at the beginning, and the bytes of the longer of the first two."""
-    with arrow().input_stream(str(path), compression="detect") as text:
-        # its end may be half a character
-        decoder, found, size = codecs.getincrementaldecoder(encoding)(), "", 0
-        while found.count("\n") < 2 and (part := text.read(_LOOKED_AT)):
-            found += decoder.decode(part)
-            size += len(part)
-    lines = found.split("\n")
-    wide = size / max(len(found), 1)  # bytes a character
-    longest = int(wide * max((len(line) for line in lines[:2]), default=0))
-    whole = lines[:-1] if len(lines) > 2 else lines
-    return [line.removesuffix("\r").removeprefix("\ufeff") for line in whole], longest
 
 
 def _separator(name: str, heading: str, form: TextForm, usual: str) -> str:
@@ -756,24 +288,20 @@ def _separator(name: str, heading: str, form: TextForm, usual: str) -> str:
     return "|" if "|" in bare else ","
 
 
-_DECIMALS = {
-    ",": re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?"),
-    ".": re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?"),
-}
+_COMMA = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+_POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 
 
-def _decimal(name: str, lines: list[str], delimiter: str) -> str:
+def _decimal(name: str, lines: list[str], separator: str) -> str:
     """Return the sign before decimals: a comma where the first rows have no point, nor thousands."""
-    if delimiter == ",":
+    if separator == ",":
         return "."
-    cells = [cell.strip(' "') for line in lines for cell in line.split(delimiter) if "," in cell]
-    commas = [cell for cell in cells if _DECIMALS[","].fullmatch(cell)]
+    cells = [cell.strip(' "') for line in lines for cell in line.split(separator)]
+    commas = [cell for cell in cells if _COMMA.fullmatch(cell)]
     if not commas:
         return "."
-    points = any(
-        _DECIMALS["."].fullmatch(cell.strip(' "')) for line in lines for cell in line.split(delimiter)
-    )
+    points = any(_POINT.fullmatch(cell) for cell in cells)
     if points or all(_THOUSANDS.fullmatch(cell) for cell in commas):
         raise InputError(
             "numbers in {source} must show which sign their decimals begin with, got {got}; say which it "
@@ -795,3 +323,277 @@ def require_header(name: str, columns: Sequence[str]) -> None:
             f"the first line of {name} must name the columns, got only numbers; add a line of names"
         )
     require_distinct(name, columns)
+
+
+# --- typed files ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _complete(name: str, kind: str) -> Iterator[None]:
+    """Turn what Polars says of a damaged file into one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except pl.exceptions.DuplicateError:
+        raise InputError(
+            f"{name} must have distinct column names, got one more than once; rename the columns"
+        ) from None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, ValueError):
+        raise InputError(
+            f"{name} must be a complete {kind} file, got one that is truncated or damaged; write or copy it "
+            "again"
+        ) from None
+
+
+def _typed_part(path: Path, name: str, kind: str, scan: Callable[[], pl.LazyFrame], *, counted: bool) -> Part:
+    with _complete(name, kind):
+        schema = scan().collect_schema()
+        n_rows = int(scan().select(pl.len()).collect().item()) if counted else None
+        index = [column for column in schema if column.startswith("__index_level_")]
+        if kind == "Parquet":
+            metadata = json.loads(pl.read_parquet_metadata(path).get("pandas") or "null")
+            index = pandas_index(metadata)
+    read = lazy_read(scan)
+
+    def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        with _complete(name, kind):
+            yield from read(numbers, words, max_rows)
+
+    return Part(name=name, cells=cells_of(schema, without=index), read=reading, n_rows=n_rows, path=path)
+
+
+def parquet_part(path: Path, name: str) -> Part:
+    """Return a Parquet file."""
+
+    def scan() -> pl.LazyFrame:
+        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+
+    return _typed_part(path, name, "Parquet", scan, counted=True)
+
+
+def ipc_part(path: Path, name: str) -> Part:
+    """Return a Feather or Arrow file; one written as a stream is read whole."""
+    with path.open("rb") as file:
+        is_stream = file.read(6) != b"ARROW1"
+
+    def scan() -> pl.LazyFrame:
+        if is_stream:
+            return pl.read_ipc_stream(path).lazy()
+        return pl.scan_ipc(path, glob=False, hive_partitioning=False)
+
+    return _typed_part(path, name, "Arrow", scan, counted=not is_stream)
+
+
+def ndjson_part(path: Path, name: str) -> Part:
+    """Return a file of one JSON object a line."""
+    return _typed_part(
+        path, name, "JSON lines", lambda: pl.scan_ndjson(path, infer_schema_length=10_000), counted=False
+    )
+
+
+# --- sheets -----------------------------------------------------------------------------------------------
+
+SHEETS = ".xlsx"
+
+
+def sheet_of(path: Path) -> tuple[Path, str | None]:
+    """Return the file of a path, and the sheet that is named after it; None for the first."""
+    text = str(path)
+    at = text.lower().rfind(f"{SHEETS}#")
+    if at < 0 or path.exists():
+        return path, None
+    cut = at + len(SHEETS)
+    return Path(text[:cut]), text[cut + 1 :]
+
+
+def sheet_table(path: Path, name: str, sheet: str | None = None) -> Table:
+    """Return a sheet of a workbook, after a look at its first row."""
+    with _opened_sheet(path, name, sheet) as rows:
+        heading = next(rows, None)
+    if heading is None:
+        raise InputError(
+            f"{name} must have a row of column names and rows, got an empty sheet; name another sheet "
+            f"({path}#SHEET), or write it again"
+        )
+    columns = [_as_written(cell) or "" for cell in heading]
+    require_header(name, columns)
+
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        places = [columns.index(name) for name in (*numbers, *words)]
+        with _opened_sheet(path, name, sheet) as rows:
+            next(rows)
+            while part := list(islice(rows, max_rows)):
+                made = {columns[at]: [row[at] for row in part] for at in places}
+                yield pl.DataFrame(
+                    {column: _sheet_cells(some, is_word=column in words) for column, some in made.items()}
+                )
+
+    cells = {column: Cells(own=column, decimal=".") for column in columns}
+    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, path=path),), sheet=sheet)
+
+
+def _sheet_cells(cells: list[Any], *, is_word: bool) -> pl.Series:
+    """Return cells of a sheet as numbers where all of them are, else as text as it is written."""
+    if not is_word and all(isinstance(cell, int | float) or cell == "" for cell in cells):
+        return pl.Series(values=[None if cell == "" else float(cell) for cell in cells], dtype=pl.Float64)
+    return pl.Series(values=[_as_written(cell) for cell in cells], dtype=pl.String)
+
+
+def _as_written(cell: Any) -> str | None:
+    """Return a cell as text, a whole number without decimals as sheets show it; None if empty."""
+    if cell == "":
+        return None
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+@contextmanager
+def _opened_sheet(path: Path, name: str, sheet: str | None) -> Iterator[Iterator[list[Any]]]:
+    """Give the rows of a sheet that hold anything, the heading first."""
+    try:
+        calamine: Any = import_module("python_calamine")
+    except ImportError:
+        raise InputError(
+            f"{name} must be read with the package python-calamine, got none installed; run "
+            + installing("excel")
+        ) from None
+    try:
+        with calamine.CalamineWorkbook.from_path(path) as book:
+            if sheet is not None and sheet not in book.sheet_names:
+                raise InputError(
+                    f"{name} must name a sheet of {path}, got none of that name; its sheets are "
+                    f"{shown(book.sheet_names)}"
+                )
+            found = book.get_sheet_by_index(0) if sheet is None else book.get_sheet_by_name(sheet)
+            yield (row for row in found.iter_rows() if any(cell != "" for cell in row))
+    except calamine.PasswordError:
+        raise InputError(
+            f"{name} must be a workbook without a password, got one that has it; save it without, or as CSV"
+        ) from None
+    except (calamine.CalamineError, OSError):
+        raise InputError(
+            f"{name} must be a complete .xlsx workbook, got one that is truncated or damaged; write or "
+            "copy it again"
+        ) from None
+
+
+# --- folders ----------------------------------------------------------------------------------------------
+
+_HIDDEN = (".", "_")
+"""Files and folders that begin so are a writer's own (_SUCCESS, .crc), and no parts."""
+
+
+def is_pattern(path: Path) -> bool:
+    """Return whether a path that does not exist names files by a pattern: with * or ? or [ ]."""
+    return glob.has_magic(str(path)) and not path.exists()
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the files of a folder, at whatever depth, or of a pattern, in the order of their paths."""
+    if is_pattern(path):
+        found = [Path(each) for each in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+    else:
+        found = list(path.rglob("*"))
+    base = base_of(path)
+    kept = [each for each in found if each.is_file() and not _is_hidden(each.relative_to(base))]
+    return sorted(kept, key=lambda each: each.as_posix())
+
+
+def base_of(path: Path) -> Path:
+    """Return the folder under which all parts are, a pattern's where its signs begin; else the path."""
+    while is_pattern(path):
+        path = path.parent
+    return path
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(name.startswith(_HIDDEN) and name.strip(".") != "" for name in path.parts)
+
+
+def folder_table(
+    path: Path, name: str, *, kind_of: Callable[[Path], str | None], read: Callable[[Path, str], Part]
+) -> Table:
+    """Return the parts that a folder or a pattern holds, of one kind and with the same columns."""
+    files = parts_of(path)
+    kinds = {each: kind_of(each) for each in files}
+    tables = [each for each in files if kinds[each]]
+    if not tables:
+        raise InputError(
+            f"{name} must hold CSV, TSV, Parquet, Feather or Arrow files, got "
+            f"{'none of them' if files else 'nothing'}; check the path"
+        )
+    odd = next((each for each in files if kinds[each] != kinds[tables[0]]), None)
+    if odd is not None:
+        first = tables[0]
+        raise InputError(
+            f"{name} must hold the parts of one table and nothing else, got {first.name} and {odd.name}; "
+            f"move the others out, or give a pattern in quotes such as '{first.parent}/*{kinds[first]}'"
+        )
+    parts = [read(each, str(each)) for each in tables]
+    for part in parts[1:]:
+        _require_same(parts[0], part)
+    keys = _folder_keys(tables, base_of(path), tuple(parts[0].cells), name)
+    return Table(
+        name=name, parts=tuple(_with_keys(part, parts[0], own) for part, own in zip(parts, keys, strict=True))
+    )
+
+
+def _require_same(first: Part, part: Part) -> None:
+    """Refuse a part with other columns than the first; their order may differ."""
+    missing = [column for column in first.cells if column not in part.cells]
+    more = [column for column in part.cells if column not in first.cells]
+    if missing or more:
+        got = f"none named {shown(missing)}" if missing else f"also {shown(more)}"
+        raise InputError(
+            f"{part.name} must have the columns of {first.name}, of whose table it is a part, got {got}; "
+            "write the parts with the same columns, or give them as silos of their own"
+        )
+
+
+def _folder_keys(
+    files: Sequence[Path], base: Path, columns: tuple[str, ...], name: str
+) -> list[dict[str, Any]]:
+    """Return for each file what the folders on its way say, as Hive writes it: ``year=2024``."""
+    ways = [dict(_key(word) for word in each.relative_to(base).parent.parts if "=" in word) for each in files]
+    odd = next((place for place, way in enumerate(ways) if list(way) != list(ways[0])), None)
+    if odd is not None:
+        first, other = (shown(list(ways[place])) or "none" for place in (0, odd))
+        raise InputError(
+            f"every part of {name} must lie in folders of the same keys, got {first} for {files[0]} and "
+            f"{other} for {files[odd]}; move it"
+        )
+    wanted = [key for key in ways[0] if key not in columns]
+    whole = {key for key in wanted if all(_is_whole(way[key]) for way in ways)}
+    return [
+        {key: int(word) if key in whole and (word := way[key]) is not None else way[key] for key in wanted}
+        for way in ways
+    ]
+
+
+def _key(word: str) -> tuple[str, str | None]:
+    key, _, value = word.partition("=")
+    return key, None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+
+
+def _is_whole(word: str | None) -> bool:
+    return word is None or (word.removeprefix("-").isdecimal() and len(word) < 16)
+
+
+def _with_keys(part: Part, first: Part, keys: Mapping[str, Any]) -> Part:
+    """Return a part with columns in the order of the first, and with those that its folders name."""
+    cells = {name: part.cells[name] for name in first.cells}
+    if not keys:
+        return replace(part, cells=cells)
+    read: Read = part.read
+    known = {key: pl.Int64() if isinstance(value, int) else pl.String() for key, value in keys.items()}
+
+    def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        own, beside = ([name for name in names if name not in keys] for names in (numbers, words))
+        if not own and not beside:  # the number of rows is wanted still, of whatever column
+            beside = [next(iter(cells.values())).own]
+        added = [pl.lit(keys[key], dtype=kind).alias(key) for key, kind in known.items()]
+        for batch in read(own, beside, max_rows):
+            yield batch.with_columns(added).select([*numbers, *words])
+
+    cells |= {key: Cells(own=key, dtype=kind) for key, kind in known.items()}
+    return replace(part, cells=cells, read=reading, keys=keys)

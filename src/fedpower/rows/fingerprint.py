@@ -1,5 +1,7 @@
 """The identity of what a source's rows are stored as, whatever a study makes of them."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -13,15 +15,10 @@ from scipy import sparse
 from fedpower.rows.arrays import PositionalSource, array_source, canonical
 from fedpower.rows.columns import other_rows
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.folders import FolderTable
-from fedpower.rows.source import Block, OverRows, RowSource, SparseBlock, is_sparse
-from fedpower.rows.sql import QueryTable
-from fedpower.rows.tables import TableReader, TableSource, arrow, plain, table_reader
+from fedpower.rows.source import Block, OverRows, RowSource, SparseBlock, is_sparse, pl
+from fedpower.rows.sql import StoredQuery
+from fedpower.rows.tables import Table, TableSource, frame_table
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.rows.workbooks import SheetTable
-from fedpower.rules.harmonise import HarmonisedTable
-from fedpower.rules.long_table import LongTable
-from fedpower.rules.ruled_table import RuledTable
 from fedpower.sums.kernel import block_rows
 
 _MAX_DENSE_FEATURES = 4096
@@ -59,7 +56,7 @@ def stored_under(source: RowSource) -> StoredData:
     if opened_from is not None:
         return opened_from  # type: ignore[no-any-return]
     if isinstance(source, TableSource):
-        return _under(source.reader, source.name)
+        return _under(source.table, source.name)
     paths = stored_paths(source)
     if paths:
         return StoredFiles.of(paths, name=source.name)
@@ -72,18 +69,14 @@ def reading_of(source: RowSource) -> str:
         source = source.rows
     said: dict[str, Any] = {}
     if isinstance(source, TableSource):
-        reader: Any = source.reader
-        group = source.group
-        while isinstance(reader, RuledTable | HarmonisedTable):
-            if isinstance(reader, HarmonisedTable):
-                renamed = {name: own for name, own in reader.own.items() if name != own}
-                said |= {"rename": renamed, "linear": dict(reader.linear)}
-                reader = reader.reader
-            else:
-                group = reader.group if isinstance(reader, LongTable) else group
-                reader = reader.table
-        said["group"] = group and group.column
-        said["sheet"] = reader.sheet if isinstance(reader, SheetTable) else None
+        cells = source.table.cells
+        if source.table.long_of is not None:
+            source = source.table.long_of[0]
+            cells = source.table.cells
+        renamed = {name: each.own for name, each in cells.items() if name != each.own}
+        linear = {name: (each.factor, each.offset) for name, each in cells.items() if each.converts}
+        said = {"rename": renamed, "linear": linear, "sheet": source.table.sheet}
+        said["group"] = source.group and source.group.column
     elif not stored_paths(source):
         said["keep"] = getattr(source, "keep", None)
     if not any(said.values()):
@@ -98,19 +91,17 @@ def stored_paths(source: RowSource) -> tuple[Path, ...]:
     return () if path is None else (path, *beside)
 
 
-def _under(reader: Any, name: str) -> StoredData:
-    """Return what is stored beneath a table's reader."""
-    while isinstance(reader, RuledTable | HarmonisedTable):
-        reader = reader.table if isinstance(reader, RuledTable) else reader.reader
-    if isinstance(reader, QueryTable):
-        return _StoredQuery(table=reader)
-    if isinstance(reader, FolderTable):
-        told = [{key: str(value) for key, value in each.items()} for each in reader.told]
-        parts = [part.path for part in reader.parts]  # type: ignore[attr-defined]
-        return StoredFiles.of(parts, name=name, told=told)
-    if isinstance(getattr(reader, "path", None), Path):
-        return StoredFiles.of([reader.path], name=name)
-    return _StoredTable(table=reader)
+def _under(table: Table, name: str) -> StoredData:
+    """Return what is stored beneath a table."""
+    if table.long_of is not None:
+        table = table.long_of[0].table
+    if table.query is not None:
+        return _StoredQuery(query=table.query)
+    paths = [part.path for part in table.parts if part.path is not None]
+    if paths:
+        keys = [{key: str(value) for key, value in part.keys.items()} for part in table.parts]
+        return StoredFiles.of(paths, name=name, keys=keys if any(keys) else ())
+    return _StoredTable(table=table)
 
 
 def _mark(path: Path) -> tuple[int, ...]:
@@ -126,17 +117,17 @@ class StoredFiles:
     name: str
     paths: tuple[Path, ...]
     marks: tuple[tuple[int, ...], ...]
-    told: tuple[dict[str, str], ...] = ()
+    keys: tuple[dict[str, str], ...] = ()
 
     @classmethod
-    def of(cls, paths: Iterable[Path], *, name: str, told: Iterable[dict[str, str]] = ()) -> "StoredFiles":
+    def of(cls, paths: Iterable[Path], *, name: str, keys: Iterable[dict[str, str]] = ()) -> StoredFiles:
         """Return these files as they are now."""
         kept = tuple(paths)
-        return cls(name=name, paths=kept, marks=tuple(map(_mark, kept)), told=tuple(told))
+        return cls(name=name, paths=kept, marks=tuple(map(_mark, kept)), keys=tuple(keys))
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
         """Return the SHA-256 of the files' bytes."""
-        head = json.dumps(["fedpower.files/1", len(self.paths), self.told], sort_keys=True)
+        head = json.dumps(["fedpower.files/1", len(self.paths), self.keys], sort_keys=True)
         state = hashlib.sha256(head.encode())
         room = memoryview(bytearray(_FILE_BYTES))
         try:
@@ -183,7 +174,7 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
         watch.saw(len(found))
         if not len(found):
             continue
-        table = table_reader(found, source.name)
+        table = frame_table(found, source.name)
         if table is not None:
             cells.add_all(table)
             continue
@@ -197,7 +188,7 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
 class _StoredTable:
     """All cells of a table that lies in memory, or that another library reads."""
 
-    table: TableReader
+    table: Table
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
         """Return the SHA-256 of names and cells."""
@@ -210,15 +201,15 @@ class _StoredTable:
 class _StoredQuery:
     """All cells that a query gives, in any order; passes after this was made are over the same."""
 
-    table: QueryTable
+    query: StoredQuery
 
     def __post_init__(self) -> None:
-        self.table.watch_cells()
+        self.query.watch_cells()
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
         """Return the digest of names and rows, of a pass that was made or of one for it."""
         watch.saw(0)
-        return self.table.digest()
+        return self.query.digest()
 
 
 class CellHash:
@@ -228,15 +219,15 @@ class CellHash:
         self.n_rows = 0
         self._streams: dict[str, list[Any]] = {}
 
-    def add_all(self, table: TableReader, seen: Callable[[], None] = lambda: None) -> None:
+    def add_all(self, table: Table, seen: Callable[[], None] = lambda: None) -> None:
         """Take in all rows of a table."""
-        for batch in table.batches((), _CELL_ROWS, labels=table.columns):
+        for part, _, batch in table.batches((), _CELL_ROWS, words=table.columns):
             seen()
-            self.n_rows += batch.num_rows
-            for name, cells in zip(table.columns, batch.columns, strict=True):
+            self.n_rows += len(batch)
+            for name in table.columns:
                 streams = self._streams.setdefault(name, [hashlib.sha256() for _ in range(3)])
-                for stream, part in zip(streams, _bytes_of(plain(cells)), strict=True):
-                    stream.update(part)
+                for stream, data in zip(streams, _bytes_of(batch[part.cells[name].own]), strict=True):
+                    stream.update(data)
 
     def digest(self) -> str:
         """Return the SHA-256 of names, number of rows and cells."""
@@ -248,22 +239,19 @@ class CellHash:
         return state.hexdigest()
 
 
-def _bytes_of(cells: Any) -> Iterator[bytes]:
-    """Yield which cells are there, the lengths of texts, and the cells: of an Arrow array."""
-    pa, compute = arrow(), arrow("compute")
-    types = pa.types
-    yield np.asarray(cells.is_valid().to_numpy(zero_copy_only=False)).tobytes()
-    if types.is_integer(cells.type) or types.is_floating(cells.type):
+def _bytes_of(cells: pl.Series) -> Iterator[bytes]:
+    """Yield which cells are there, the lengths of texts, and the cells."""
+    yield cells.is_not_null().to_numpy().tobytes()
+    if cells.dtype.is_integer() or cells.dtype.is_float():
         yield b""
-        yield cells.fill_null(0).to_numpy(zero_copy_only=False).tobytes()
+        yield cells.fill_null(0).to_numpy().tobytes()
         return
     try:
-        texts = cells.cast(pa.large_string()).fill_null("").cast(pa.large_binary())
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # lists, structures, other bytes than text
-        written = [repr(each).encode() for each in cells.to_pylist()]
-        texts = pa.array(written, pa.large_binary())
-    yield compute.binary_length(texts).to_numpy(zero_copy_only=False).tobytes()
-    yield b"".join(texts.to_pylist())
+        texts = cells.cast(pl.String).fill_null("")
+    except pl.exceptions.PolarsError:  # lists, structures, other bytes than text
+        texts = pl.Series(values=[repr(each) for each in cells.to_list()], dtype=pl.String)
+    yield texts.str.len_bytes().to_numpy().tobytes()
+    yield "".join(texts.to_list()).encode()
 
 
 class RowHash:

@@ -9,7 +9,6 @@ from fedpower.rows.arrays import PositionalSource
 from fedpower.rows.source import Block, Extra, OverRows, RowSource, Vector, is_sparse
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import UnitRows
-from fedpower.rules.ruled_table import RuledTable
 
 
 def with_gaps(source: RowSource) -> RowSource:
@@ -17,10 +16,7 @@ def with_gaps(source: RowSource) -> RowSource:
     if isinstance(source, UnitRows):
         return source.over(with_gaps(source.rows))
     if isinstance(source, TableSource):
-        reader = source.reader
-        if isinstance(reader, RuledTable):
-            reader = replace(reader, gaps=True)
-        return replace(source, reader=reader, gaps=True)
+        return replace(source, gaps=True)
     if isinstance(source, PositionalSource) and not source.sparse:
         return replace(source, gaps=True)
     return source

@@ -1,5 +1,7 @@
 """A silo's network: edges on public nodes, one layer or several, as rows of adjacency matrices."""
 
+from __future__ import annotations
+
 import os
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -17,8 +19,10 @@ from fedpower.parameters import EDGE_WEIGHT
 from fedpower.rows.columns import pick_columns, require_block_size, shown
 from fedpower.rows.fingerprint import StoredData, StoredFiles, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
-from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse
-from fedpower.rows.tables import TableReader, TableSource, arrow
+from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse, pl
+from fedpower.rows.tables import Part, Table, TableSource
+from fedpower.rules.expressions import compiled, first_problem
+from fedpower.rules.rules import Rule
 
 NetworkUnit = Literal["edge", "row"]
 """What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""
@@ -81,7 +85,7 @@ class NetworkSource:
             for start in range(0, self.n_features, max_rows):
                 yield layer[start : start + max_rows]
 
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "NetworkSource":
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> NetworkSource:
         """Return the network among exactly these nodes, in this order."""
         if self.columns is None:
             raise InputError(
@@ -135,7 +139,7 @@ def open_network(
             "line from a node to itself"
         ) from None
     stored = stored_under(source)  # before it is read, so that files that change are refused
-    edges = _edge_list(source.reader, named) if isinstance(source, TableSource) else _matrix(source, named)
+    edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
     return replace(_bounded(source.name, edges, unit, edge_weight), stored_data=stored)
 
 
@@ -310,61 +314,49 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
     return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)
 
 
-def _edge_list(reader: TableReader, nodes: tuple[str, ...] | None) -> _Edges:
+def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
     """Return the edges that a table lists."""
-    have = tuple(reader.columns)
+    have = tuple(table.columns)
     ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
     rest = [column for column in have if column not in ends]
     odd = [column for column in rest if column not in ("weight", "layer")]
     if len(ends) < 2 or odd:
         raise InputError(
-            f"{reader.name} must be an edge list with the columns source and target, and perhaps weight "
+            f"{table.name} must be an edge list with the columns source and target, and perhaps weight "
             f"and layer, got {shown(have)}; leave others out"
         )
     if nodes is None:
         raise InputError(
             "an edge list must be given the names of all nodes, which are public, for which of them have "
             "edges is not, got {source} without; give {nodes}",
-            source=reader.name,
+            source=table.name,
         )
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):
         raise InputError(
-            f"the first line of {reader.name} must name its columns, such as source and target, got an "
+            f"the first line of {table.name} must name its columns, such as source and target, got an "
             "edge; write one above it"
         )
     numbers = ("weight",) if "weight" in rest else ()
     labels = (*ends, *(("layer",) if "layer" in rest else ()))
     layers: dict[str, list[Any]] = {}
-    row = 0
-    for batch in _weighted(reader.name, reader.batches(numbers, _BATCH, labels=labels)):
-        texts = [_texts(batch.column(place)) for place in range(len(numbers), batch.num_columns)]
-        one, other = (_placed(reader.name, places, each, row) for each in texts[:2])
-        weight = np.ones(batch.num_rows)
-        if numbers:
-            weight = _numbers(reader.name, batch.column(0))
-        by_layer = np.array(texts[2] if len(texts) > 2 else [""] * batch.num_rows, dtype=object)
+    for part, row, batch in table.batches(numbers, _BATCH, words=labels):
+        texts = [_texts(batch[part.cells[name].own]) for name in labels]
+        one, other = (_placed(table.name, places, each, row) for each in texts[:2])
+        weight = _numbers(part, batch) if numbers else np.ones(len(batch))
+        by_layer = np.array(texts[2] if len(texts) > 2 else [""] * len(batch), dtype=object)
         for layer in dict.fromkeys(by_layer.tolist()):
             here = by_layer == layer
             layers.setdefault(str(layer), []).append((one[here], other[here], weight[here]))
-        row += batch.num_rows
     return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers or _no_edges(), listed=True)
 
 
-def _weighted(name: str, batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield what a table's batches yield; refuse weights that are no numbers."""
-    try:
-        yield from batches
-    except CellError:
-        raise _odd_weights(name) from None
-
-
-def _numbers(name: str, column: Any) -> NDArray[np.float64]:
-    """Return a column of weights; Arrow's own sentence would quote a cell."""
-    try:
-        return np.asarray(column.cast(arrow().float64()).to_numpy(zero_copy_only=False))
-    except arrow().ArrowException:
-        raise _odd_weights(name) from None
+def _numbers(part: Part, batch: pl.DataFrame) -> NDArray[np.float64]:
+    """Return the column of weights, NaN where there is none."""
+    read = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
+    if first_problem(batch, read.problems) is not None:
+        raise _odd_weights(part.name)
+    return batch.select(read.values[0].alias("weight"))["weight"].to_numpy()
 
 
 def _odd_weights(name: str) -> InputError:
@@ -379,10 +371,9 @@ def _no_edges() -> dict[str, list[Any]]:
     return {"": [(nothing, nothing, np.empty(0))]}
 
 
-def _texts(cells: Any) -> list[str | None]:
+def _texts(cells: pl.Series) -> list[str | None]:
     """Return labels as they are written, without blanks around them."""
-    written = cells.cast(arrow().string()).to_pylist()
-    return [None if each is None else each.strip() for each in written]
+    return cells.cast(pl.String).str.strip_chars().to_list()
 
 
 def _placed(

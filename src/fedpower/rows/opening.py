@@ -2,11 +2,12 @@
 
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
 from scipy import sparse
@@ -15,30 +16,45 @@ from fedpower.errors import InputError
 from fedpower.rows.arrays import ColumnsByPlace, PositionalSource, array_source, npy_source, sparse_source
 from fedpower.rows.columns import shown
 from fedpower.rows.dask_source import dask_source, is_dask
-from fedpower.rows.files import TextForm, csv_reader, ipc_reader, parquet_reader
-from fedpower.rows.folders import base_of, folder_reader, is_pattern, parts_of
+from fedpower.rows.files import (
+    SHEETS,
+    TextForm,
+    base_of,
+    csv_part,
+    folder_table,
+    ipc_part,
+    is_pattern,
+    ndjson_part,
+    parquet_part,
+    parts_of,
+    sheet_of,
+    sheet_table,
+)
 from fedpower.rows.h5ad import anndata_source, h5ad_source, is_anndata
-from fedpower.rows.lazy_tables import lazy_reader
 from fedpower.rows.pgen import pgen_source
 from fedpower.rows.plink import PlinkSource, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sparse import npz_source, svmlight_source
-from fedpower.rows.sql import QuerySource, QueryTable, SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, TableReader, TableSource, arrow, plain, table_reader, table_source
-from fedpower.rows.workbooks import ENDING, sheet_of, sheet_reader
-from fedpower.rules.harmonise import HarmonisedTable, Harmony, harmonised
+from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
+from fedpower.rows.tables import Group, Part, Table, TableSource, as_labels, frame_table, table_source
+from fedpower.rules.harmonise import Harmony, harmonised
 from fedpower.sums.device import is_tensor, tensor_source
 
-_Readers: TypeAlias = dict[str, Callable[[Path, str], TableReader]]
-_tsv_reader = partial(csv_reader, usual="\t")
-_TEXT_FILES: dict[str, Callable[[Path, str, TextForm], TableReader]] = {
-    ".csv": csv_reader,
-    ".csv.gz": csv_reader,
-    ".tsv": _tsv_reader,
-    ".tsv.gz": _tsv_reader,
+_tsv_part = partial(csv_part, usual="\t")
+_TEXT_FILES: dict[str, Callable[[Path, str, TextForm], Part]] = {
+    ".csv": csv_part,
+    ".csv.gz": csv_part,
+    ".tsv": _tsv_part,
+    ".tsv.gz": _tsv_part,
 }
-_TABLE_FILES: _Readers = {".parquet": parquet_reader, ".feather": ipc_reader, ".arrow": ipc_reader}
-_OTHER_TABLES = (ENDING, ".toml")
+_TABLE_FILES: dict[str, Callable[[Path, str], Part]] = {
+    ".parquet": parquet_part,
+    ".feather": ipc_part,
+    ".arrow": ipc_part,
+    ".ndjson": ndjson_part,
+    ".jsonl": ndjson_part,
+}
+_OTHER_TABLES = (SHEETS, ".toml")
 """Endings of a workbook, which has several tables, and of a file that says where one is."""
 
 _ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] = {
@@ -106,44 +122,44 @@ def open_query(
     return open_source(query, name=name, **reading)
 
 
-def _open_table(data: Any, name: str | None, reading: Reading) -> TableReader | None:
-    """Return the reader of a data frame, a table, a file, a folder or a query; else None."""
+def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
+    """Return the table of a data frame, a file, a folder or a query; else None."""
     form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
     harmony = Harmony(**{key: reading.get(key) or {} for key in _HARMONY})  # type: ignore[arg-type]
     if isinstance(data, str | os.PathLike) and is_text(data):
-        reader = _path_reader(Path(data), name, form)
+        table = _path_table(Path(data), name, form)
     elif form.is_given:
         raise InputError(
             "{separator}, {decimal} and {encoding} must go with text files, got {source}; leave them out",
             source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
         )
     elif isinstance(data, SqlQuery):
-        reader = query_table(data, name or "the query")
+        table = query_table(data, name or "the query")
     elif isinstance(data, str | os.PathLike):
-        reader = _path_reader(Path(data), name, form)
+        table = _path_table(Path(data), name, form)
     else:
-        reader = lazy_reader(data, name) or table_reader(data, name)
-    if reader is None and harmony.is_given:
+        table = frame_table(data, name)
+    if table is None and harmony.is_given:
         raise InputError(
             "{source} must be a table with names of columns to rename or convert them, got another kind "
             "of data; leave out {rename}, factors and offsets",
             source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
         )
-    return None if reader is None else harmonised(reader, harmony)
+    return None if table is None else harmonised(table, harmony)
 
 
-def _path_reader(path: Path, name: str | None, form: TextForm) -> TableReader | None:
-    """Return the reader of the table at a path; None where there are arrays, or nothing."""
+def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
+    """Return the table at a path; None where there are arrays, or nothing."""
     file, sheet = sheet_of(path)
     name = name or str(path)
     if path.is_dir() or is_pattern(path):
-        return folder_reader(path, name, kind_of=_table_kind, read=partial(_file_reader, form=form))
+        return folder_table(path, name, kind_of=_table_kind, read=partial(_file_part, form=form))
     kind = _kind_of(existing(file))
-    if kind == ENDING:
-        return sheet_reader(file, name, sheet)
+    if kind == SHEETS:
+        return sheet_table(file, name, sheet)
     if kind == ".toml":
         return _described(file, name)
-    return _file_reader(file, name, form=form) if _table_kind(file) else None
+    return Table(name=name, parts=(_file_part(file, name, form=form),)) if _table_kind(file) else None
 
 
 def _table_kind(path: Path) -> str | None:
@@ -153,8 +169,8 @@ def _table_kind(path: Path) -> str | None:
     return max(endings, key=len) if endings else None
 
 
-def _file_reader(path: Path, name: str, *, form: TextForm) -> TableReader:
-    """Return the reader of a file that is one table."""
+def _file_part(path: Path, name: str, *, form: TextForm) -> Part:
+    """Return a file that is one table."""
     kind = _kind_of(existing(path))
     return _TEXT_FILES[kind](path, name, form) if kind in _TEXT_FILES else _TABLE_FILES[kind](path, name)
 
@@ -166,8 +182,8 @@ def is_text(path: str | os.PathLike[str]) -> bool:
     return any(_table_kind(each) in _TEXT_FILES for each in files)
 
 
-def _described(path: Path, name: str) -> TableReader:
-    """Return the reader of what a TOML file describes: where rows are, and what columns are called."""
+def _described(path: Path, name: str) -> Table:
+    """Return what a TOML file describes: where rows are, and what columns are called."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -185,7 +201,7 @@ def _described(path: Path, name: str) -> TableReader:
         )
     if "path" not in data:
         query = query_of(data, name=f"[data] of {name}", folder=path.parent)
-        reader = _open_table(query, name, cast("Reading", columns))
+        table = _open_table(query, name, cast("Reading", columns))
     else:
         unknown = [key for key in data if key not in ("path", *_FORM)]
         if unknown or not isinstance(data["path"], str):
@@ -199,18 +215,17 @@ def _described(path: Path, name: str) -> TableReader:
             raise InputError(
                 f"path in [data] of {name} must be that of the rows, got another .toml file; name them"
             )
-        reader = _open_table(place, name, cast("Reading", {**form, **columns}))
-    if reader is None:
+        table = _open_table(place, name, cast("Reading", {**form, **columns}))
+    if table is None:
         raise InputError(
             f"path in [data] of {name} must be that of a table, got a file of arrays; give it by itself"
         )
-    return reader
+    return table
 
 
-def _source_of(reader: TableReader) -> TableSource:
+def _source_of(table: Table) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    inner = reader.reader if isinstance(reader, HarmonisedTable) else reader
-    return table_source(reader, QuerySource if isinstance(inner, QueryTable) else TableSource)
+    return table_source(table, TableSource if table.query is None else QuerySource)
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -264,9 +279,9 @@ def _open(
         if callable(getattr(data, "blocks", None)) and isinstance(data, RowSource):
             renames = name is not None and is_dataclass(data)
             return replace(data, name=name) if renames else data  # type: ignore[type-var]
-    reader = _open_table(data, name, reading)
-    if reader is not None:
-        return _source_of(reader)
+    table = _open_table(data, name, reading)
+    if table is not None:
+        return _source_of(table)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
         if _kind_of(path) in _ARRAY_FILES:
@@ -325,79 +340,67 @@ def split_by_group(
     **reading: Unpack[Reading],
 ) -> dict[str, RowSource]:
     """Return one source per distinct value of a column, keyed and sorted by the value as a string."""
-    reader = _open_table(data, None, reading)
-    if reader is None:
+    table = _open_table(data, None, reading)
+    if table is None:
         raise InputError(
             f"a table with column names must be given to split by '{column}', got "
             f"{type(data).__name__} without them; give a data frame, CSV, Parquet or Feather file"
         )
-    if column not in reader.columns:
+    if column not in table.columns:
         raise InputError(
-            f"{reader.name} must have the column '{column}' to split by, got "
-            f"{shown(reader.columns)}; "
+            f"{table.name} must have the column '{column}' to split by, got "
+            f"{shown(table.columns)}; "
             "name one of its columns"
         )
     unwanted = {column, *((drop,) if isinstance(drop, str) else drop)}
-    features = tuple(name for name in reader.columns if name not in unwanted)
-    unknown = [name for name in unwanted if name not in reader.columns]
+    features = tuple(name for name in table.columns if name not in unwanted)
+    unknown = [name for name in unwanted if name not in table.columns]
     if unknown:
         raise InputError(
             "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-            source=reader.name,
+            source=table.name,
             unknown=shown(unknown),
         )
     sources = {}
-    for label, (value, count) in sorted(_count(reader, column).items()):
+    for label, count in sorted(_count(table, column).items()):
         source = replace(
-            _source_of(reader),
-            name=f"silo '{label}' of {reader.name}",
+            _source_of(table),
+            name=f"silo '{label}' of {table.name}",
             columns=features,
             n_rows=count,
-            group=Group(column=column, value=value),
+            group=Group(column=column, value=label),
         )
         sources[label] = open_source(source, columns=columns, extra="drop")
     return sources
 
 
-def _count(reader: TableReader, column: str) -> dict[str, tuple[Any, int]]:
-    """Return each distinct value as a string with its Arrow scalar and number of rows."""
-    compute = arrow("compute")
-    groups: dict[str, tuple[Any, int]] = {}
-    row = 0
-    for batch in reader.batches((), _KEY_ROWS, labels=(column,)):
-        cells = plain(batch.column(0))
-        _refuse_missing(reader.name, column, cells, row)
-        for entry in compute.value_counts(cells):
-            value = entry["values"]
-            label = str(value.as_py())
-            groups[label] = (value, groups.get(label, (value, 0))[1] + entry["counts"].as_py())
+def _count(table: Table, column: str) -> dict[str, int]:
+    """Return how many rows each distinct value has, by its text."""
+    groups: Counter[str] = Counter()
+    seen = 0
+    for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
+        labels = as_labels(batch[part.cells[column].own])
+        missing = (labels.is_null() | (labels == "")).fill_null(value=True)
+        if missing.any():
+            first = row + int(missing.arg_max() or 0) + 1
+            raise InputError(
+                f"column '{column}' of {table.called(part, table.name)} must name a silo in every row, got a "
+                f"missing value at row {first}; fill it in or leave that row out"
+            )
+        counts = labels.value_counts(name="n")
+        groups.update(dict(zip(counts.to_series(0).to_list(), counts["n"].to_list(), strict=True)))
         if len(groups) > _MAX_GROUPS:
             raise InputError(
-                f"column '{column}' of {reader.name} must name silos, got more than {_MAX_GROUPS} "
+                f"column '{column}' of {table.name} must name silos, got more than {_MAX_GROUPS} "
                 "distinct values; split by another column"
             )
-        row += batch.num_rows
+        seen += len(batch)
     if not groups:
-        raise InputError(f"{reader.name} must have at least one row, got none; check the file")
-    alone = sum(count == 1 for _, count in groups.values())
+        raise InputError(f"{table.name} must have at least one row, got none; check the file")
+    alone = sum(count == 1 for count in groups.values())
     if len(groups) > _FEW_GROUPS and 2 * alone > len(groups):
         raise InputError(
-            f"column '{column}' of {reader.name} must name silos, got {len(groups)} values for {row} "
+            f"column '{column}' of {table.name} must name silos, got {len(groups)} values for {seen} "
             "rows, most of them once; split by a column that says whose each row is"
         )
     return groups
-
-
-def _refuse_missing(name: str, column: str, cells: Any, first_row: int) -> None:
-    """Refuse a batch of labels with a null, NaN or empty one."""
-    compute, types = arrow("compute"), arrow().types
-    missing = compute.is_null(cells, nan_is_null=True)
-    if types.is_string(cells.type) or types.is_large_string(cells.type):
-        missing = compute.or_kleene(missing, compute.equal(cells, ""))
-    places = np.flatnonzero(missing.to_numpy(zero_copy_only=False))
-    if places.size:
-        raise InputError(
-            f"column '{column}' of {name} must name a silo in every row, got a missing value at "
-            "row "
-            f"{first_row + int(places[0]) + 1}; fill it in or leave that row out"
-        )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -9,7 +10,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 if TYPE_CHECKING:
+    import polars  # noqa: ICN001 - under the usual name it would not be exported
     from typing_extensions import TypeIs
+
+    pl = polars
+else:
+
+    class _Lazy:
+        """A module that is imported when something of it is first needed."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    pl = _Lazy("polars")
 
 Matrix: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = NDArray[np.float64]

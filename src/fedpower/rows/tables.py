@@ -1,95 +1,113 @@
-"""Rows of a table with named columns: read as Arrow record batches, turned into float64 blocks."""
+"""Tables with named columns: raw batches come from Polars, and rules turn them into float64 blocks."""
 
-import ctypes
-import functools
+from __future__ import annotations
+
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from importlib import import_module
 from numbers import Real
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower import native
 from fedpower.errors import InputError
-from fedpower.rows.columns import (
-    not_a_number,
-    pick_columns,
-    require_block_size,
-    require_distinct,
-    require_exact,
-    require_finite,
-    require_shape,
-    shown,
-)
-from fedpower.rows.source import Block, Extra, Matrix
+from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, require_shape, shown
+from fedpower.rows.source import Block, Extra, Matrix, pl
+from fedpower.rules.expressions import Cells, Problem, compiled, first_problem
+from fedpower.rules.rules import Rule, TableRules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Rows = int | NDArray[np.int64]
+"""The number of the first of some rows, from 0, or of each of them."""
+
+Read = Callable[[list[str], list[str], int], "Iterator[pl.DataFrame]"]
+"""From the own names of columns of numbers and of words, and a number of rows, to raw batches of both."""
 
 
-@functools.cache
-def arrow(module: str = "") -> Any:
-    """Return pyarrow or one of its modules, imported on first use."""
-    return import_module(f"pyarrow.{module}" if module else "pyarrow")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One stored piece of a table: a file, a frame in memory, a query."""
+
+    name: str
+    cells: Mapping[str, Cells]
+    read: Read
+    n_rows: int | None = None
+    path: Path | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)  # from the names of folders, as Hive writes them
 
 
-class TableReader(Protocol):
-    """What a kind of table must offer: its names, and the wanted columns batch by batch."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """A stored table in one part or several, and what its columns are called in the study."""
 
-    @property
-    def name(self) -> str:
-        """What error sentences call it."""
-        ...
+    name: str
+    parts: tuple[Part, ...]
+    query: Any = None  # of a database: what digests its cells
+    sheet: str | None = None
+    in_memory: bool = False
+    long_of: tuple[TableSource, TableRules] | None = None  # what one row per person was made from
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns."""
-        ...
+        return tuple(self.parts[0].cells)
+
+    @property
+    def cells(self) -> Mapping[str, Cells]:
+        """How columns are stored, in the first part."""
+        return self.parts[0].cells
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where known."""
-        ...
+        """Number of rows, where every part has its own."""
+        counts = [part.n_rows for part in self.parts]
+        return None if None in counts else sum(count or 0 for count in counts)
 
     def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield record batches of exactly these columns, in this order, of at most `max_rows` rows."""
-        ...
+        self, numbers: Sequence[str], max_rows: int, *, words: Sequence[str] = ()
+    ) -> Iterator[tuple[Part, int, pl.DataFrame]]:
+        """Yield each raw batch with its part and its first row there; columns have their own names."""
+        for part in self.parts:
+            row = 0
+            own = [part.cells[name].own for name in numbers]
+            beside = [part.cells[name].own for name in words]
+            beside = [name for name in dict.fromkeys(beside) if name not in own]
+            for batch in part.read(own, beside, max_rows):
+                if len(batch):
+                    yield part, row, batch
+                row += len(batch)
+                del batch  # or two batches are held while the next one is read
 
-
-class NotPlainError(Exception):
-    """A text goes on in a way that only its `batches` can tell."""
-
-
-@runtime_checkable
-class PlainReader(Protocol):
-    """A table that may have its rows in a form that is read faster than as record batches."""
-
-    def plain_rows(self, columns: tuple[str, ...], max_rows: int) -> Iterator[Matrix]:
-        """Yield blocks of finite rows; `NotPlainError` where the rest must be read as batches."""
-        ...
+    def called(self, part: Part, name: str) -> str:
+        """Return what a sentence about a part's row calls it: by its file, where there are several."""
+        return name if len(self.parts) == 1 else part.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The rows whose column `column` equals the Arrow scalar `value`."""
+    """The rows whose cell in a column is this text."""
 
     column: str
-    value: Any
+    value: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableSource:
-    """The rows of a table, or of one group in it, as float64 blocks."""
+    """The rows of a table, or of one group in it, as float64 blocks of the features that rules make."""
 
     name: str
-    reader: TableReader
+    table: Table
     columns: tuple[str, ...]
     n_rows: int | None
     group: Group | None = None
     gaps: bool = False
+    rules: TableRules | None = None
+    others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         require_distinct(self.name, self.columns)
@@ -103,7 +121,7 @@ class TableSource:
     @property
     def in_memory(self) -> bool:
         """Whether its rows are in this process."""
-        return isinstance(self.reader, _ArrowTable | _PandasFrame)
+        return self.table.in_memory
 
     @property
     def sparse(self) -> bool:
@@ -115,182 +133,133 @@ class TableSource:
         """Always 1."""
         return 1.0
 
+    @property
+    def used(self) -> tuple[Rule, ...]:
+        """The rules that its features come from; a column without one holds numbers."""
+        if self.rules is None:
+            return tuple(Rule(column=name) for name in self.columns)
+        wanted = set(self.columns)
+        return tuple(rule for rule in self.rules.rules if wanted.intersection(rule.features))
+
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows, checked to be finite; row numbers in sentences are the table's."""
-        require_block_size(max_rows)
-        row = seen = 0
-        if self.group is None and isinstance(self.reader, PlainReader):
-            try:
-                for block in self.reader.plain_rows(self.columns, max_rows):
-                    seen += len(block)
-                    yield block
-                    del block  # or two blocks are held while the next one is read
-            except NotPlainError:
-                pass
-            else:
-                require_shape(self.name, seen, self.n_features)
-                return
-        past = seen
-        labels = (self.group.column,) if self.group else ()
-        for batch in self.reader.batches(self.columns, max_rows, labels=labels):
-            rows: int | NDArray[np.int64] = row
-            row += batch.num_rows
-            if row <= past:
-                continue
-            if rows < past:
-                batch, rows = batch.slice(past - rows), past  # noqa: PLW2901
-            if self.group is not None:
-                places = np.flatnonzero(same_as(batch.column(len(self.columns)), self.group.value))
-                if places.size == 0:
-                    continue
-                rows = row - batch.num_rows + places
-                batch = batch.take(arrow().array(places))  # noqa: PLW2901
-            seen += batch.num_rows
-            block = self._block(batch, rows)
-            del batch  # or two batches are held while the next one is read
+        """Yield the rows; a cell that no rule covers is refused, by its row in the stored table."""
+        for _, _, block in self._read(None, max_rows):
             yield block
-        require_shape(self.name, seen, self.n_features)
+            del block  # or two blocks are held while the next one is read
 
-    def labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
-        """Return the cells of a column that is no feature, as an Arrow array, beside each block of rows."""
-        require_block_size(max_rows)
-        if column not in self.reader.columns:
-            raise InputError(
-                f"{self.name} must have the column '{column}' to label its rows, got "
-                f"{shown(self.reader.columns)}; name one of its columns"
-            )
-        return self._labelled(column, max_rows)
+    def labelled(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Block]]:
+        """Yield the cells of a column that is no feature beside each block of rows."""
+        self._require_label(column)
+        return ((cells, block) for cells, _, block in self._read(column, max_rows))
 
-    def _labelled(self, column: str, max_rows: int) -> Iterator[tuple[Any, Block]]:
-        for batch, rows in self._picked(self.columns, column, max_rows):
-            yield plain(batch.column(len(self.columns))), self._block(batch, rows)
+    def labels(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Rows, str]]:
+        """Yield the cells of such a column, their row numbers, and what the table of these is called."""
+        self._require_label(column)
+        for part, rows, batch in self.picked((), (column,), max_rows):
+            yield batch[part.cells[column].own], rows, self.table.called(part, self.name)
 
-    def labels(self, column: str, max_rows: int) -> Iterator[tuple[Any, int | NDArray[np.int64]]]:
-        """Yield the cells of such a column alone, and the number of their first row or of each."""
-        for batch, rows in self._picked((), column, max_rows):
-            yield plain(batch.column(0)), rows
-
-    def _picked(
-        self, columns: tuple[str, ...], label: str, max_rows: int
-    ) -> Iterator[tuple[Any, int | NDArray[np.int64]]]:
-        """Yield batches of the rows that are meant, a label column appended, and their numbers."""
-        row = seen = 0
-        names = tuple(dict.fromkeys((label, *((self.group.column,) if self.group else ()))))
-        for batch in self.reader.batches(columns, max_rows, labels=names):
-            rows: int | NDArray[np.int64] = row
-            row += batch.num_rows
-            if self.group is not None:
-                place = len(columns) + names.index(self.group.column)
-                chosen = np.flatnonzero(same_as(batch.column(place), self.group.value))
-                if chosen.size == 0:
-                    continue
-                rows = row - batch.num_rows + chosen
-                batch = batch.take(arrow().array(chosen))  # noqa: PLW2901
-            seen += batch.num_rows
-            yield batch, rows
-            del batch  # or two batches are held while the next one is read
-        require_shape(self.name, seen, self.n_features)
-
-    def _block(self, batch: Any, rows: int | NDArray[np.int64]) -> Matrix:
-        """Return the feature columns of a batch as a matrix of finite numbers."""
-        numbers = []
-        double = arrow().lib.Type_DOUBLE
-        for place, column in enumerate(self.columns):
-            cells = batch.column(place)
-            if cells.type.id != double:  # asked for itself, for it is every column of most tables
-                cells = plain(cells)
-                if not is_numeric(cells.type):
-                    first = rows if isinstance(rows, int) else int(rows[0])
-                    raise not_a_number(self.name, column, f"type {cells.type}", first)
-                if _is_wide_integer(cells.type):
-                    whole = floats(cells)[:, np.newaxis]
-                    require_exact(whole, name=self.name, columns=(column,), rows=rows)
-            numbers.append(cells)
-        block, finite = _side_by_side(numbers, batch.num_rows)
-        if not finite:
-            require_finite(block, name=self.name, columns=self.columns, rows=rows, gaps=self.gaps)
-        return block
-
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "TableSource":
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> TableSource:
         """Return the source with exactly these columns in this order; the others are not read."""
         pick_columns(self.name, self.columns, columns, extra=extra)
         return replace(self, columns=columns)
 
+    def _require_label(self, column: str) -> None:
+        if column not in self.table.columns:
+            raise InputError(
+                f"{self.name} must have the column '{column}' to label its rows, got "
+                f"{shown(self.table.columns)}; name one of its columns"
+            )
 
-@functools.cache
-def _is_wide_integer(kind: Any) -> bool:
-    """Return whether an Arrow type is of integers of which float64 does not hold all."""
-    types = arrow().types
-    return bool(types.is_int64(kind) or types.is_uint64(kind))
+    def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Rows, Matrix]]:
+        """Yield labels, row numbers and features; nothing is kept of a batch that was yielded."""
+        require_block_size(max_rows)
+        rules = self.used
+        numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
+        others = [name for rule in rules for name in rule.columns if name not in numbers]
+        words = (*others, *(() if label is None else (label,)))
+        as_other = {rule.column: 0 for rule in rules if rule.kind == "levels"}
+        seen = 0
+        for part, rows, batch in self.picked(numbers, words, max_rows):
+            seen += len(batch)
+            cells = None if label is None else batch[part.cells[label].own]
+            block = self._block(part, rows, batch, rules)
+            for column in as_other:
+                name = f"{column}=other"
+                if name in self.columns:
+                    as_other[column] += int(np.count_nonzero(block[:, self.columns.index(name)]))
+            yield cells, rows, block
+            del batch, block
+        require_shape(self.name, seen, self.n_features)
+        self.others.update({column: (count, seen) for column, count in as_other.items()})
+
+    def picked(
+        self, numbers: Sequence[str], words: Sequence[str], max_rows: int
+    ) -> Iterator[tuple[Part, Rows, pl.DataFrame]]:
+        """Yield raw batches of the rows of the group, and their numbers."""
+        group = self.group
+        words = words if group is None else (*words, group.column)
+        for part, row, batch in self.table.batches(numbers, max_rows, words=words):
+            if group is None:
+                yield part, row, batch
+                continue
+            same = as_labels(batch[part.cells[group.column].own]) == group.value
+            rows = np.flatnonzero(same.fill_null(value=False).to_numpy())
+            if rows.size:
+                yield part, row + rows, batch[rows]
+
+    def _block(self, part: Part, rows: Rows, batch: pl.DataFrame, rules: Sequence[Rule]) -> Matrix:
+        """Return the features of a batch; columns with anything but finite numbers are looked at again."""
+        plain = self.rules is None
+        read = [compiled(rule, part.cells, batch.schema, gaps=self.gaps, plain=plain) for rule in rules]
+        values = {
+            name: value.alias(name)
+            for rule, each in zip(rules, read, strict=True)
+            for name, value in zip(rule.features, each.values, strict=True)
+        }
+        wanted = [values[name] for name in self.columns]
+        features = batch.select(wanted) if plain else batch.lazy().select(wanted).collect()
+        block: Matrix = features.to_numpy(order="c")
+        with np.errstate(over="ignore", invalid="ignore"):
+            odd = ~np.isfinite(block.sum(axis=0))
+        if odd.any():
+            names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
+            problems = [
+                (rule, problem)
+                for rule, each in zip(rules, read, strict=True)
+                if names.intersection(rule.features)
+                for problem in each.problems
+            ]
+            self._refuse(part, rows, batch, problems)
+        return block
+
+    def _refuse(
+        self, part: Part, rows: Rows, batch: pl.DataFrame, problems: Sequence[tuple[Rule, Problem]]
+    ) -> None:
+        """Refuse the first row with a cell that no rule covers."""
+        found = first_problem(batch, [problem for _, problem in problems])
+        if found is not None:
+            place, which = found
+            rule, problem = problems[which]
+            row = rows + place if isinstance(rows, int) else int(rows[place])
+            raise problem.error(f"{rule.called} of {self.table.called(part, self.name)}", row + 1)
 
 
-@functools.cache
-def is_numeric(kind: Any) -> bool:
-    """Return whether an Arrow type holds numbers; booleans do, and so does a column of nulls."""
-    types = arrow().types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_decimal(kind)
-        or types.is_boolean(kind)
-        or types.is_null(kind)
-    )
+def table_source(table: Table, kind: type[TableSource] = TableSource) -> TableSource:
+    """Return the source of all rows and columns of a table."""
+    return kind(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
 
 
-def floats(cells: Any) -> NDArray[np.float64]:
-    """Return an Arrow array of numbers as float64, nulls as NaN."""
-    number = arrow().float64()
-    values = cells if cells.type == number else cells.cast(number, safe=False)
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _side_by_side(columns: Sequence[Any], n_rows: int) -> tuple[Matrix, bool]:
-    """Return Arrow arrays of numbers as a matrix, and whether it is known that all are finite."""
-    loops = native.loops()
-    if loops is None:
-        block = np.empty((n_rows, len(columns)), order="F")
-        for place, cells in enumerate(columns):
-            block[:, place] = floats(cells)
-        return block, False
-    block = np.empty((n_rows, len(columns)))
-    places = np.empty(len(columns), dtype=np.uintp)
-    held = []
-    for place, cells in enumerate(columns):
-        if cells.type.id == arrow().lib.Type_DOUBLE and cells.null_count == 0:
-            places[place] = cells.buffers()[1].address + cells.offset * block.itemsize
-        else:
-            held.append(np.ascontiguousarray(floats(cells)))
-            places[place] = held[-1].ctypes.data
-    finite = loops.fedpower_side_by_side(
-        ctypes.c_void_p(places.ctypes.data),
-        *(ctypes.c_int64(size) for size in block.shape),
-        ctypes.c_void_p(block.ctypes.data),
-    )
-    return block, bool(finite)
-
-
-def same_as(cells: Any, value: Any) -> NDArray[np.bool_]:
-    """Return which cells equal a scalar of their type; none that is null does."""
-    compute = arrow("compute")
-    mask = compute.fill_null(compute.equal(plain(cells), value), False)
-    return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
-
-
-def plain(cells: Any) -> Any:
-    """Return the cells with dictionary encoding undone."""
-    types = arrow().types
-    if not types.is_dictionary(cells.type):
+def as_labels(cells: pl.Series) -> pl.Series:
+    """Return the cells of a column as texts that name groups."""
+    if cells.dtype == pl.String:
         return cells
-    if types.is_string_view(cells.type.value_type):  # which Arrow cannot decode
-        words = cells.dictionary.cast(arrow().large_string())
-        cells = arrow().DictionaryArray.from_arrays(cells.indices, words)
-    return cells.dictionary_decode()
+    return (cells.fill_nan(None) if cells.dtype.is_float() else cells).cast(pl.String)
 
 
-def as_texts(values: Iterable[Any]) -> Any:
-    """Return Python objects as an Arrow array of texts; what is missing as null."""
+def as_texts(values: Iterable[Any]) -> pl.Series:
+    """Return Python objects as texts; what is missing as null."""
     texts = [None if _is_missing(value) else _as_text(value) for value in values]
-    return arrow().array(texts, arrow().string())
+    return pl.Series(values=texts, dtype=pl.String)
 
 
 def _as_text(value: Any) -> str:
@@ -305,136 +274,193 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-def sliced(batch: Any, max_rows: int) -> Iterator[Any]:
-    """Yield a batch in nonempty slices of at most `max_rows` rows."""
-    for start in range(0, batch.num_rows, max_rows):
-        yield batch.slice(start, max_rows)
+# --- frames -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _ArrowTable:
-    """An Arrow table as a reader of batches."""
-
-    name: str
-    columns: tuple[str, ...]
-    table: Any
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return int(self.table.num_rows)
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield slices of the wanted columns, without copying."""
-        for batch in self.table.select([*columns, *labels]).to_batches():
-            yield from sliced(batch, max_rows)
+@contextmanager
+def polars_runs(name: str, must: str, advice: str) -> Iterator[None]:
+    """Turn what Polars raises, which may quote cells, into one sentence."""
+    failed = ""
+    try:
+        yield
+    except InputError:
+        raise
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
+        failed = type(error).__name__
+    if failed:
+        raise InputError(f"{name} must be {must}, got {failed} from Polars; {advice}") from None
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _PandasFrame:
-    """A pandas data frame as a reader of batches; its index is not a column."""
+def lazy_read(scan: Callable[[], pl.LazyFrame]) -> Read:
+    """Return what reads a query anew in every pass, in order, in bounded memory."""
 
-    name: str
-    columns: tuple[str, ...]
-    frame: Any
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        frame = scan().select([*numbers, *words])
+        yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return len(self.frame)
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield slices of the wanted columns, converted one slice at a time."""
-        names = [*columns, *labels]
-        places = [self.columns.index(column) for column in names]
-        series = [self.frame.iloc[:, place] for place in places]
-        for start in range(0, self.n_rows, max_rows):
-            cells = [
-                self._cells(values.iloc[start : start + max_rows], column, start, place >= len(columns))
-                for place, (column, values) in enumerate(zip(names, series, strict=True))
-            ]
-            yield arrow().RecordBatch.from_arrays(cells, names=names)
-
-    def _cells(self, values: Any, column: str, first_row: int, is_label: bool) -> Any:
-        """Return a slice of one column as an Arrow array."""
-        pa = arrow()
-        if values.dtype == object and is_label:
-            return as_texts(values)
-        if values.dtype == object:
-            for offset, value in enumerate(values):
-                if not (value is None or isinstance(value, Real | Decimal) or value != value):  # noqa: PLR0124
-                    kind = type(value).__name__
-                    raise not_a_number(self.name, column, f"type {kind}", first_row + offset)
-            return pa.array([None if value is None else float(value) for value in values])
-        try:
-            cells = pa.array(values, from_pandas=True)
-            # Text that pandas holds in Arrow's own form may lie in several pieces.
-            return cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
-        except (pa.ArrowException, TypeError, ValueError, NotImplementedError):
-            if is_label:
-                return as_texts(values)
-            raise not_a_number(self.name, column, f"dtype {values.dtype}", first_row) from None
+    return read
 
 
-def table_reader(data: Any, name: str | None = None) -> TableReader | None:
-    """Return the reader of a data frame or of what exports itself as an Arrow table; else None."""
-    if _is_pandas(data):
-        return _frame_reader(data, name or "the data frame")
+def guarded(read: Read, name: str, must: str, advice: str) -> Read:
+    """Return the same reader, whose failures are one sentence."""
+
+    def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        with polars_runs(name, must, advice):
+            yield from read(numbers, words, max_rows)
+
+    return reading
+
+
+def cells_of(schema: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[str, Cells]:
+    """Return how a typed table stores its columns, less those that pandas stored as the index."""
+    left_out = set(without)
+    return {name: Cells(own=name, dtype=dtype) for name, dtype in schema.items() if name not in left_out}
+
+
+def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
+    """Return the columns that pandas stored as the index."""
+    return [label for label in (metadata or {}).get("index_columns", ()) if isinstance(label, str)]
+
+
+_QUERY = "a query that runs to its end", "collect it by itself to see why"
+_FALLBACK = '"in-memory-map'
+"""What Polars calls a step of a query that holds all of its rows at once."""
+
+
+def frame_table(data: Any, name: str | None) -> Table | None:
+    """Return the table of a data frame, a lazy frame, an Arrow table or dataset; None for anything else."""
+    pandas, datasets = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
+    if pandas is not None and isinstance(data, pandas.DataFrame):
+        return _pandas_table(data, name or "the data frame")
+    if datasets is not None and isinstance(data, datasets.Dataset):
+        return _dataset_table(data, name or "the dataset")
+    if "polars" in sys.modules and isinstance(data, pl.LazyFrame):
+        return _lazy_table(data, name or "the query")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return _arrow_reader(data, name or "the table")
+        return _arrow_table(data, name or "the table")
     return None
 
 
-def table_source(reader: TableReader, kind: type[TableSource] = TableSource) -> TableSource:
-    """Return the source of all rows and columns of a table."""
-    return kind(name=reader.name, reader=reader, columns=reader.columns, n_rows=reader.n_rows)
+def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
+    with polars_runs(name, *_QUERY):
+        schema = frame.collect_schema()
+        plan = frame.show_graph(raw_output=True, engine="streaming", plan_stage="physical")
+    if _FALLBACK in str(plan):
+        raise InputError(
+            f"{name} must be a query that Polars can stream, got one with a step that holds all rows at "
+            "once; give its collect(), which does so too, or write it to Parquet first"
+        )
+    read = guarded(lazy_read(lambda: frame), name, *_QUERY)
+    return Table(name=name, parts=(Part(name=name, cells=cells_of(schema), read=read),))
 
 
-def _frame_reader(frame: Any, name: str) -> _PandasFrame:
-    """Return a data frame's reader; column labels become strings."""
-    columns = tuple(str(label) for label in frame.columns)
-    require_distinct(name, columns)
-    return _PandasFrame(name=name, columns=columns, frame=frame)
-
-
-def _arrow_reader(data: Any, name: str) -> _ArrowTable:
-    """Return the reader of an Arrow table, record batch, or object with ``__arrow_c_stream__``."""
-    pa = arrow()
-    if isinstance(data, pa.RecordBatchReader):
+def _arrow_table(data: Any, name: str) -> Table:
+    """Return the table of anything that exports itself as one to Arrow."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(data, arrow.RecordBatchReader):
         raise InputError(
             f"{name} must be readable more than once, got a stream of record batches; "
             "give a table (reader.read_all()) or a file"
         )
-    table = _table_of(data, name)
-    require_distinct(name, table.column_names)
-    return _ArrowTable(name=name, columns=feature_names(table.schema), table=table)
-
-
-def _table_of(data: Any, name: str) -> Any:
-    """Return what exports itself as a table as one; a single column is none."""
-    pa = arrow()
+    schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
+    require_distinct(name, getattr(schema, "names", ()))
     try:
-        return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else pa.table(data)
-    except (pa.ArrowException, TypeError, ValueError):
+        frame = data if isinstance(data, pl.DataFrame) else pl.DataFrame(data)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
+        frame = None
+    if frame is None or (arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)) or (
+        hasattr(data, "name") and not hasattr(data, "columns")
+    ):  # fmt: skip
         raise InputError(
             f"{name} must be a 2-d table of rows by columns, got a {type(data).__name__} of one "
             "dimension; give a table that holds it, such as df[['a']] in place of df['a']"
-        ) from None
+        )
+    cells = cells_of(frame.schema, without=pandas_index(getattr(schema, "pandas_metadata", None)))
+
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        return frame.select([*numbers, *words]).iter_slices(max_rows)
+
+    part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
+    return Table(name=name, parts=(part,), in_memory=True)
 
 
-def feature_names(schema: Any) -> tuple[str, ...]:
-    """Return a schema's columns less those that pandas stored as the index."""
-    metadata = schema.pandas_metadata or {}
-    stored: Sequence[Any] = metadata.get("index_columns", ())
-    index = {label for label in stored if isinstance(label, str)}
-    return tuple(column for column in schema.names if column not in index)
+def _dataset_table(dataset: Any, name: str) -> Table:
+    """Return the table of an Arrow dataset; only of Parquet files are the rows counted beforehand."""
+    ds = sys.modules["pyarrow.dataset"]
+    must, advice = "readable to its end in every pass", "check its files, or give their folder instead"
+    require_distinct(name, dataset.schema.names)
+    parquet = isinstance(dataset, ds.FileSystemDataset) and isinstance(dataset.format, ds.ParquetFileFormat)
+    with polars_runs(name, must, advice):
+        n_rows = int(dataset.count_rows()) if parquet else None
+        empty = pl.DataFrame(dataset.schema.empty_table())
+    options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True) if parquet else None
+
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        scanner = dataset.scanner(
+            columns=[*numbers, *words],
+            batch_size=max_rows,
+            batch_readahead=1,
+            fragment_readahead=1,
+            fragment_scan_options=options,
+            use_threads=False,
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield from pl.DataFrame(batch).iter_slices(max_rows)
+
+    cells = cells_of(empty.schema, without=pandas_index(dataset.schema.pandas_metadata))
+    part = Part(name=name, cells=cells, read=guarded(read, name, must, advice), n_rows=n_rows)
+    return Table(name=name, parts=(part,))
 
 
-def _is_pandas(data: Any) -> bool:
-    """Whether the object is a pandas data frame, without importing pandas."""
-    pandas = sys.modules.get("pandas")
-    return pandas is not None and isinstance(data, pandas.DataFrame)
+def _pandas_table(frame: Any, name: str) -> Table:
+    """Return the table of a pandas data frame, converted a slice at a time; its index is no column."""
+    columns = [str(label) for label in frame.columns]
+    require_distinct(name, columns)
+    series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}
+    cells = {column: _pandas_cells(column, values) for column, values in series.items()}
+
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        for start in range(0, len(frame), max_rows):
+            stop = start + max_rows
+            yield pl.DataFrame(
+                {
+                    each: _converted(series[each].iloc[start:stop], cells[each], is_word=each in words)
+                    for each in (*numbers, *words)
+                }
+            )
+
+    part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
+    return Table(name=name, parts=(part,), in_memory=True)
+
+
+def _pandas_cells(column: str, values: Any) -> Cells:
+    """Return how a pandas column is stored: of objects, whether all of them are numbers."""
+    if values.dtype == object:
+        odd = ((row, type(value).__name__) for row, value in enumerate(values) if not _is_number(value))
+        row, kind = next(odd, (0, ""))
+        dtype = pl.String() if kind else pl.Float64()
+        return Cells(own=column, dtype=dtype, first_object=(row, f"type {kind}") if kind else None)
+    try:
+        return Cells(own=column, dtype=_from_pandas(values.iloc[:1]).dtype)
+    except Exception:
+        return Cells(own=column, dtype=pl.String(), first_object=(0, f"dtype {values.dtype}"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real | Decimal) or _is_missing(value)
+
+
+def _converted(values: Any, cells: Cells, *, is_word: bool) -> pl.Series:
+    """Return some cells of a pandas column; objects as floats where all of the column are numbers."""
+    if cells.first_object is not None or (values.dtype == object and is_word):
+        return as_texts(values)
+    if values.dtype == object:
+        numbers = [None if _is_missing(value) else float(value) for value in values]
+        return pl.Series(values=numbers, dtype=pl.Float64)
+    return _from_pandas(values)
+
+
+def _from_pandas(values: Any) -> pl.Series:
+    found: Any = pl.from_pandas(values, nan_to_null=False)
+    return found  # type: ignore[no-any-return]

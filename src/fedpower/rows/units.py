@@ -1,4 +1,6 @@
-"""Persons as the unit of privacy: whose each row is, how many rows she has, and what each row weighs."""
+"""Persons as the unit of privacy: whose each row is, how many rows they have, and what each row weighs."""
+
+from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,8 +14,8 @@ from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
 from fedpower.rows.person_keys import Keys, keys_of
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector
-from fedpower.rows.tables import TableSource, arrow, as_texts
+from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, pl
+from fedpower.rows.tables import TableSource, as_texts
 
 PARTS = 2**16
 """P: weights' roots are whole numbers of 1/P where rows are whole numbers."""
@@ -29,8 +31,6 @@ _ID_ROWS = 2**16
 
 _PENDING = 2**20
 """Ids that are kept as they come before they are counted, at least."""
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def exact_weights(counts: Vector, most: int) -> Vector:
@@ -59,11 +59,11 @@ def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
 class _Ids(Protocol):
     """Whose rows they are, as keys: alone, and beside the rows."""
 
-    def alone(self) -> Iterator[Keys]:
+    def iter_ids(self) -> Iterator[Keys]:
         """Yield the keys of all rows; refuse a row without an id by its number."""
         ...
 
-    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         """Yield the keys of the rows of each block, and the block."""
         ...
 
@@ -75,11 +75,11 @@ class _ColumnIds:
     table: TableSource
     column: str
 
-    def alone(self) -> Iterator[Keys]:
-        for cells, rows in self.table.labels(self.column, _ID_ROWS):
-            yield keys_of(cells, name=self.table.name, column=self.column, rows=rows)
+    def iter_ids(self) -> Iterator[Keys]:
+        for cells, rows, name in self.table.labels(self.column, _ID_ROWS):
+            yield keys_of(cells, name=name, column=self.column, rows=rows)
 
-    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         for cells, block in self.table.labelled(self.column, max_rows):
             yield keys_of(cells, name=self.table.name, column=self.column, rows=0), block
 
@@ -91,10 +91,10 @@ class _GivenIds:
     rows: RowSource
     keys: Keys
 
-    def alone(self) -> Iterator[Keys]:
+    def iter_ids(self) -> Iterator[Keys]:
         yield self.keys
 
-    def beside(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         start = 0
         for block in self.rows.blocks(max_rows):
             stop = start + int(block.shape[0])
@@ -102,72 +102,31 @@ class _GivenIds:
             start = stop
 
 
-class _Counts:
-    """How many rows each person has."""
+class _Persons:
+    """How many rows each person has, by key in ascending order."""
 
     def __init__(self, chunks: Iterable[Keys]) -> None:
-        self.keys: Keys = np.empty(0, np.uint64)
-        self.counts: NDArray[np.int64] = np.empty(0, np.int64)
-        held: list[Keys] = []
+        counts = pl.DataFrame(schema={"key": pl.UInt64, "len": pl.UInt32})
+        held: list[pl.DataFrame] = []
         size = 0
         for chunk in chunks:
-            held.append(chunk)
+            held.append(pl.DataFrame({"key": chunk}).group_by("key").len())
             size += chunk.size
-            # Merged when as many wait as are counted: each key is sorted a few times in all.
-            if size >= max(_PENDING, self.keys.size):
-                self._merge(np.concatenate(held))
-                held, size = [], 0
-        if held:
-            self._merge(np.concatenate(held))
-
-    def _merge(self, more: Keys) -> None:
-        fresh, counts = np.unique(more, return_counts=True)
-        if not self.keys.size:
-            self.keys, self.counts = fresh, counts.astype(np.int64)
-            return
-        together = np.concatenate([self.keys, fresh])
-        order = np.argsort(together, kind="stable")
-        together = together[order]
-        first = np.flatnonzero(np.concatenate([[True], together[1:] != together[:-1]]))
-        self.keys = together[first]
-        self.counts = np.add.reduceat(np.concatenate([self.counts, counts])[order], first)
-
-
-class _Table:
-    """The persons and their numbers of rows, found by key: half of its places or more are free."""
-
-    def __init__(self, counted: _Counts) -> None:
-        n_persons = counted.keys.size
-        bits = max(4, int(2 * n_persons).bit_length())
-        self._shift = np.uint64(64 - bits)
-        self._last = (1 << bits) - 1
-        self.keys = np.zeros(1 << bits, np.uint64)
-        self.counts = np.zeros(1 << bits, np.int32)
-        owners = np.full(1 << bits, -1, np.int32)
-        waiting, at = np.arange(n_persons, dtype=np.int32), self._first(counted.keys)
-        while waiting.size:
-            free = owners[at] < 0
-            owners[at[free]] = waiting[free]  # of several at one place the last stays
-            lost = owners[at] != waiting
-            waiting, at = waiting[lost], (at[lost] + 1) & self._last
-        taken = np.flatnonzero(owners >= 0)
-        self.keys[taken] = counted.keys[owners[taken]]
-        self.counts[taken] = counted.counts[owners[taken]]
+            # Merged when as many wait as are counted: each key is grouped a few times in all.
+            if size >= max(_PENDING, len(counts)):
+                counts, held, size = _summed([counts, *held]), [], 0
+        counts = _summed([counts, *held]).sort("key")
+        self.keys: Keys = counts["key"].to_numpy()
+        self.counts: NDArray[np.int32] = counts["len"].cast(pl.Int32).to_numpy()
 
     def places(self, keys: Keys) -> NDArray[np.int64] | None:
-        """Return where the keys stand in the table; None where one of them does not."""
-        places = self._first(keys)
-        wrong = np.flatnonzero((self.keys[places] != keys) | (self.counts[places] == 0))
-        while wrong.size:
-            if not self.counts[places[wrong]].all():  # a free place: no such person
-                return None
-            places[wrong] = (places[wrong] + 1) & self._last
-            at = places[wrong]
-            wrong = wrong[(self.keys[at] != keys[wrong]) | (self.counts[at] == 0)]
-        return places
+        """Return where keys are among the persons'; None where one of them is not."""
+        places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return places if np.array_equal(self.keys[places], keys) else None
 
-    def _first(self, keys: Keys) -> NDArray[np.int64]:
-        return ((keys * _ODD) >> self._shift).astype(np.int64)
+
+def _summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(counts).group_by("key").agg(pl.col("len").sum())
 
 
 class UnitRows(OverRows):
@@ -178,7 +137,7 @@ class UnitRows(OverRows):
         self.label = label
         self.most = most
         self._ids = ids
-        self._counted: _Table | None = None
+        self._counted: _Persons | None = None
         self._lock = threading.Lock()
 
     @property
@@ -210,19 +169,19 @@ class UnitRows(OverRows):
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows with m beside them; refused at the end where a person has other rows."""
         require_block_size(max_rows)
-        table = self._count()
-        seen = np.zeros_like(table.counts)
-        for keys, block in self._ids.beside(max_rows):
-            places = table.places(keys)
+        persons = self._count()
+        seen = np.zeros_like(persons.counts)
+        for keys, block in self._ids.iter_blocks_with_ids(max_rows):
+            places = persons.places(keys)
             if places is None:
                 raise other_rows(self.name)
             np.add.at(seen, places, np.int32(1))
             wide = np.empty((block.shape[0], self.n_features + 1), order="F")
             wide[:, :-1] = np.asarray(block)
-            wide[:, -1] = table.counts[places]
+            wide[:, -1] = persons.counts[places]
             del block
             yield wide
-        if not np.array_equal(seen, table.counts):
+        if not np.array_equal(seen, persons.counts):
             raise other_rows(self.name)
 
     def parted(self, block: Block) -> tuple[Matrix, Vector]:
@@ -230,22 +189,22 @@ class UnitRows(OverRows):
         rows = np.asarray(block)
         return rows[:, :-1], np.ascontiguousarray(rows[:, -1])
 
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "UnitRows":
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> UnitRows:
         """Return the source with exactly these features; the ids stay beside them."""
         if self.columns is not None:
             pick_columns(self.name, self.columns, columns, extra=extra)
         return self.over(self.rows.select(columns, extra=extra))
 
-    def over(self, rows: RowSource) -> "UnitRows":
+    def over(self, rows: RowSource) -> UnitRows:
         """Return the same persons with other features, of the same rows."""
         made = UnitRows(rows, _ids_for(rows, self._ids), label=self.label, most=self.most)
         made._counted = self._counted
         return made
 
-    def _count(self) -> _Table:
+    def _count(self) -> _Persons:
         with self._lock:
             if self._counted is None:
-                self._counted = _Table(_Counts(self._ids.alone()))
+                self._counted = _Persons(self._ids.iter_ids())
         return self._counted
 
 
@@ -260,13 +219,13 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
             source=source.name,
             column=column,
         )
-    if column not in source.reader.columns:
+    if column not in source.table.columns:
         raise InputError(
             "{source} must have the column '{column}' that says whose each row is, got "
             "{columns}; correct {unit}, or add the column",
             source=source.name,
             column=column,
-            columns=shown(source.reader.columns),
+            columns=shown(source.table.columns),
         )
     features = tuple(name for name in source.columns if name != column)
     if not features:
@@ -295,20 +254,19 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     return UnitRows(source, _GivenIds(rows=source, keys=keys), label="units", most=most)
 
 
-def _given_cells(ids: Any, cells: NDArray[Any]) -> Any:
-    """Return given ids as an Arrow array."""
+def _given_cells(ids: Any, cells: NDArray[Any]) -> pl.Series:
+    """Return given ids as a column."""
     if isinstance(ids, np.ma.MaskedArray):
         return as_texts(ids.tolist())
     if cells.dtype == object:
         return as_texts(cells)
     if cells.dtype.kind in "US" and not hasattr(ids, "__array__"):
         return as_texts(ids)  # NumPy has made texts of a list, of NaN too
-    try:
-        return arrow().array(cells)
-    except (arrow().ArrowException, TypeError):
+    if cells.dtype.kind not in "biufUSMm":
         raise InputError(
             f"units must be texts, numbers or days, got dtype {cells.dtype}; give the ids as text"
-        ) from None
+        )
+    return as_texts(cells.tolist()) if cells.dtype.kind in "US" else pl.Series(values=cells)
 
 
 def unit_of(source: RowSource) -> UnitRows | None:

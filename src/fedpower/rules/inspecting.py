@@ -1,21 +1,22 @@
 """What a table holds, for the eyes of whoever has it: types, missing cells, levels, columns to doubt."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from fedpower.errors import CellError, InputError
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.files import CsvTable, with_points
 from fedpower.rows.plink import PlinkSource
-from fedpower.rows.source import RowSource, Vector
+from fedpower.rows.source import RowSource, Vector, pl
 from fedpower.rows.sql import QuerySource
-from fedpower.rows.tables import TableReader, TableSource, arrow, plain
+from fedpower.rows.tables import Part, TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.cells import read_cells
+from fedpower.rules.expressions import compiled, counted_problems
 from fedpower.rules.ruled import rules_of_source
 from fedpower.rules.rules import Rule
 
@@ -45,9 +46,12 @@ _WHOSE = "patient|person|subject|client|user|customer|visit|record|row|case|samp
 _OWN_ID = re.compile(rf"({_WHOSE})(id|no|nr|num|number)")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-_DATE = Rule(column="", kind="date", origin="1970-01-01")
-_YES_OR_NO = Rule(column="", kind="yes/no")
-_NUMBER = Rule(column="")
+_TRIED = {
+    "number": Rule(column=""),
+    "yes/no": Rule(column="", kind="yes/no"),
+    "date": Rule(column="", kind="date", origin="1970-01-01"),
+}
+"""What cells are read as, to see what they are."""
 
 
 def _is_named_like_an_id(name: str) -> bool:
@@ -74,33 +78,35 @@ class ColumnLook:
 class _Looked:
     """One column while it is read."""
 
-    def __init__(self, name: str, *, commas: bool) -> None:
+    def __init__(self, name: str) -> None:
         self._look = ColumnLook(name=name)
-        self._commas = commas
-        self._counts = dict.fromkeys(("number", "yes/no", "date"), 0)
+        self._rules = {kind: replace(rule, column=name) for kind, rule in _TRIED.items()}
+        self._counts = dict.fromkeys(_TRIED, 0)
         self._missing = {"number": 0, "words": 0}
         self._typed: _Type | None = None
         self._numbers: list[Vector] = []
         self._remembered = 0
 
-    def add(self, cells: Any) -> None:
+    def add(self, part: Part, batch: pl.DataFrame) -> None:
         """Take note of some cells."""
-        cells, look = plain(cells), self._look
-        types = arrow().types
-        if types.is_boolean(cells.type):
+        look = self._look
+        cells = batch[part.cells[look.name].own]
+        if cells.dtype == pl.Boolean:
             self._typed = "yes/no"
-        elif types.is_temporal(cells.type):
+        elif cells.dtype.is_temporal():
             self._typed = "date"
         look.n_rows += len(cells)
-        for kind, rule in (("number", _NUMBER), ("yes/no", _YES_OR_NO), ("date", _DATE)):
-            with_commas = self._commas and kind == "number"
-            values, problems = read_cells(rule, with_points(cells) if with_commas else cells)
-            nothing = sum(int(each.places.sum()) for each in problems if each.got == "nothing")
-            wrong = sum(int(each.places.sum()) for each in problems if each.got != "nothing")
+        for kind, rule in self._rules.items():
+            read = compiled(rule, part.cells, batch.schema)
+            counts = counted_problems(batch, read.problems)
+            pairs = list(zip(read.problems, counts, strict=True))
+            nothing = sum(count for problem, (count, _) in pairs if problem.got == "nothing")
+            wrong = sum(count for problem, (count, _) in pairs if problem.got != "nothing")
             self._counts[kind] += len(cells) - nothing - wrong
             self._missing["number" if kind == "number" else "words"] += 0 if kind == "date" else nothing
-            if kind == "number":
-                self._note(values[0][np.isfinite(values[0])] if self._typed is None else values[0][:0])
+            if kind == "number" and self._typed is None:
+                numbers = batch.select(read.values[0].alias("value"))["value"].drop_nulls().to_numpy()
+                self._note(numbers[np.isfinite(numbers)])
         self._count_levels(cells)
 
     def _note(self, numbers: Vector) -> None:
@@ -112,14 +118,14 @@ class _Looked:
             self._numbers.append(numbers)
             self._remembered += numbers.size
 
-    def _count_levels(self, cells: Any) -> None:
+    def _count_levels(self, cells: pl.Series) -> None:
         levels = self._look.levels
         if levels is None:
             return
-        for entry in arrow("compute").value_counts(cells.drop_null()):
-            word = str(entry["values"].as_py()).strip()
+        for value, count in cells.drop_nulls().value_counts().iter_rows():
+            word = str(value).strip()
             if word:
-                levels[word] = levels.get(word, 0) + entry["counts"].as_py()
+                levels[word] = levels.get(word, 0) + count
             if len(levels) > _MOST_LEVELS:
                 self._look.levels = None
                 return
@@ -185,49 +191,28 @@ def look_at(source: RowSource) -> list[ColumnLook]:
             f"{source.name} must be a table with named columns to be inspected, got rows without them; "
             "give a CSV, Parquet or Feather file, or a query"
         )
-    reader: TableReader = source.reader
-    commas = _has_commas(reader)
-    looked = [_Looked(name, commas=commas) for name in source.columns]
-    for batch in reader.batches((), _ROWS, labels=source.columns):
-        for place, each in enumerate(looked):
-            each.add(batch.column(place))
+    looked = [_Looked(name) for name in source.columns]
+    for part, _, batch in source.table.batches((), _ROWS, words=source.columns):
+        for each in looked:
+            each.add(part, batch)
     return [each.look() for each in looked]
-
-
-def _has_commas(reader: Any) -> bool:
-    """Return whether a table is text whose numbers have decimal commas."""
-    while not isinstance(reader, CsvTable):
-        inner = getattr(reader, "reader", None) or next(iter(getattr(reader, "parts", ())), None)
-        if inner is None:
-            return False
-        reader = inner
-    return reader.decimal == ","
 
 
 def stored_types(source: RowSource) -> dict[str, _Type]:
     """Return what a table says of its columns without its rows: the types under which it stores them."""
     assert isinstance(source, TableSource), "it was looked at"
-    kinds = getattr(source.reader, "types", None)  # of a query, whose labels come as text
-    if kinds is None:
-        batches = source.reader.batches((), 1, labels=source.columns)
-        first = next(iter(batches))
-        if isinstance(batches, Generator):
-            batches.close()
-        kinds = first.schema.types
-    return {name: _type_of(kind) for name, kind in zip(source.columns, kinds, strict=True)}
+    return {name: _type_of(source.table.cells[name].dtype) for name in source.columns}
 
 
 def _type_of(kind: Any) -> _Type:
-    """Return what cells of an Arrow type are."""
-    types = arrow().types
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    if types.is_boolean(kind):
+    """Return what cells of a type are."""
+    if kind is None:
+        return "untold"
+    if kind == pl.Boolean:
         return "yes/no"
-    if types.is_date(kind) or types.is_timestamp(kind):
+    if kind in (pl.Date, pl.Datetime):
         return "date"
-    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    return "number" if numbers else "untold"
+    return "number" if kind.is_numeric() else "untold"
 
 
 def doubtful(source: RowSource) -> list[tuple[str, str]]:

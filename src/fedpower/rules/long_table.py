@@ -1,118 +1,90 @@
 """Tables of one rating a row, read as one row a person."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import CellError, InputError
 from fedpower.rows.person_keys import keys_of
-from fedpower.rows.source import Vector
-from fedpower.rows.tables import Group, arrow, plain, same_as
-from fedpower.rules.cells import item_codes, read_cells
-from fedpower.rules.ruled_table import RuledTable
-from fedpower.rules.rules import KNOWN, LongForm
+from fedpower.rows.source import pl
+from fedpower.rows.tables import Part, Table, TableSource
+from fedpower.rules.expressions import Cells, compiled, first_problem, item_codes
+from fedpower.rules.rules import KNOWN, LongForm, TableRules
 
 _RATINGS = 2**18
 """Ratings that are read together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ratings:
-    """All ratings of a table, by person and item."""
+def long_table(source: TableSource, rules: TableRules, form: LongForm) -> Table:
+    """Return the table of one row a person that a table of one rating a row amounts to."""
+    cells = {name: Cells(own=name, dtype=pl.Float64()) for name in rules.features}
+    labels = [name for name in source.table.columns if name not in cells]
+    cells |= {name: Cells(own=name, dtype=pl.String()) for name in labels}
 
-    starts: NDArray[np.int64]
-    items: NDArray[np.int64]
-    values: Vector
-    names: Any
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LongTable(RuledTable):
-    """A table of one rating a row, as a reader of batches of one row a person."""
-
-    group: Group | None = None
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of persons: not known before a pass."""
-        return None
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield the wanted features of each person, and their ids as written where they are a label."""
-        form, pa = self.rules.long, arrow()
-        assert form is not None, "its rules name the three columns"
-        odd = [label for label in labels if label != form.person]
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        odd = [label for label in words if label != form.person]
         if odd:
             raise InputError(
-                f"{self.name} must have one row a person to be split or labelled by '{odd[0]}', got one "
+                f"{source.name} must have one row a person to be split or labelled by '{odd[0]}', got one "
                 "rating a row; name the column of persons, or a file for each silo"
             )
-        found = self._ratings(form, named=bool(labels))
-        places = [self.rules.features.index(name) for name in columns]
-        n_persons = len(found.starts) - 1
-        for start in range(0, n_persons, max_rows):
-            stop = min(start + max_rows, n_persons)
-            part = slice(found.starts[start], found.starts[stop])
-            rows = np.repeat(np.arange(stop - start), np.diff(found.starts[start : stop + 1]))
-            block = np.zeros((stop - start, 2 * len(form.rating.items)))
-            block[rows, 2 * found.items[part]] = found.values[part]
-            block[rows, 2 * found.items[part] + 1] = KNOWN
-            arrays = [pa.array(np.ascontiguousarray(block[:, place])) for place in places]
-            arrays += [found.names.slice(start, stop - start) for _ in labels]
-            yield pa.RecordBatch.from_arrays(arrays, names=[*columns, *labels])
+        ratings = _ratings(source, rules, form)
+        persons = ratings.group_by("key", maintain_order=True).agg(pl.col("name").first())
+        known = ratings.filter(pl.col("item") >= 0)
+        places = {name: place for place, name in enumerate(rules.features)}
+        starts = known["key"].search_sorted(persons["key"]).to_numpy()
+        ends = np.append(starts[1:], len(known))
+        items, values = known["item"].to_numpy(), known["value"].to_numpy()
+        for start in range(0, len(persons), max_rows):
+            stop = min(start + max_rows, len(persons))
+            rows = np.repeat(np.arange(stop - start), (ends - starts)[start:stop])
+            part = slice(starts[start], ends[stop - 1])
+            block = np.zeros((stop - start, len(places)))
+            block[rows, 2 * items[part]] = values[part]
+            block[rows, 2 * items[part] + 1] = KNOWN
+            made = {name: pl.Series(values=block[:, places[name]]) for name in numbers}
+            yield pl.DataFrame(made | dict.fromkeys(words, persons["name"][start:stop]))
 
-    def _ratings(self, form: LongForm, *, named: bool) -> _Ratings:
-        """Return all ratings in order; two of one item by one person are refused."""
-        pa, group = arrow(), self.group
-        wanted = (form.person, form.item, form.rating.column)
-        labels = tuple(dict.fromkeys((*wanted, *(() if group is None else (group.column,)))))
-        ruled_by = {rule.column: rule for rule in self.rules.rules}
-        keys, items, values, rows, names = [], [], [], [], []
-        row = 0
-        for batch in self.table.batches((), _RATINGS, labels=labels):
-            count = batch.num_rows
-            chosen = np.arange(count)
-            if group is not None:
-                chosen = np.flatnonzero(same_as(batch.column(labels.index(group.column)), group.value))
-            read = {}
-            for column, cells in zip(wanted, batch.columns, strict=False):
-                read[column], problems = read_cells(ruled_by[column], cells)
-                self._refuse(ruled_by[column], problems, row)
-            persons = plain(batch.column(0))
-            keys.append(keys_of(persons, name=self.name, column=form.person, rows=row)[chosen])
-            code = item_codes(batch.column(1), form.rating.items)[chosen]
-            value, known = (each[chosen] for each in read[form.rating.column])
-            items.append(np.where(known > 0, code, -1))
-            values.append(value)
-            rows.append(chosen + row)
-            if named:
-                names.append(persons.cast(pa.string()).take(pa.array(chosen)))
-            row += count
-        key = np.concatenate(keys) if keys else np.zeros(0, np.uint64)
-        item = np.concatenate(items) if items else np.zeros(0, np.int64)
-        if key.size == 0:
-            return _Ratings(starts=np.zeros(1, np.int64), items=item, values=np.zeros(0), names=None)
-        order = np.lexsort((item, key))
-        key, item, value = key[order], item[order], np.concatenate(values)[order]
-        twice = (key[1:] == key[:-1]) & (item[1:] == item[:-1]) & (item[1:] >= 0)
-        if twice.any():
-            at = np.concatenate(rows)[order[1:][twice]].min() + 1
-            raise CellError(
-                f"{self.name} must have one rating of an item by a person, got a second one at row "
-                f"{at}; keep one of them"
-            )
-        first = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
-        counts = item >= 0
-        before = np.concatenate([[0], np.cumsum(counts)])
-        ids = pa.chunked_array(names).take(pa.array(order[first])).combine_chunks() if named else None
-        return _Ratings(
-            starts=np.concatenate([before[first], before[-1:]]),
-            items=item[counts],
-            values=value[counts],
-            names=ids,
+    part = Part(name=source.name, cells=cells, read=read)
+    return Table(name=source.name, parts=(part,), long_of=(source, rules))
+
+
+def _ratings(source: TableSource, rules: TableRules, form: LongForm) -> pl.DataFrame:
+    """Return all ratings by person and item, -1 where none counts; a second one of an item is refused."""
+    wanted = (form.person, form.item, form.rating.column)
+    ruled_by = {rule.column: rule for rule in rules.rules}
+    found = []
+    for part, rows, batch in source.picked((), wanted, _RATINGS):
+        called = source.table.called(part, source.name)
+        read = {name: compiled(ruled_by[name], part.cells, batch.schema) for name in wanted}
+        for name in wanted:
+            problem = first_problem(batch, read[name].problems)
+            if problem is not None:
+                at = rows + problem[0] if isinstance(rows, int) else int(rows[problem[0]])
+                raise read[name].problems[problem[1]].error(f"{ruled_by[name].called} of {called}", at + 1)
+        person, item = (part.cells[name] for name in wanted[:2])
+        value, known = read[form.rating.column].values[:2]
+        code = item_codes(item, batch.schema[item.own], form.rating.items).fill_null(-1)
+        persons = batch[person.own]
+        numbers = batch.lazy().select(
+            pl.when(known > 0).then(code).otherwise(-1).cast(pl.Int64).alias("item"),
+            value.alias("value"),
+            pl.col(person.own).cast(pl.String).alias("name"),
+        ).collect()  # fmt: skip
+        keys = keys_of(persons, name=called, column=form.person, rows=rows)
+        places = np.arange(rows, rows + len(batch)) if isinstance(rows, int) else rows
+        found.append(numbers.with_columns(pl.Series("key", keys), pl.Series("row", places)))
+    if not found:
+        kinds = {"item": pl.Int64, "value": pl.Float64, "name": pl.String, "key": pl.UInt64, "row": pl.Int64}
+        return pl.DataFrame(schema=kinds)
+    ratings = pl.concat(found).sort("key", "item", "row")
+    pair = pl.struct("key", "item")
+    twice = ratings.filter((pl.col("item") >= 0) & ~pair.is_first_distinct())["row"].to_list()
+    if twice:
+        raise CellError(
+            f"{source.name} must have one rating of an item by a person, got a second one at row "
+            f"{min(twice) + 1}; keep one of them"
         )
+    return ratings

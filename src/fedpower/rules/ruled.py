@@ -10,11 +10,10 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.rows.columns import match_columns, require_distinct, shown
 from fedpower.rows.source import Extra, RowSource, Vector
-from fedpower.rows.tables import TableSource
+from fedpower.rows.tables import Table, TableSource
 from fedpower.rows.units import UnitRows, by_unit, features_of
-from fedpower.rules.cells import FORMATS
-from fedpower.rules.long_table import LongTable
-from fedpower.rules.ruled_table import RuledTable
+from fedpower.rules.expressions import FORMATS
+from fedpower.rules.long_table import long_table
 from fedpower.rules.rules import SECONDS, Rule, TableRules, require_alone
 
 
@@ -58,7 +57,7 @@ def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]
 def ruled(source: RowSource, rules: TableRules) -> RowSource:
     """Return the source of the features that rules make of a table's columns, in its order."""
     if isinstance(source, UnitRows):
-        if isinstance(getattr(source.rows, "reader", None), RuledTable):
+        if rules_of_source(source) is not None:
             return source
         if rules.long is not None:
             raise _says_already(source.name)
@@ -68,12 +67,12 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
             f"{source.name} must be a table with named columns to have rules, got rows without them; "
             "give a CSV, Parquet or Feather file, a data frame or a query, or a code book without rules"
         )
-    if isinstance(source.reader, RuledTable):
+    if rules_of_source(source) is not None:
         return source
     kept = tuple(column for column in source.columns if column not in rules.dropped)
     own = rules.completed(kept)
     if rules.long is not None:
-        if rules.long.person not in kept and rules.long.person in source.reader.columns:
+        if rules.long.person not in kept and rules.long.person in source.table.columns:
             raise _says_already(source.name)
         return _one_row_a_person(source, own)
     beside = [name for rule in own.rules for name in rule.columns if name not in kept]
@@ -86,8 +85,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
     require_distinct(source.name, own.features)
     if not own.features:
         raise InputError(f"{source.name} must keep at least one column, got rules that drop all; keep one")
-    reader = RuledTable(name=source.name, table=source.reader, rules=own)
-    return replace(source, reader=reader, columns=own.features)
+    return replace(source, rules=own, columns=own.features)
 
 
 def _says_already(name: str) -> InputError:
@@ -112,8 +110,9 @@ def _one_row_a_person(source: TableSource, rules: TableRules) -> UnitRows:
             f"{source.name} must have the columns of persons, items and ratings alone for tables of one "
             f"rating a row, got {shown(more)} beside them; drop it by a rule or leave it out"
         )
-    reader = LongTable(name=source.name, table=source.reader, rules=rules, group=source.group)
-    made = replace(source, reader=reader, columns=rules.features, n_rows=None, group=None)
+    made = TableSource(
+        name=source.name, table=long_table(source, rules, form), columns=rules.features, n_rows=None
+    )
     return by_unit(made, form.person)
 
 
@@ -126,7 +125,12 @@ def match_tables(
         return columns, dict(zip(sources, matched, strict=True))
     tables = [features_of(ruled(source, rules)) for source in sources.values()]
     # Columns that are left out count too.
-    held = {column for each in tables if isinstance(each, TableSource) for column in each.reader.columns}
+    held = {
+        column
+        for each in tables
+        if isinstance(each, TableSource)
+        for column in (*each.columns, *stored_table(each).columns)
+    }
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(
@@ -142,7 +146,14 @@ def match_tables(
     return made[0].columns, dict(zip(sources, made, strict=True))
 
 
+def stored_table(source: TableSource) -> Table:
+    """Return the table whose cells rules read."""
+    return source.table if source.table.long_of is None else source.table.long_of[0].table
+
+
 def rules_of_source(source: RowSource) -> TableRules | None:
     """Return the rules that a source's features come from; None where they come as they are."""
-    reader = getattr(features_of(source), "reader", None)
-    return reader.rules if isinstance(reader, RuledTable) else None
+    source = features_of(source)
+    if not isinstance(source, TableSource):
+        return None
+    return source.rules if source.table.long_of is None else source.table.long_of[1]

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from fedpower.rows.source import RowSource, Vector
-from fedpower.rules.ruled_table import RuledTable
+from fedpower.rows.tables import TableSource
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 
@@ -26,11 +26,9 @@ _MOST_COLUMNS = 5
 
 def words_as_other(source: RowSource) -> dict[str, tuple[int, int]]:
     """Return by column how many rows have none of its levels, and of how many rows."""
-    reader = getattr(source, "reader", None)
-    while reader is None and hasattr(source, "rows"):
+    while hasattr(source, "rows"):
         source = source.rows
-        reader = getattr(source, "reader", None)
-    return dict(reader.others) if isinstance(reader, RuledTable) else {}
+    return dict(source.others) if isinstance(source, TableSource) else {}
 
 
 def told_of_levels(source: RowSource) -> list[str]:

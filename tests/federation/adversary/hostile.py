@@ -29,7 +29,7 @@ from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.links import APP, Links
 from fedpower.federation.local import LocalFederation
 from fedpower.federation.runner import Runner, open_session
-from fedpower.federation.study_file import read_study, rendered
+from fedpower.federation.study_file import read_study, to_toml
 
 SILOS = ("north", "south", "east")
 HONEST = ("north", "south")
@@ -58,7 +58,7 @@ class Stage(LocalFederation):
             content["privacy"]["aggregation"] = "secure"
             content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
         path = folder / "agreed.toml"
-        path.write_text(rendered(content))
+        path.write_text(to_toml(content))
         rows = {}
         for place, name in enumerate(SILOS):
             numbers = np.random.default_rng(place).normal(size=(400, 6)) * [3, 2, 1, 1, 0.5, 0.5]

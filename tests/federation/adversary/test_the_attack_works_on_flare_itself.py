@@ -16,7 +16,7 @@ from studies import write_study
 from adversary.hostile import admin, cell_request, wait_for
 from fedpower.federation.kits import make_kits
 from fedpower.federation.local import _free_port
-from fedpower.federation.study_file import moved, read_study
+from fedpower.federation.study_file import read_study
 
 pytestmark = pytest.mark.federation
 
@@ -47,7 +47,7 @@ def test_a_silo_reads_another_s_file_through_flare_s_server_and_client(tmp_path)
     """Mutual TLS, valid certificates, FLARE's routing and request processors, and no authorisation."""
     AuditService.initialize(str(tmp_path / "audit.log"))
     path = tmp_path / "study.toml"
-    path.write_text(moved(write_study(tmp_path), "localhost", _free_port(), {}))
+    path.write_text(write_study(tmp_path).with_coordinator("localhost", _free_port(), {}))
     study = read_study(path)
     make_kits(study, tmp_path / "kits")
     secret = tmp_path / "rows.csv"

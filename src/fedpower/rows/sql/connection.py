@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.columns import not_a_number
+from fedpower.rows.source import pl
 from fedpower.rows.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery
-from fedpower.rows.tables import arrow
 
 _CONNECT_SECONDS = "10"
 """How long a PostgreSQL server may take to accept a connection, unless the user said otherwise."""
@@ -92,7 +92,8 @@ def reading(name: str) -> Iterator[None]:
 
 def failures() -> tuple[type[Exception], ...]:
     """Return what the drivers raise, and Arrow where it reads from them."""
-    return (import_module("adbc_driver_manager").Error, arrow().ArrowException, OSError)
+    arrow = import_module("pyarrow")
+    return (import_module("adbc_driver_manager").Error, arrow.ArrowException, OSError)
 
 
 _DRIVERS = {SqliteFile: "sqlite", DuckdbFile: "duckdb", PostgresServer: "postgresql"}
@@ -183,7 +184,7 @@ class Dialect(Protocol):
 
     @property
     def types(self) -> tuple[Any, ...] | None:
-        """Arrow types of the columns; None where every row may have its own."""
+        """Types of the columns; None where every row may have its own."""
         ...
 
     def statement(
@@ -243,18 +244,18 @@ class _Sqlite:
 
     def check(self, batch: Any, *, run: Run, name: str, query: str, features: Sequence[int]) -> None:
         """Find out whether the first null is a null or text, by a second pass over the types."""
-        if not any(batch.column(place).null_count for place in range(len(features))):
+        if not any(batch.to_series(place).null_count() for place in range(len(features))):
             return
         kinds = self._around(query, [f"typeof(c{place})" for place in features])
         row = 0
         for found in run(kinds, self.options(len(features), 2**12)):
-            for offset, words in enumerate(zip(*found.to_pydict().values(), strict=True)):
+            for offset, words in enumerate(found.iter_rows()):
                 for place, word in zip(features, words, strict=True):
                     if word in ("text", "blob"):
                         raise not_a_number(name, self.columns[place], word, row + offset)
                 if "null" in words:
                     return
-            row += found.num_rows
+            row += len(found)
 
     def _around(self, query: str, cells: Sequence[str]) -> str:
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
@@ -328,16 +329,20 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
             # Nothing but a query may stand in brackets; there, a name that occurs twice is changed.
             cursor.adbc_execute_schema(f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows")  # noqa: S608
             found = cursor.adbc_execute_schema(query.text)
-            return _Duckdb(columns=tuple(found.names), types=tuple(found.types))
+            return _Duckdb(columns=tuple(found.names), types=_types(found))
         schema = cursor.adbc_execute_schema(
             f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
         )
     kinds = [(field.metadata or {}).get(b"POSTGRESQL:type", b"").decode() for field in schema]
     exact = tuple(kind in EXACT for kind in kinds)
-    types = (
-        arrow().float64() if is_exact else kind for kind, is_exact in zip(schema.types, exact, strict=True)
-    )
+    types = (pl.Float64() if is_exact else kind for kind, is_exact in zip(_types(schema), exact, strict=True))
     return _Postgres(columns=tuple(schema.names), exact=exact, types=tuple(types))
+
+
+def _types(schema: Any) -> tuple[Any, ...]:
+    """Return what Polars calls the types of an Arrow schema."""
+    arrow = import_module("pyarrow")
+    return tuple(pl.Series(arrow.array([], kind)).dtype for kind in schema.types)
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:

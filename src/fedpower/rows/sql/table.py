@@ -1,5 +1,7 @@
 """A digest of rows that does not depend on their order, summed up while they pass."""
 
+from __future__ import annotations
+
 import difflib
 import hashlib
 import json
@@ -12,10 +14,11 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.rows.columns import require_distinct, require_shape
-from fedpower.rows.source import Block, Matrix
+from fedpower.rows.source import Block, Matrix, pl
 from fedpower.rows.sql.connection import Dialect, connected, find_dialect, reading
 from fedpower.rows.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery, parse_address
-from fedpower.rows.tables import Group, TableSource, arrow, sliced
+from fedpower.rows.tables import Group, Part, Table, TableSource
+from fedpower.rules.expressions import Cells
 
 _LANES = 8
 
@@ -60,75 +63,56 @@ class CellTally(RowTally):
 
     _kind = "fedpower.cells in any order/1"
 
-    def add(self, batch: Any) -> None:
+    def add(self, batch: pl.DataFrame) -> None:  # type: ignore[override]
         """Count a batch of columns of float64 or text."""
-        pa, compute = arrow(), arrow("compute")
-        text = pa.large_string()
-        numbers, texts = [], []
-        for place, cells in enumerate(batch.columns):
-            if cells.type == pa.float64():
-                numbers.append(cells.to_numpy(zero_copy_only=False))
-                continue
-            written = compute.fill_null(cells.cast(text), "")
-            # What is null has the length -1, and what is empty is left out: most cells are numbers.
-            lengths = compute.fill_null(compute.binary_length(cells.cast(text)), -1)
-            if compute.all(compute.equal(lengths, 0)).as_py():
-                continue
-            piece = compute.binary_join_element_wise(
-                pa.scalar(str(place), text), lengths.cast(text), written, pa.scalar(" ", text)
-            )
-            texts.append(compute.if_else(compute.equal(lengths, 0), pa.scalar("", text), piece))
-        block = np.column_stack(numbers) if numbers else np.empty((batch.num_rows, 0))
+        numbers = [name for name, kind in batch.schema.items() if kind == pl.Float64]
+        block = batch.select(numbers).to_numpy() if numbers else np.empty((len(batch), 0))
         data, width = block.astype("<f8").tobytes(), 8 * block.shape[1]
-        rows = [data[at * width : (at + 1) * width] for at in range(batch.num_rows)]
+        texts = [
+            _counted_text(place, name)
+            for place, (name, kind) in enumerate(batch.schema.items())
+            if kind != pl.Float64
+        ]
+        lines = [""] * len(batch)
         if texts:
-            lines = compute.binary_join_element_wise(*texts, pa.scalar("", text))
-            written = lines.cast(pa.large_binary()).to_pylist()
-            rows = [number + line for number, line in zip(rows, written, strict=True)]
-        self._count(rows)
+            lines = batch.select(pl.concat_str(texts).alias("line"))["line"].to_list()
+        self._count([data[at * width : (at + 1) * width] + line.encode() for at, line in enumerate(lines)])
+
+
+def _counted_text(place: int, name: str) -> pl.Expr:
+    """Return a text with its place and length before it, -1 for null; nothing where it is empty."""
+    text = pl.col(name).cast(pl.String)
+    written = pl.format(
+        "{} {} {} ", pl.lit(place), text.str.len_bytes().cast(pl.Int64).fill_null(-1), text.fill_null("")
+    )
+    return pl.when(text == "").then(pl.lit("")).otherwise(written)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class QueryTable:
-    """A query as a reader of batches; every pass makes a connection of its own and closes it."""
+class StoredQuery:
+    """A query as what reads raw batches; every pass makes a connection of its own and closes it."""
 
     name: str
     query: SqlQuery
     dialect: Dialect
     digests: dict[str, str | None] = field(default_factory=dict)
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the query's columns."""
-        return self.dialect.columns
-
-    @property
-    def types(self) -> tuple[Any, ...] | None:
-        """Arrow types of the columns, where the database has them."""
-        return self.dialect.types
-
-    @property
-    def n_rows(self) -> None:
-        """Unknown until the rows have been read."""
-        return
-
-    def batches(
-        self, columns: tuple[str, ...], max_rows: int, *, labels: tuple[str, ...] = ()
-    ) -> Iterator[Any]:
-        """Yield batches of the wanted columns only; labels come as text."""
-        names = [*columns, *labels]
-        features = [self.columns.index(column) for column in columns]
-        places = [self.columns.index(column) for column in labels]
-        tally = CellTally(self.columns) if _CELLS in self.digests else None
-        statement = self.dialect.statement(self.query.text, features, places, with_cells=tally is not None)
+    def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        """Yield batches of the wanted columns only; words come as text."""
+        names = [*numbers, *words]
+        columns = self.dialect.columns
+        features, labels = ([columns.index(name) for name in some] for some in (numbers, words))
+        tally = CellTally(columns) if _CELLS in self.digests else None
+        statement = self.dialect.statement(self.query.text, features, labels, with_cells=tally is not None)
         options = self.dialect.options(len(names), max_rows)
         for found in self._run(statement, options):
             batch = found
             if tally is not None:
-                tally.add(found.select(range(len(names), found.num_columns)))
-                batch = found.select(range(len(names)))
+                tally.add(found[:, len(names) :])
+                batch = found[:, : len(names)]
             self.dialect.check(batch, run=self._run, name=self.name, query=self.query.text, features=features)
-            yield from sliced(batch.rename_columns(names), max_rows)
+            batch.columns = names
+            yield from batch.iter_slices(max_rows)
             del batch, found  # or two batches are held while the next one is read
         if tally is not None:
             digest = tally.digest()
@@ -137,19 +121,19 @@ class QueryTable:
             self.digests[_CELLS] = digest
 
     def watch_cells(self) -> None:
-        """Let every pass from now on be over the same cells, and tell which."""
+        """Require every pass from now on to be over the same cells, and keep their digest."""
         self.digests.setdefault(_CELLS, None)
 
     def digest(self) -> str:
         """Return the digest of all cells, from a pass unless one was made since `watch_cells`."""
         self.watch_cells()
         if self.digests[_CELLS] is None:
-            for _ in self.batches((), _ROWS):
+            for _ in self.read([], [], _ROWS):
                 pass
         return str(self.digests[_CELLS])
 
-    def _run(self, statement: str, options: dict[str, str]) -> Iterator[Any]:
-        """Yield the record batches of a statement as its driver makes them."""
+    def _run(self, statement: str, options: dict[str, str]) -> Iterator[pl.DataFrame]:
+        """Yield the batches of a statement as its driver makes them."""
         with (
             connected(self.query, self.name) as connection,
             reading(self.name),
@@ -157,7 +141,8 @@ class QueryTable:
         ):
             cursor.adbc_statement.set_options(**options)
             cursor.execute(statement)
-            yield from cursor.fetch_record_batch()
+            for batch in cursor.fetch_record_batch():
+                yield pl.DataFrame(batch)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -187,13 +172,18 @@ def changing(name: str) -> InputError:
     )
 
 
-def query_table(query: SqlQuery, name: str) -> QueryTable:
-    """Return the reader of a query, after its database was asked for the columns."""
+def query_table(query: SqlQuery, name: str) -> Table:
+    """Return the table of a query, after its database was asked for the columns."""
     with connected(query, name) as connection:
         dialect = find_dialect(connection, query, name)
     require_shape(name, None, len(dialect.columns))
     require_distinct(name, dialect.columns)
-    return QueryTable(name=name, query=query, dialect=dialect)
+    stored = StoredQuery(name=name, query=query, dialect=dialect)
+    types = dialect.types or [None] * len(dialect.columns)
+    cells = {
+        column: Cells(own=column, dtype=kind) for column, kind in zip(dialect.columns, types, strict=True)
+    }
+    return Table(name=name, parts=(Part(name=name, cells=cells, read=stored.read),), query=stored)
 
 
 KEYS = tuple(field.name for field in fields(SqlQuery))

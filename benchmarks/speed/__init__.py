@@ -1,1 +1,0 @@
-"""Speed and scale, in one command: ``python -m benchmarks.speed`` (``make bench``)."""

@@ -1,0 +1,105 @@
+"""The runner: parameters from text, interleaved times, ratios, processes of their own, and marked places."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import runner
+from benchmarks.runner import (
+    Case,
+    Table,
+    apart,
+    compare,
+    exponents,
+    having,
+    markdown,
+    ratios,
+    render,
+    timing_table,
+)
+
+
+def sized(
+    *, rows: int = 10, ends: tuple[float, ...] = (1.0,), path: Path | None = None, small: bool = False
+) -> Table:
+    return Table(columns=["rows"], rows=[[rows]], measured=[[rows, ends, small]])
+
+
+CASE = Case(name="sized", about="", run=sized, given={"rows": 20}, quick={"ends": (0.5,)})
+
+
+def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
+    assert CASE.parameters() == {"rows": 20, "ends": (1.0,), "path": None, "small": False}
+    chosen = {"rows": "7", "ends": "1,2", "path": "a.csv", "small": "yes", "of_another_case": "1"}
+    expected = {"rows": 7, "ends": (1.0, 2.0), "path": Path("a.csv"), "small": True}
+    assert CASE.parameters(quick=True, chosen=chosen) == expected
+    assert CASE.parameters(quick=True)["ends"] == (0.5,)
+
+
+def test_a_case_with_unknown_parameters_is_refused() -> None:
+    with pytest.raises(ValueError, match="colour"):
+        runner.case("coloured", about="", quick={"colour": 1})(sized)
+    assert "coloured" not in runner.CASES
+
+
+def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat() -> None:
+    calls: list[str] = []
+    found = compare(
+        {
+            name: lambda name=name: calls.append(name) or {"seconds": 2.0 if name == "b" else 1.0}
+            for name in "ab"
+        },
+        2,
+        data="x",
+    )
+    assert sorted(calls) == ["a"] * 3 + ["b"] * 3
+    assert [each["repeat"] for each in having(found, way="a")] == [0, 1]
+    assert ratios(having(found, way="b"), having(found, way="a")) == [2.0, 2.0]
+    table = timing_table(found, base="a", by="data")
+    assert [row[:2] for row in table.rows] == [["x", "a"], ["x", "b"]]
+    assert table.rows[1][3] == "2.00 (2.00 to 2.00)"
+
+
+def test_a_way_without_a_result_says_how_it_ended() -> None:
+    measured = [
+        {"way": "a", "repeat": 0, "ended": "did not finish in 9 s"},
+        {"way": "b", "repeat": 0, "seconds": 1.0},
+    ]
+    assert timing_table(measured, base="b").rows[1][1:3] == ["did not finish in 9 s", ""]
+
+
+def test_exponents_need_every_size() -> None:
+    grown = [{"size": size, "repeat": 0, "seconds": float(size**2)} for size in (2, 4, 8)]
+    assert exponents(grown, [2, 4, 8]) == [pytest.approx(2.0)]
+    assert exponents(grown, [2, 16]) == []
+
+
+@pytest.mark.programs
+def test_a_task_runs_in_a_process_of_its_own_and_says_why_it_failed() -> None:
+    assert apart("benchmarks.runner:machine")["cores"] > 0
+    assert apart("benchmarks.runner:no_such_task")["ended"].startswith("failed: AttributeError")
+    assert "did not finish" in apart("benchmarks.runner:machine", limit_s=0.01)["ended"]
+
+
+def test_marked_places_are_written_and_stale_ones_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- results: sized -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    assert render(check=True, documents=[page]) == ["page.md"]
+    assert "old" in page.read_text(encoding="utf-8")
+    render(documents=[page])
+    assert "Not measured yet" in page.read_text(encoding="utf-8")
+    runner.run_case(CASE, tmp_path)
+    render(documents=[page])
+    text = page.read_text(encoding="utf-8")
+    assert markdown(["rows"], [[20]]) in text
+    assert text.startswith("before")
+    assert text.endswith("after\n")
+    assert render(check=True, documents=[page]) == []
+
+
+@pytest.mark.parametrize(("load", "busy"), [("0.10", False), ("3.00", True)])
+def test_a_busy_machine_is_recognised_by_its_load(load: str, busy: bool) -> None:
+    assert runner.is_busy({"load at the start": load}) is busy
