@@ -31,6 +31,7 @@ from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.survey import STAGES
 
 Array = NDArray[np.float64]
 
@@ -440,7 +441,7 @@ def _preparing(parameters: Parameters, facts: dict[str, Any]) -> tuple[int, int,
     rounds = federate(
         surveys, study=study, settings=settings, rng=np.random.default_rng(0), noise=made_up
     ).rounds
-    stages = [each for each in rounds if each.kind == "tally"]
+    stages = [each for each in rounds if each.kind in STAGES]
     return (
         len(stages),
         round(times * sum(each.bytes_up for each in stages)),
