@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.runner import as_json, read_json, version_of
 from fedpower.errors import InputError
-from fedpower.report.atomic import write_whole
+from fedpower.report.files import write_whole
 from paper.claims import Verdict, judge_all
 from paper.curves import Curve, curves_of
 from paper.figures import captions, draw_all

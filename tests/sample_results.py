@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedpower import FedPCA
 from fedpower.report import Result, read_result, write_result
+from fedpower.report.record import Record
 from problems import spiked_rows
 
 HOSTILE = (
@@ -91,6 +92,11 @@ def federated(like: Path, folder: Path) -> Path:
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
     (folder / "components.npz").write_bytes((like / "components.npz").read_bytes())
     return folder
+
+
+def with_run(result: Result, run: Mapping[str, Any]) -> Result:
+    """Return a result with another record, given in JSON's types."""
+    return result.with_record(Record.of(run))
 
 
 def with_spectrum(result: Result, beyond: int) -> Result:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from sklearn.base import clone
 
 from benchmarks.derived import LEVEL, N_ROWS, Law, drawn_release, held, release, truths
@@ -63,7 +64,7 @@ def test_angles_hold_in_nine_of_ten_releases(law: Law, model: ProcessMonitor | A
     rows = law.rows(rng)
     template = release(rows)
     # Noise only: rows are the same and none is shortened.
-    template = replace(template, record={**template.record, "clipping": None})
+    template = template.with_record(structs.replace(template.record, clipping=None))
     units = template.units
     inner = np.cov(rows.T) / np.outer(units, units)
     exact = replace(template, pooled=replace(template.pooled, moment=inner, noise_std=0.0))

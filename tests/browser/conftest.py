@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from chromium import Browser, chromium, missing
 
-from fedpower.report.files import REPORT
-from fedpower.report.folder import write_report
+from fedpower.report.record import REPORT
+from fedpower.report.result import write_report
 from sample_results import kinds
 
 

@@ -9,7 +9,7 @@ import pytest
 from hospitals import run, succeed
 
 from fedpower.privacy import Ledger
-from fedpower.report import atomic
+from fedpower.report.files import LEAST_ROOM
 from layers import planted, write_layer, write_nodes
 from two_worlds import QUESTIONS, book_of, make_ledger, rules_of, write_world
 
@@ -122,7 +122,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(
 
 def test_a_moment_of_many_columns_wants_more_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """8 bytes for each pair of 5,000 columns."""
-    free = atomic.LEAST_ROOM + 1
+    free = LEAST_ROOM + 1
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, free))
     names = ",".join(f"x{place}" for place in range(5000))
     Path("north.csv").write_text(f"{names}\n{','.join(['1'] * 5000)}\n")

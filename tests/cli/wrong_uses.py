@@ -164,12 +164,12 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "a rule that is a number": Wrong((*CLINIC, "number.toml"), "the rule of 'age' in number.toml must be a table, a kind or a list of levels, got int; write for instance { kind = 'number' }"),
         "missing words that are no list": Wrong((*CLINIC, "wordless.toml"), "missing_words in the rule of 'age' in wordless.toml must be a list of words, got 'NA'; list them"),
         "an indicator in words": Wrong((*CLINIC, "perhaps.toml"), "indicator in the rule of 'age' in perhaps.toml must be true or false, got 'yes'; change it"),
-        "rules that drop everything": Wrong((*CLINIC, "all-dropped.toml"), "the rules in all-dropped.toml must keep a column at least, got none; write one a line under [rules]"),
+        "rules that drop everything": Wrong((*CLINIC, "all-dropped.toml"), "the rules in all-dropped.toml must keep a column at least, got none; write one per line under [rules]"),
         "a rule of no column": Wrong((*CLINIC, "height.toml"), "rules must be of columns that the tables have, got one for 'height', which none has; correct the name, or leave the rule out"),
         "rules outside their table": Wrong((*CLINIC, "outside.toml"), "the code book outside.toml must have only the keys format, rules, bound, cost, clipped, column, got 'sex'; write rules under [rules]"),
         "rules that are no table": Wrong((*CLINIC, "flat.toml"), "the rules in flat.toml must be a table from columns to rules, got int; write for instance sex = { levels = ['F', 'M'] }"),
-        "a code book of a later format": Wrong((*CLINIC, "later.toml"), "later.toml must be a code book of format 'fedpower-codebook/1' or 'fedpower-codebook/2', got 'fedpower-codebook/9'; make one with `fedpower prepare` or `fedpower inspect`"),
-        "a code book of nothing": Wrong((*CLINIC, "bare.toml"), "every column of the code book bare.toml must have the numbers offset, scale, low, high, got one that has not; correct it, or make it anew with `fedpower prepare`"),
+        "a code book of a later format": Wrong((*CLINIC, "later.toml"), "later.toml must be a code book of format 'fedpower-codebook/2', got 'fedpower-codebook/9'; make one with `fedpower prepare` or `fedpower inspect`"),
+        "a code book of nothing": Wrong((*CLINIC, "bare.toml"), "the code book bare.toml must have a bound, and offset, scale, low, high for every column, got one without; correct it, or make it again with `fedpower prepare`"),
         "rules for rows without names": Wrong(("fit", "north.npy", "-o", "new", *EXACT, "--codebook", "draft.toml"), "north.npy must be a table with named columns to have rules, got rows without them; give a CSV, Parquet or Feather file, a data frame or a query, or a code book without rules"),
         "a missing cell without a rule": Wrong(("fit", "gap.csv", "-o", "new", "-k", 1, "--epsilon", "inf", "--codebook", "gap.toml"), "column 'a' of gap.csv must have a rule for its missing cells, got nothing at row 2; give it missing = \"offset\" or a value in the code book, or drop it"),
         "a word that is no ordered level": Wrong((*CLINIC, "grade.toml"), "column 'grade' of clinic.csv must hold its ordered levels and nothing else, got other words at row 3; agree on a place for it among the levels, or list it in missing_words"),
@@ -268,15 +268,15 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Results": {
         "no result there": Wrong(("transform", "nowhere", "north.csv"), "nowhere must be a folder that `fedpower fit` wrote, got nothing there; check the path"),
         "a folder of something else": Wrong(("transform", "occupied", "north.csv"), "occupied must be a folder that `fedpower fit` wrote, got one without components.npz; check the path"),
-        "half of the components": Wrong(("transform", "torn", "north.csv"), "torn/components.npz must be as `fedpower fit` wrote it, got a damaged or foreign file; fit again or bring back the folder"),
-        "a record that is no JSON": Wrong(("transform", "garbled", "north.csv"), "garbled/run.json must be as `fedpower fit` wrote it, got a damaged or foreign file; fit again or bring back the folder"),
-        "a result of a later version": Wrong(("transform", "later", "north.csv"), "later must be a result of format 'fedpower-result/1', got 'fedpower-result/9'; read it with the fedpower that wrote it"),
+        "half of the components": Wrong(("transform", "torn", "north.csv"), "torn/components.npz must be as fedpower wrote it, got a damaged or foreign file; fit again or bring back the folder"),
+        "a record that is no JSON": Wrong(("transform", "garbled", "north.csv"), "garbled/run.json must be as fedpower wrote it, got a damaged or foreign file; fit again or bring back the folder"),
+        "a result of a later version": Wrong(("transform", "later", "north.csv"), "later must be of format 'fedpower-record/1', got 'fedpower-record/9'; read it with the fedpower that wrote it"),
         "a result without components": Wrong(("transform", "bare", "north.csv"), "bare must be a folder that `fedpower fit` wrote, got one without components.npz; check the path"),
         "rows of other columns": Wrong(("transform", "model", "dates.csv"), "dates.csv must have every column of the fit, got none named 'age' and 4 more; add it, or fit without it"),
         "a report of nothing": Wrong(("report", "nowhere"), "nowhere must be a folder that `fedpower fit` wrote, got nothing there; check the path"),
-        "a report of half a result": Wrong(("report", "torn"), "torn/components.npz must be as `fedpower fit` wrote it, got a damaged or foreign file; fit again or bring back the folder"),
+        "a report of half a result": Wrong(("report", "torn"), "torn/components.npz must be as fedpower wrote it, got a damaged or foreign file; fit again or bring back the folder"),
         "an export to an unknown format": Wrong(("export", "model", "--to", "fax", "-o", "out"), "Invalid value for '--to': 'fax' is not one of 'csv', 'parquet', 'plink', 'anndata', 'onnx'; see `fedpower export --help`"),
-        "an export of a damaged record": Wrong(("export", "unsaid", "--to", "parquet", "-o", "out"), "unsaid/run.json must be as `fedpower fit` wrote it, got none or another kind of privacy; fit again or bring back the folder"),
+        "an export of a damaged record": Wrong(("export", "unsaid", "--to", "parquet", "-o", "out"), "unsaid/run.json must be as fedpower wrote it, got another (Expected `object`, got `null` - at `$.privacy`); fit again or bring back the folder"),
         "JSON and scores at once": Wrong(("transform", "model", "north.csv", "--json"), "--json must go with -o, got none: the scores themselves are printed then; name a file"),
         "scores without rows": Wrong(("export", "model", "--to", "plink", "-o", "out"), "--rows must go with --to plink and --to anndata, got --to plink without; name the file of the rows"),
         "compared with nothing": Wrong(("compare", "nowhere", "nowhere"), "nowhere must be a folder that `fedpower fit` wrote, got nothing there; check the path"),
@@ -392,8 +392,8 @@ TEXTS |= {
     "outside.toml": 'format = "fedpower-codebook/2"\nsex = ["F", "M"]\n',
     "flat.toml": 'format = "fedpower-codebook/2"\nrules = 3\n',
     "later.toml": 'format = "fedpower-codebook/9"\n',
-    "bare.toml": 'format = "fedpower-codebook/1"\nbound = 2.0\n',
-    "full.toml": 'format = "fedpower-codebook/1"\nbound = 2.0\n'
+    "bare.toml": 'format = "fedpower-codebook/2"\nbound = 2.0\n',
+    "full.toml": 'format = "fedpower-codebook/2"\nbound = 2.0\n'
     + "".join(
         f'[[column]]\nname = "{name}"\noffset = 0.0\nscale = 1.0\nlow = -9.0\nhigh = 9.0\n'
         for name in ("age", "bmi", "sbp", "dbp", "hdl")
@@ -458,7 +458,7 @@ def prepare(folder: Path) -> None:
     torn.write_bytes(torn.read_bytes()[:300])
     (folder / "garbled" / "run.json").write_text("{")
     later = folder / "later" / "run.json"
-    later.write_text(later.read_text().replace("fedpower-result/1", "fedpower-result/9"))
+    later.write_text(later.read_text().replace("fedpower-record/1", "fedpower-record/9"))
     (folder / "bare" / "components.npz").unlink()
     unsaid = folder / "unsaid" / "run.json"
     unsaid.write_text(json.dumps({**json.loads(unsaid.read_text()), "privacy": None}))

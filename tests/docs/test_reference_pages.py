@@ -10,7 +10,7 @@ from pages import PAGES, ROOT
 
 from fedpower import FedPCA
 from fedpower.report import write_result
-from fedpower.report.files import FILES
+from fedpower.report.result import FILES
 from problems import spiked_rows
 
 FOLDER = (ROOT / "docs" / "reference" / "result-folder.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy.ledger import Ledger
-from fedpower.report.folder import read_result, write_result
+from fedpower.report.result import read_result, write_result
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 

@@ -11,7 +11,7 @@ from fedpower import FedMoment, FedPCA, read_moment
 from fedpower.errors import InputError
 from fedpower.parameters import DEFAULTS
 from fedpower.privacy.ledger import Ledger
-from fedpower.report.moment import MOMENT, RELEASE
+from fedpower.report.record import MOMENT, RUN
 from problems import spiked_rows
 
 INF = float("inf")
@@ -158,9 +158,9 @@ def test_a_folder_that_was_changed_is_refused(folder: Path):
 
 @pytest.mark.parametrize("key", ["epsilon", "n_features"])
 def test_a_record_that_was_changed_is_refused(folder: Path, key: str):
-    content = json.loads((folder / RELEASE).read_text())
-    content["run"]["study"]["terms"][key] = 1
-    (folder / RELEASE).write_text(json.dumps(content))
+    content = json.loads((folder / RUN).read_text())
+    content["study"]["terms"][key] = 1
+    (folder / RUN).write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"got files that were changed since"):
         read_moment(folder)
 

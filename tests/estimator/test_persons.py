@@ -11,8 +11,8 @@ from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
-from fedpower.report.folder import read_result
-from fedpower.report.page import page
+from fedpower.report.page import result_page as page
+from fedpower.report.result import read_result
 from fedpower.rules.rules import table_rules
 
 D = 5

@@ -12,7 +12,7 @@ from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap
 from fedpower.estimator.spectrum import spectrum_of_result
 from fedpower.linalg import sin_theta
-from fedpower.report.folder import read_result
+from fedpower.report.result import read_result
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]

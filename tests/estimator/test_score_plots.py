@@ -11,7 +11,7 @@ from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
-from fedpower.report.score_counts import histogram_of
+from sample_results import with_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -131,8 +131,9 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
     ],
 )
 def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
-    with pytest.raises(InputError, match="as `fedpower fit` wrote them"):
-        histogram_of({"scores": wrong})
+    result = FedPCA(2, random_state=0, **EXACT).fit_silos(silos()).result_
+    with pytest.raises(InputError, match="fit again or bring back the folder"):
+        _ = with_run(result, {**result.run, "scores": wrong}).score_counts
 
 
 def test_places_below_the_noise_are_drawn_empty():

@@ -8,7 +8,7 @@ from fedpower.privacy import preparation
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.preparation import SCORES
 from fedpower.rows.units import TALLY_PARTS
-from fedpower.sums import score_counts
+from fedpower.sums import survey
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "confidence": 0.999}
 
@@ -52,5 +52,5 @@ def test_a_forgotten_factor_is_caught(monkeypatch):
 @pytest.mark.audits
 def test_a_person_whose_every_row_counts_in_full_is_caught(monkeypatch):
     """The planted error: four rows of a person are four in the counts."""
-    monkeypatch.setattr(score_counts, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
+    monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
     assert audited(6, unit="person").violation

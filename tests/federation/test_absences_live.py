@@ -11,7 +11,7 @@ from ground import SILOS, Ground, held_up, wait_for
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
-from fedpower.report.folder import read_result
+from fedpower.report.result import read_result
 
 pytestmark = pytest.mark.federation
 

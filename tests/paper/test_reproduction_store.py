@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.report.atomic import write_whole
+from fedpower.report.files import write_whole
 from paper import store as module
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run

@@ -36,8 +36,7 @@ from fedpower.protocol.secure_releases import MaskChain, Summand, share_of_integ
 from fedpower.protocol.solvers.shared import enrol
 from fedpower.protocol.solvers.sums import secure_sums
 from fedpower.protocol.study import SumTerms
-from fedpower.report.record import plain
-from fedpower.report.record import study_of as recorded_study
+from fedpower.report.record import StudyTerms, plain
 from problems import ArrayMoment
 
 SUMS = (
@@ -515,5 +514,5 @@ def test_numbers_beyond_what_rows_can_add_are_brought_back_without_a_word():
 
 def test_a_result_s_record_gives_the_sums_of_its_study_back():
     terms = plain(asdict(STUDY))
-    record = json.loads(json.dumps({"study": {"hash": STUDY.digest, "terms": terms}}))
-    assert recorded_study(record) == STUDY
+    terms = json.loads(json.dumps(terms))
+    assert StudyTerms(hash=STUDY.digest, terms=terms).agreed == STUDY

@@ -21,9 +21,8 @@ from fedpower.analyses import (
     ProcessMonitor,
     RidgeRegression,
 )
-from fedpower.report.moment import Moment
-from fedpower.report.moment_folder import account_of, save_analysis
-from fedpower.report.page.analysis import analysis_page
+from fedpower.report.moment import Moment, save_analysis
+from fedpower.report.page import analysis_page
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
 from sample_results import HOSTILE
@@ -100,11 +99,11 @@ def check_page(model: Any, moment: Moment, tmp_path: Path) -> None:
     for table in told.tables:
         with (folder / table.file).open(encoding="utf-8", newline="") as stream:
             assert len(list(csv.reader(stream))) == len(table.rows) + 1
-    assert analysis_page(model.fit(moment).account(), moment) == analysis_page(told, moment)
+    assert analysis_page(model.fit(moment).account(), moment.record) == analysis_page(told, moment.record)
 
 
 def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):
-    root = parsed(analysis_page(account_of(moment), moment))
+    root = parsed(analysis_page(moment.account(), moment.record))
     assert {each.text for each in root.every("bdi")} >= set(HOSTILE)
     assert root.by_id("privacy")
 

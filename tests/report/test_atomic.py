@@ -9,7 +9,7 @@ import pytest
 from fedpower.errors import InputError
 from fedpower.experiments.models import Model, spiked_covariance
 from fedpower.experiments.writing import write_model
-from fedpower.report.atomic import new_folder
+from fedpower.report.files import new_folder
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from parsed_page import parsed, words
 
-from fedpower.report.page import page
+from fedpower.report.page import result_page as page
 
 
 def planes(result: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import pytest
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.report.causes import cause_of_noise
+from fedpower.report.view import cause_of_noise
 from problems import Array
 
 

@@ -3,7 +3,6 @@
 import logging
 import re
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from parsed_page import parsed, words
 from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
 from fedpower.protocol.clipping import estimated_clipping, shares_cut
-from fedpower.report.page import page
+from fedpower.report.page import result_page as page
+from sample_results import with_run
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
@@ -175,6 +175,6 @@ def test_without_a_trace_nothing_is_known() -> None:
 
 def test_results_from_before_have_no_word_about_the_bound() -> None:
     result = fitted(visits(2_000), row_norm=4.0).result_
-    old = replace(result, run={key: each for key, each in result.run.items() if key != "clipping"})
+    old = with_run(result, {key: each for key, each in result.run.items() if key != "clipping"})
     assert old.clipping is None
     assert "is shorter than" not in words(parsed(page(old)))

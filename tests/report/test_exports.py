@@ -17,8 +17,15 @@ from scipy import sparse
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
-from fedpower.report.export import graph_of, write_cells, write_csv, write_onnx, write_parquet, write_plink
-from fedpower.report.scores import Scores
+from fedpower.report.export import (
+    Scores,
+    graph_of,
+    write_cells,
+    write_loadings_csv,
+    write_loadings_parquet,
+    write_onnx,
+    write_plink,
+)
 from fedpower.rows.opening import open_source
 from problems import spiked_rows
 
@@ -57,7 +64,7 @@ def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_a_csv_table_is_all_that_scoring_takes(result: Result, tmp_path: Path):
-    write_csv(result, tmp_path / "t.csv")
+    write_loadings_csv(result, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
         heading, *lines = csv.reader(stream)
     assert [line[0] for line in lines] == list(COLUMNS)
@@ -68,7 +75,7 @@ def test_a_csv_table_is_all_that_scoring_takes(result: Result, tmp_path: Path):
 
 
 def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp_path: Path):
-    write_parquet(result, tmp_path / "t.parquet")
+    write_loadings_parquet(result, tmp_path / "t.parquet")
     table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
     assert table["feature"].to_pylist() == list(COLUMNS)
     columns = {name: table[name].to_numpy() for name in table.column_names[1:]}
@@ -82,7 +89,7 @@ def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp
 
 def test_columns_without_names_are_numbered(tmp_path: Path):
     write_result(tmp_path / "out", FedPCA(2, epsilon=float("inf")).fit(ROWS))
-    write_csv(read_result(tmp_path / "out"), tmp_path / "t.csv")
+    write_loadings_csv(read_result(tmp_path / "out"), tmp_path / "t.csv")
     lines = (tmp_path / "t.csv").read_text().splitlines()
     assert lines[0] == "feature,mean,scale,pc1,pc2"
     assert [line.split(",")[0] for line in lines[1:]] == [f"x{place}" for place in range(6)]

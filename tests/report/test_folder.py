@@ -116,7 +116,7 @@ def test_a_failure_while_writing_leaves_what_was_there(tmp_path: Path, monkeypat
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedpower.report.files.write_csv", full)
+    monkeypatch.setattr("fedpower.report.result.write_csv", full)
     with pytest.raises(OSError, match="No space"):
         write_result(tmp_path / "out", model, force=True)
     assert (tmp_path / "out" / "run.json").read_bytes() == before

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from parsed_page import parsed, words
 
-from fedpower.report.files import REPORT
-from fedpower.report.page import page
-from fedpower.report.page.findings import NO_ANGLES, findings
+from fedpower.report.page import result_page as page
+from fedpower.report.record import REPORT
 from fedpower.report.result import Result
-from sample_results import KINDS, hospitals, with_spectrum, written
+from fedpower.report.view import findings
+from sample_results import KINDS, hospitals, with_run, with_spectrum, written
 
 
 def with_angles(result: Result, components: list[float], subspaces: list[float]) -> Result:
@@ -23,7 +23,7 @@ def with_angles(result: Result, components: list[float], subspaces: list[float])
         "subspaces": subspaces,
         "noise_components": components,
     }
-    return replace(result, run={**result.run, "angles": angles, "clipping": None})
+    return with_run(result, {**result.run, "angles": angles, "clipping": None})
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,10 @@ def test_what_is_determined_is_told_by_shape_and_by_word(
 
 
 def test_an_angle_is_split_into_noise_and_what_the_bound_does(result: Any):
-    found = with_angles(result("private"), [14.2, 20, 30, 40], [14.2, 20, 30, 40])
-    found.run["angles"]["noise_components"] = [5.5, 20, 30, 40]
-    found.run["clipping"] = {**result("private").run["clipping"], "energy": 0.12}
+    run = with_angles(result("private"), [14.2, 20, 30, 40], [14.2, 20, 30, 40]).run
+    run["angles"]["noise_components"] = [5.5, 20, 30, 40]
+    run["clipping"] = {**result("private").run["clipping"], "energy": 0.12}
+    found = with_run(result("private"), run)
     assert (
         "Of the 15° of pc1, noise makes 6°; the rest comes from rows that the bound shortens "
         "(about 12% of their squared length)." in words(parsed(page(found)).by_id("summary"))
@@ -98,14 +99,6 @@ def test_the_page_says_what_a_terminal_says(kind: str, result: Any):
     shown = words(parsed(page(result(kind))).by_id("summary"))
     assert all(sentence in shown for sentence in findings(result(kind)))
     assert ("The likely cause is" in shown) == (not any(result(kind).determined))
-
-
-def test_results_of_older_versions_have_no_angles(result: Any):
-    run = {key: each for key, each in result("private").run.items() if key != "angles"}
-    root = parsed(page(replace(result("private"), run=run)))
-    assert NO_ANGLES in words(root.by_id("summary"))
-    assert len(root.by_id("components").every("figure")) == 1
-    assert "Angle" not in words(root.by_id("components").every("table")[0])
 
 
 def test_without_noise_there_are_no_angles_to_draw(result: Any):

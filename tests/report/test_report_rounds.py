@@ -1,11 +1,11 @@
 """Rounds, silos and budgets, as the report shows them."""
 
-from dataclasses import replace
 from typing import Any
 
 from parsed_page import parsed, words
 
-from fedpower.report.page import page
+from fedpower.report.page import result_page as page
+from sample_results import with_run
 
 
 def test_one_round_is_told_in_words_and_many_are_drawn(result: Any):
@@ -72,7 +72,7 @@ def test_a_silo_whose_answers_were_set_aside_is_named_with_the_reason(result: An
     assert "Set aside" not in words(parsed(page(whole)).by_id("silos"))
     why = "round 1: a mean must have the shape (6,), got (5,)"
     reported = {**whole.run["federation"], "set_aside": {"never-there": why}}
-    section = parsed(page(replace(whole, run={**whole.run, "federation": reported}))).by_id("silos")
+    section = parsed(page(with_run(whole, {**whole.run, "federation": reported}))).by_id("silos")
     assert why in words(section)
 
 
@@ -80,10 +80,10 @@ def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any):
     whole = result("private")
     plain = words(parsed(page(whole)).by_id("privacy"))
     assert "Spent of what was asked for" in plain
-    assert "known to that silo alone" in plain
+    assert "known to that silo only" in plain
     budget = {"spent": 1.0, "left": 1.67, "cap": 2.0, "delta": 1e-6, "used": 0.31}
     run = {**whole.run, "silos": [{**each, "budget": budget} for each in whole.run["silos"]]}
-    shown = parsed(page(replace(whole, run=run))).by_id("privacy")
+    shown = parsed(page(with_run(whole, run))).by_id("privacy")
     assert "Budgets after this fit" in words(shown)
     assert [words(cell) for cell in shown.every("table")[1].every("tr")[1].children] == [
         "north", "1.000", "1.670", "2.000", "10⁻⁶", "31.0%",

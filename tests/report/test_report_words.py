@@ -5,20 +5,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
-from fedpower.report.page.charts import every, linear, logarithmic
-from fedpower.report.page.markup import (
-    Markup,
-    column,
-    count,
-    element,
-    escaped,
-    human_bytes,
-    listed,
-    moment_of_time,
-    number,
-    percent,
-)
+from fedpower.report.charts import element, label_step, linear, logarithmic, printable
+from fedpower.report.text import column, count, date_and_time, human_bytes, listed, number, percent
 
 
 @pytest.mark.parametrize(
@@ -54,7 +44,7 @@ def test_shares_counts_lists_sizes_and_times_are_words():
     assert [count(n, "row") for n in (1, 2, 60000)] == ["1 row", "2 rows", "60,000 rows"]
     assert [listed(x) for x in ([], ["a"], ["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert [human_bytes(x) for x in (7, 13936, 2_500_000)] == ["7 B", "13.9 kB", "2.5 MB"]
-    assert moment_of_time("2026-11-16T01:04:20.759+01:00") == "16 November 2026, 00:04 UTC"
+    assert date_and_time("2026-11-16T01:04:20.759+01:00") == "16 November 2026, 00:04 UTC"
 
 
 FINITE = st.floats(min_value=-1e12, max_value=1e12, allow_subnormal=False)
@@ -81,14 +71,12 @@ def test_a_logarithmic_scale_holds_every_value_and_draws_zero_at_its_foot(values
 
 @given(st.integers(1, 100_000))
 def test_no_more_labels_are_written_than_there_is_room_for(how_many: int):
-    assert how_many / every(how_many) <= 10
+    assert how_many / label_step(how_many) <= 10
 
 
 def test_content_is_escaped_once_and_markup_never():
     inner = element("b", '<&"', title="\"'>")
-    assert inner == '<b title="&quot;&#x27;&gt;">&lt;&amp;&quot;</b>'
-    assert element("p", inner, ["x", None, 1], hidden=True, class_="y", id=None) == (
-        f'<p hidden class="y">{inner}x1</p>'
-    )
-    assert escaped("\x00a\ud800\x85\n") == "\ufffda\ufffd\ufffd\n"
+    assert inner == '<b title="&#34;&#39;&gt;">&lt;&amp;&#34;</b>'
+    assert element("p", inner, ["x", None, 1], class_="y", id=None) == f'<p class="y">{inner}x1</p>'
+    assert printable("\x00a\ud800\x85\n") == "\ufffda\ufffd\ufffd\n"
     assert isinstance(inner, Markup)

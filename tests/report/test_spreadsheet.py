@@ -6,16 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower import FedPCA, read_result
-from fedpower.report.export import write_csv as write_loadings
+from fedpower.report.export import Scores, write_loadings_csv, write_scores_csv
 from fedpower.report.files import as_text
-from fedpower.report.folder import write_result
-from fedpower.report.scores import Scores, write_csv
+from fedpower.report.result import write_result
 
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]
@@ -54,7 +53,7 @@ def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_a
     assert list(result.feature_names or ()) == NAMES
     np.testing.assert_array_equal([[float(cell) for cell in line[1:]] for line in lines], result.components.T)
     assert header == ["feature", "pc1", "pc2"]
-    write_loadings(result, folder / "loadings.csv")
+    write_loadings_csv(result, folder / "loadings.csv")
     with (folder / "loadings.csv").open(encoding="utf-8") as stream:
         assert [line["feature"] for line in csv.DictReader(stream)] == SHOWN
 
@@ -62,5 +61,5 @@ def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_a
 def test_scores_hold_such_ids_as_text() -> None:
     stream = io.StringIO()
     block = np.array([[-1.5], [2.0]])
-    write_csv(stream, Scores(names=("pc1",), blocks=[(pa.array(["=1+1", "-7"]), block)], label="@id"))
+    write_scores_csv(stream, Scores(names=("pc1",), blocks=[(pl.Series(["=1+1", "-7"]), block)], label="@id"))
     assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

@@ -21,12 +21,12 @@ from fedpower.analyses.spread import (
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, derived_angles, exact_angles
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import biplot, scree
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import biplot, scree
-from fedpower.report.page.findings import angle_sentences
-from fedpower.report.page.markup import count, listed, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, listed, percent
+from fedpower.report.view import angle_sentences
 
 Array = NDArray[np.float64]
 
@@ -170,7 +170,7 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         fixed = self.component_angles_ <= DETERMINED
         chart = scree(
             self.explained_variance_.tolist(),
-            standing=["determined" if each else "undetermined" for each in fixed],
+            determined=fixed.tolist(),
             beyond=self.spectrum_[len(labels) : len(labels) + 20].tolist(),
         )
         pictures = [(chart, "Variances after adjustment; a ring is a component not determined.")]

@@ -22,11 +22,11 @@ from fedpower.protocol.solvers.angles import (
     moment_angles,
     network_angles,
 )
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import nodes_plane
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import nodes_plane
-from fedpower.report.page.markup import count, listed, number, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, listed, number, percent
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]

@@ -13,12 +13,11 @@ from fedpower.analyses.rows import brought
 from fedpower.analyses.spread import quantile
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
-from fedpower.report.account import Account, Table
-from fedpower.report.codebook_file import rules_of_record
+from fedpower.report.charts import biplot, scree
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import biplot, scree
-from fedpower.report.page.markup import count, number, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, number, percent
 from fedpower.rules.rules import KNOWN
 
 Array = NDArray[np.float64]
@@ -319,7 +318,7 @@ class Completion(TransformerMixin, BaseEstimator):
             )
         chart = scree(
             self.spectrum_[:used].tolist(),
-            standing=["determined"] * used,
+            determined=[True] * used,
             beyond=self.spectrum_[used : asked + 20].tolist(),
         )
         pictures = [(chart, "Variances, items weighed by how often they are rated; squares are not used.")]
@@ -383,7 +382,7 @@ def _diagonal(matrices: Array) -> Array:
 
 def _spans(moment: Moment) -> Mapping[str, tuple[float, float]]:
     """Return the rated items and what their ratings lie between; refuse a moment of anything else."""
-    rules = rules_of_record(moment.record)
+    rules = moment.record.table_rules
     spans = {} if rules is None else rules.spans
     if not spans or 2 * len(spans) != moment.n_features:
         raise InputError(

@@ -16,11 +16,11 @@ from fedpower.analyses.spread import (
     standard_errors,
     usable,
 )
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import heat_map
-from fedpower.report.page.markup import count, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
 

@@ -21,11 +21,11 @@ from fedpower.analyses.spread import (
 )
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import biplot, intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import biplot, intervals
-from fedpower.report.page.markup import count, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
 

@@ -10,11 +10,11 @@ from sklearn.base import BaseEstimator
 
 from fedpower.analyses.spread import clipping_remark, clipping_share, quantile, require_centred, usable
 from fedpower.errors import InputError
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import intervals
-from fedpower.report.page.markup import count, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
 

@@ -13,12 +13,12 @@ from fedpower.analyses.spread import correlation_shift, draws, quantile, require
 from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import unit_variances
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import scree
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import scree
-from fedpower.report.page.findings import angle_sentences
-from fedpower.report.page.markup import count, number, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, number, percent
+from fedpower.report.view import angle_sentences
 
 Array = NDArray[np.float64]
 
@@ -147,9 +147,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
             ("SPE", self.spe_limit_, "distance from them"),
         )
         chart = scree(
-            self.spectrum_[:k].tolist(),
-            standing=["determined" if each else "undetermined" for each in fixed],
-            beyond=self.spectrum_[k : k + 20].tolist(),
+            self.spectrum_[:k].tolist(), determined=fixed.tolist(), beyond=self.spectrum_[k : k + 20].tolist()
         )
         names = self.moment_.names
         return Account(

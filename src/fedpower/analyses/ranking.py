@@ -6,18 +6,18 @@ from itertools import pairwise
 from typing import Literal, Self
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses.spread import quantile
 from fedpower.errors import InputError
-from fedpower.report.account import Account, Table
-from fedpower.report.codebook_file import rules_of_record
+from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import intervals
-from fedpower.report.page.markup import Markup, count, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
 
 Array = NDArray[np.float64]
@@ -348,7 +348,7 @@ class Ranking(BaseEstimator):
 
 def _rule_of(moment: Moment) -> Rule:
     """Return the rule that rows of comparisons were made by, or refuse a moment of others."""
-    rules = rules_of_record(moment.record)
+    rules = moment.record.table_rules
     rule = None if rules is None else rules.comparison
     if rule is None or moment.feature_names != rule.features:
         raise InputError(

@@ -19,11 +19,11 @@ from fedpower.analyses.spread import (
     usable,
 )
 from fedpower.errors import InputError
-from fedpower.report.account import Account, Table
+from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page.charts import intervals
-from fedpower.report.page.markup import count, number, percent
+from fedpower.report.page import Account, Table
 from fedpower.report.record import plain
+from fedpower.report.text import count, number, percent
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg.shrinkage import shrunk_spectrum
-from fedpower.protocol.clipping import Clipping
 from fedpower.report.moment import Moment
 
 Array = NDArray[np.float64]
@@ -119,17 +118,16 @@ def _unit_diagonal(matrix: Array) -> Array:
 
 def clipping_share(moment: Moment) -> float | None:
     """Return the share of the rows' squared length that the bound removed; None where it is unknown."""
-    record = moment.record.get("clipping")
-    return None if record is None else float(record["energy"])
+    clipping = moment.record.clipping
+    return None if clipping is None else clipping.energy
 
 
 def correlation_shift(moment: Moment) -> Array | None:
     """Return by column what shortening rows does to correlations; None where none is known to be."""
-    record, book = moment.record.get("clipping"), moment.code_book
+    record, book = moment.record.clipping, moment.code_book
     if record is None:
         return None
-    clipping = Clipping(**{name: each for name, each in record.items() if name != "bound"})
-    return clipping.moves(moment.n_features, None if book is None else book.outside)
+    return record.clipping.moves(moment.n_features, None if book is None else book.outside)
 
 
 def clipping_remark(moment: Moment) -> tuple[str, ...]:

@@ -17,9 +17,7 @@ from fedpower.cli.progress import progress_of_fit, quiet_option
 from fedpower.cli.silos import find_ledgers, named_files, read_nodes, require_charge
 from fedpower.cli.words import in_options
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, weights_told
-from fedpower.report.atomic import new_folder, require_room, room_for
-from fedpower.report.moment import of_run
-from fedpower.report.record import with_origin
+from fedpower.report.files import new_folder, require_room, room_for
 from fedpower.rows.networks import Weighed, open_network, weighed_edges
 from fedpower.rows.opening import is_text
 
@@ -72,7 +70,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     `fedpower derive FOLDER communities -k K` finds other numbers of them at no cost.
     """
     from fedpower.estimator.communities import FedCommunities  # noqa: PLC0415
-    from fedpower.report.moment_folder import MOMENT_AND_COMMUNITIES, write_moment_and_analysis  # noqa: PLC0415
+    from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis  # noqa: PLC0415
 
     started = datetime.now(UTC)
     require_charge(options)
@@ -121,10 +119,9 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
                 on_rows=None if show is None else show.rows,
             )
         origins = {name: {"source": str(path)} for name, path in files.items()}
-        record = with_origin(
-            model.moment_.record, command=ctx.find_root().obj, silos=origins, started=started
+        moment = model.moment_.with_record(
+            model.moment_.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
         )
-        moment = of_run(model.moment_, record)
         told = model.analysis_.account()
         write_moment_and_analysis(place, told, moment)
     show_account(told, moment, output, as_json=options["as_json"], said=moment.privacy.brief)

@@ -67,7 +67,7 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
 
 def print_result(folder: Path) -> None:
     """Print where a result is and what to do with it."""
-    from fedpower.report.files import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
+    from fedpower.report.record import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
 
     console().print(
         f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)",

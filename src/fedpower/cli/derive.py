@@ -13,12 +13,10 @@ from fedpower.cli import values
 from fedpower.cli.console import console, note, print_json, table
 from fedpower.cli.paths import MOMENT, PATH
 from fedpower.errors import InputError
-from fedpower.report.account import Account, Table
-from fedpower.report.atomic import new_file
-from fedpower.report.codebook_file import rules_of_record
+from fedpower.report.files import new_file
 from fedpower.report.moment import Moment, read_moment
-from fedpower.report.page.markup import number
-from fedpower.report.record import without
+from fedpower.report.page import Account, Table
+from fedpower.report.text import number
 
 _MOST_ROWS = 30
 
@@ -58,7 +56,7 @@ def _analysis(make: Callable[..., Any]) -> Callable[..., Any]:
             if place_of is not None:
                 _OF_ROWS[name][1](model, rows, place_of, force=force)
         if output is not None:
-            from fedpower.report.moment_folder import save_analysis  # noqa: PLC0415
+            from fedpower.report.moment import save_analysis  # noqa: PLC0415
 
             save_analysis(told, moment, output, force=force)
         show_account(told, moment, output, as_json=as_json)
@@ -289,7 +287,7 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
     from fedpower.rules.ruled import match_tables  # noqa: PLC0415
     from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
-    rules, items = rules_of_record(model.moment_.record), model.items_
+    rules, items = model.moment_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
     _, found = match_tables({"rows": open_source(rows)}, rules)
     source: Any = features_of(found["rows"])
@@ -330,10 +328,12 @@ def show_account(
     """Print what an analysis found, and what is promised: ``said``, where the moment was released now."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
-        print_json({"analysis": told.kind, **kept, **told.facts, "privacy": moment.record["privacy"]})
+        print_json(
+            {"analysis": told.kind, **kept, **told.facts, "privacy": moment.record.as_dict()["privacy"]}
+        )
         return
     out = console()
-    out.print(f"{told.title}{without(moment.record)}.", soft_wrap=True)
+    out.print(f"{told.title}{moment.record.without}.", soft_wrap=True)
     for each in told.tables:
         if each.printed:
             _print_table(each)

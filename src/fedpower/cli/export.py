@@ -10,9 +10,15 @@ from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.transform import scores_of
 from fedpower.errors import InputError
 from fedpower.report import Result
-from fedpower.report.atomic import new_file
-from fedpower.report.export import write_cells, write_csv, write_onnx, write_parquet, write_plink
-from fedpower.report.folder import read_whole
+from fedpower.report.export import (
+    write_cells,
+    write_loadings_csv,
+    write_loadings_parquet,
+    write_onnx,
+    write_plink,
+)
+from fedpower.report.files import new_file
+from fedpower.report.result import read_result
 
 FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
 _WITH_ROWS = ("plink", "anndata")
@@ -53,7 +59,7 @@ def export(
     variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
     `fedpower.read_result(MODEL).to_sklearn()`.
     """
-    result = read_whole(model)
+    result = read_result(model)
     if (rows is None) == (kind in _WITH_ROWS):
         raise InputError(
             f"--rows must go with --to {' and --to '.join(_WITH_ROWS)}, got --to {kind} "
@@ -82,7 +88,7 @@ def _write(result: Result, kind: str, place: Path, rows: Path | None) -> str:
     if kind == "onnx":
         write_onnx(result, place)
         return f"a graph from rows of {result.n_features} columns to {result.n_components} scores"
-    (write_csv if kind == "csv" else write_parquet)(result, place)
+    (write_loadings_csv if kind == "csv" else write_loadings_parquet)(result, place)
     return f"{result.n_features} features by {result.n_components} components"
 
 

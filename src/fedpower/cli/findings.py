@@ -7,8 +7,9 @@ import numpy as np
 from fedpower.cli.console import console, table
 from fedpower.cli.words import in_options
 from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.report.page.findings import degrees, findings, variances
 from fedpower.report.result import Result
+from fedpower.report.text import degrees
+from fedpower.report.view import findings
 
 
 def print_findings(result: Result) -> None:
@@ -16,10 +17,9 @@ def print_findings(result: Result) -> None:
     out = console()
     if result.absent:
         out.print(f"{result.headline}.", soft_wrap=True)
-    (values, ratios), angles = variances(result), result.component_angles
+    values, ratios = result.denoised_variance, result.denoised_variance_ratio
+    angles = result.component_angles if result.component_angles.any() else None  # of an exact fit
     headings = ["component", "variance", "ratio", "together"]
-    if angles is not None and not angles.any():  # of an exact fit
-        angles = None
     shown = table(None, *headings, *([] if angles is None else ["angle"]), numbers=headings)
     for place, together in enumerate(np.cumsum(ratios)):
         shares = [f"{each:.2%}" if math.isfinite(each) else "–" for each in (ratios[place], together)]

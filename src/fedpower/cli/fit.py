@@ -46,12 +46,11 @@ from fedpower.estimator.treatment import prepares
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_folder, require_room, room_for
 from fedpower.report.codebook_file import read_code_book
-from fedpower.report.files import KNOWN, write_files
-from fedpower.report.page.markup import human_bytes
+from fedpower.report.files import new_folder, require_room, room_for
 from fedpower.report.record import plain
-from fedpower.report.result import Result
+from fedpower.report.result import KNOWN, Result, write_files
+from fedpower.report.text import human_bytes
 from fedpower.rows.plink import VariantList, read_variants
 from fedpower.rows.source import RowSource
 from fedpower.rules.rules import TableRules

@@ -8,10 +8,10 @@ import click
 from fedpower.cli.console import console, print_json, table
 from fedpower.cli.options import text_options, text_reading
 from fedpower.cli.paths import PATH, any_file
-from fedpower.report.atomic import new_file
-from fedpower.report.codebook_file import RULED_FORMAT, as_toml, toml_key
-from fedpower.report.page.markup import number
+from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
+from fedpower.report.files import new_file
 from fedpower.report.record import plain
+from fedpower.report.text import number
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rules.inspecting import ColumnLook, draft_of, look_at, stored_types
 
@@ -98,7 +98,7 @@ def inspect(
 
 def _drafted(types: list[dict[str, Any]], *, from_rows: bool) -> str:
     head = (_CONFIDENTIAL if from_rows else _PUBLIC) + _HEAD
-    lines = [head + f"format = {as_toml(RULED_FORMAT)}", "", "[rules]"]
+    lines = [head + f"format = {as_toml(FORMAT)}", "", "[rules]"]
     for column, (rule, hint) in draft_of(types).items():
         lines.append(f"{toml_key(column)} = {as_toml(rule)}{f'  # {hint}' if hint else ''}")
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
 from fedpower.protocol.private_study import study_mu, worst_epsilon
 from fedpower.protocol.secure_releases import SecureReleases
-from fedpower.report.page.markup import human_bytes
+from fedpower.report.text import human_bytes
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.inspecting import doubtful
 from fedpower.sums.local import LocalMoment

@@ -45,14 +45,14 @@ def is_ledger(path: Path) -> bool:
 
 def _is_result(path: Path) -> bool:
     """Return whether a path is a folder with a result in it."""
-    from fedpower.report.files import ARRAYS  # noqa: PLC0415
+    from fedpower.report.record import ARRAYS  # noqa: PLC0415
 
     return (path / ARRAYS).is_file()
 
 
 def _is_moment(path: Path) -> bool:
     """Return whether a path is a folder with a released moment in it."""
-    from fedpower.report.moment import MOMENT as STORED  # noqa: PLC0415
+    from fedpower.report.record import MOMENT as STORED  # noqa: PLC0415
 
     return (path / STORED).is_file()
 

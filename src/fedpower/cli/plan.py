@@ -23,9 +23,8 @@ from fedpower.estimator.spectrum import spectrum_of_result
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
 from fedpower.report.codebook_file import read_code_book
-from fedpower.report.folder import read_result
-from fedpower.report.page.markup import human_bytes
-from fedpower.report.result import Result
+from fedpower.report.result import Result, read_result
+from fedpower.report.text import human_bytes
 from fedpower.rows.units import UnitRows
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import match_tables

@@ -11,10 +11,10 @@ from fedpower.cli.options import Command, reading_of
 from fedpower.cli.progress import progress_of_fit
 from fedpower.cli.silos import find_ledgers, open_silos, tell_doubts
 from fedpower.estimator import FedPCA
-from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book, rendered
-from fedpower.report.page.markup import number
+from fedpower.report.files import new_file
 from fedpower.report.record import plain
+from fedpower.report.text import number
 from fedpower.rules.codebook import CodeBook
 
 

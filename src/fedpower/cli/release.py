@@ -12,12 +12,10 @@ from fedpower.cli.options import Command
 from fedpower.cli.silos import find_ledgers
 from fedpower.estimator import FedMoment
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.privacy.statement import counted_as
-from fedpower.report.atomic import new_folder
-from fedpower.report.moment import Moment, of_run
-from fedpower.report.moment_folder import RELEASED, account_of, write_release
-from fedpower.report.page.markup import number
-from fedpower.report.record import plain, with_origin
+from fedpower.report.files import new_folder
+from fedpower.report.moment import RELEASED, Moment, write_release
+from fedpower.report.record import plain
+from fedpower.report.text import number
 
 
 @click.command(cls=Command, epilog="Example: fedpower release north.csv south.csv --epsilon 1 -o moment")
@@ -38,13 +36,12 @@ def release(ctx: click.Context, /, **options: Any) -> None:
         model = FedMoment(**given)
         fit_shown(model, silos, ledgers, options, said=(NoiseWarning,))
         origins = {name: origin_of(silos[name], options) for name in silos}
-        record = with_origin(
-            model.moment_.record, command=ctx.find_root().obj, silos=origins, started=started
+        moment = model.moment_.with_record(
+            model.moment_.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
         )
-        moment = of_run(model.moment_, record)
         write_release(place, moment)
     if options["as_json"]:
-        facts = account_of(moment).facts
+        facts = moment.account().facts
         print_json({"moment": str(options["output"]), **plain(facts), **_statement(moment)})
     else:
         _print(moment, options["output"])
@@ -53,12 +50,12 @@ def release(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _statement(moment: Moment) -> dict[str, Any]:
-    return {"silos": moment.silo_sizes, "privacy": moment.record["privacy"]}
+    return {"silos": moment.silo_sizes, "privacy": moment.record.as_dict()["privacy"]}
 
 
 def _print(moment: Moment, output: Path) -> None:
     out = console()
-    things = f"{counted_as(moment.record['parameters'])}s"
+    things = f"{moment.record.counted}s"
     sizes = ", ".join(f"{name} ({size} {things})" for name, size in moment.silo_sizes.items())
     out.print(
         f"The pooled moment of {moment.n_features} columns: {sizes}; {moment.n_samples} {things} in all.",

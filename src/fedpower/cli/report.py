@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from fedpower.cli.console import note, print_json
-from fedpower.report.folder import write_report
+from fedpower.report.result import write_report
 
 
 @click.command(epilog="Example: fedpower report result --open")

@@ -17,10 +17,9 @@ from fedpower.errors import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.parameters import SPECS
-from fedpower.report.atomic import new_folder
-from fedpower.report.files import KNOWN
-from fedpower.report.folder import read_result
-from fedpower.report.page.markup import human_bytes
+from fedpower.report.files import new_folder
+from fedpower.report.result import KNOWN, read_result
+from fedpower.report.text import human_bytes
 
 PATH = click.Path(path_type=Path)
 KIT = Path("kits") / "runner"

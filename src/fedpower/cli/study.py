@@ -14,8 +14,8 @@ from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.parameters import SPECS
 from fedpower.protocol.private_study import worst_epsilon
-from fedpower.report.atomic import new_file
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.files import new_file
 from fedpower.report.record import plain
 from fedpower.rows.columns import match_columns
 from fedpower.rows.opening import open_source

@@ -17,8 +17,8 @@ from fedpower.cli.paths import PATH, RESULT
 from fedpower.cli.progress import bar_of, counted, quiet_option
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
-from fedpower.report.atomic import new_file
-from fedpower.report.scores import Scores, picture, plotted, write_csv, writer_for
+from fedpower.report.export import Scores, keeping_points, score_picture, score_writer, write_scores_csv
+from fedpower.report.files import new_file
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import pl
@@ -72,21 +72,21 @@ def transform(
             "--json must go with -o, got none: the scores themselves are printed then; name a file"
         )
     result = read_result(model)
-    write = None if output is None else writer_for(output, labelled=id_column is not None)
+    write = None if output is None else score_writer(output, labelled=id_column is not None)
     points: list[tuple[float, float]] = []
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(_drawing(result, plot, force=force))
         place = None if output is None else stack.enter_context(new_file(output, force=force))
         scores = stack.enter_context(scores_of(result, file, id_column, reading_of(options)))
         scores = scores if outliers is None else flagged(result, scores, outliers)
-        scores = scores if drawing is None else plotted(scores, points)
+        scores = scores if drawing is None else keeping_points(scores, points)
         if place is None or write is None:
-            write_csv(sys.stdout, scores)
+            write_scores_csv(sys.stdout, scores)
         else:
             count = write(place, scores)
         if drawing is not None:
             title = f"{len(points)} rows of {file.name} on the first two components"
-            drawn = picture(scores.names, points, title, result.score_counts)
+            drawn = score_picture(scores.names, points, title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if output is None:
         return

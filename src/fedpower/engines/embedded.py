@@ -32,7 +32,6 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.watch import Watch
 from fedpower.rules.codebook import CodeBook
 from fedpower.sums.device import open_device
-from fedpower.sums.exact_moment import Desk
 from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
@@ -95,7 +94,6 @@ def read_silos(
     place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
     by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
-    desk = Desk()
     moments = {
         name: local_moment(
             source,
@@ -109,7 +107,6 @@ def read_silos(
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
             rereads=rereads,
-            desk=desk,
         )
         for name, source in sources.items()
     }

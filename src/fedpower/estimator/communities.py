@@ -18,6 +18,8 @@ from fedpower.estimator.silos import named_silos
 from fedpower.estimator.terms import IdentityPaths
 from fedpower.protocol.exchange import Round
 from fedpower.protocol.study import Aggregation
+from fedpower.report.files import new_folder
+from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis
 from fedpower.rows.networks import NetworkUnit, open_network, require_same_nodes
 
 _FOUND = (
@@ -191,6 +193,6 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         force
             Whether an earlier one in the folder is replaced.
         """
-        from fedpower.report.moment_folder import save_moment_and_analysis  # noqa: PLC0415 - makes pages
-
-        return save_moment_and_analysis(self.analysis_.account(), self.moment_, Path(folder), force=force)
+        with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
+            write_moment_and_analysis(place, self.analysis_.account(), self.moment_)
+        return Path(folder)

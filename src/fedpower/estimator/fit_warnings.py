@@ -9,8 +9,8 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import costly_sentence, costly_silos
-from fedpower.report.causes import cause_of_noise
 from fedpower.report.result import Result
+from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import Weighed
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from msgspec import structs
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
@@ -21,8 +22,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers.upload import decompose, gains_of
 from fedpower.protocol.study import Aggregation
 from fedpower.protocol.weights import Weights
-from fedpower.report.codebook_file import rules_of_record
-from fedpower.report.moment import Moment, of_run
+from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
 from fedpower.rows.networks import NetworkUnit
@@ -48,8 +48,8 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
     rank, width = rank_and_width(meant, moment.n_samples, moment.n_features, study.noise)
     meant = replace(meant, normalize=moment.treatment.normalize, network=study.network or None)
     # Scales that people gave are units of their choice; those of a code book are not.
-    booked = study.preparation or record["parameters"].get("codebook") is not None
-    book, rules = moment.code_book if booked else None, rules_of_record(record)
+    booked = study.preparation or record.parameters.get("codebook") is not None
+    book, rules = moment.code_book if booked else None, record.table_rules
     solution = decompose(
         moment.pooled,
         gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
@@ -69,15 +69,15 @@ def result_from(moment: Moment, parameters: Parameters) -> Result:
         rules=rules,
         code_book=moment.code_book,
     )
-    origin = {key: record[key] for key in _OF_THE_RUN if key in record}
-    chosen = {name: each for name, each in recorded(parameters).items() if name in _CHOSEN}
-    run = {**found.run, **origin, "parameters": {**record["parameters"], **chosen}}
-    return replace(found, run=run, moment=of_run(moment, record) if parameters.keep_moment else None)
+    origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
+    chosen = {name: value for name, value in recorded(parameters).items() if name in _CHOSEN}
+    made = structs.replace(found.record, **origin, parameters={**record.parameters, **chosen})
+    return replace(found, record=made, moment=moment if parameters.keep_moment else None)
 
 
 def _of_the_release(moment: Moment, parameters: Parameters) -> Parameters:
     """Return parameters with those of the release; refuse one that was given and is another."""
-    released, asked = moment.record["parameters"], recorded(parameters)
+    released, asked = moment.record.parameters, recorded(parameters)
     untouched = recorded(Parameters(**DEFAULTS))
     for name, value in asked.items():
         if name in _CHOSEN or value in (untouched[name], released.get(name)):
@@ -233,7 +233,8 @@ class FedMoment(BaseEstimator):
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the moment as a folder and return where it is: see `Moment.save`."""
-        return self.moment_.save(folder, force=force)
+        moment: Moment = self.moment_
+        return moment.save(folder, force=force)
 
     def _fit_of(self) -> "FedPCA":
         """Return the fit that makes the release: of one component, which nobody looks at."""
@@ -245,8 +246,8 @@ class FedMoment(BaseEstimator):
         moment = model.moment_
         assert moment is not None, "it was asked for"
         # How many components there are to be is for later: the moment's own record leaves it open.
-        terms = {**moment.record["parameters"], "n_components": None, "standardize": None}
-        self.moment_ = of_run(moment, {**moment.record, "parameters": terms})
+        terms = {**moment.record.parameters, "n_components": None, "standardize": None}
+        self.moment_ = moment.with_record(structs.replace(moment.record, parameters=terms))
         self.privacy_ = model.privacy_
         self.codebook_ = model.codebook_
         self.n_features_in_ = model.n_features_in_

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.experiments.models import Model
-from fedpower.report.atomic import staged
+from fedpower.report.files import staged
 from fedpower.rows.source import pl
 from fedpower.sums.kernel import block_rows
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from msgspec import structs
 
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
@@ -31,9 +32,9 @@ from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.receiving import most_answer_bytes
 from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
-from fedpower.report.files import write_files
 from fedpower.report.outcome import result_of
-from fedpower.report.result import Result
+from fedpower.report.record import FederationRecord
+from fedpower.report.result import Result, write_files
 
 logger = logging.getLogger(__name__)
 
@@ -160,15 +161,15 @@ class StudyRun:
         for closed in history:
             for name, problem in closed.set_aside.items():
                 problems.setdefault(name, f"round {closed.number}: {problem}")
-        federation = {
-            "name": self.file.name,
-            "agreement": self.file.digest,
-            "run": self.coordinator.run,
-            "rounds_resumed": self.coordinator.n_replayed,
-            "silent": {name: missed[name] for name in silos},
-            "set_aside": problems,
-        }
-        return replace(result, run={**result.run, "federation": federation})
+        federation = FederationRecord(
+            name=self.file.name,
+            agreement=self.file.digest,
+            run=self.coordinator.run,
+            rounds_resumed=self.coordinator.n_replayed,
+            silent={name: missed[name] for name in silos},
+            set_aside=problems,
+        )
+        return result.with_record(structs.replace(result.record, federation=federation))
 
     def write_result(self, folder: Path) -> dict[str, Any]:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""

@@ -3,30 +3,62 @@
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from datetime import date
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.report.atomic import new_file
+from fedpower.report.files import new_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
-FORMAT = "fedpower-codebook/1"
-RULED_FORMAT = "fedpower-codebook/2"
-"""Of code books with rules, which a reader that does not know them must refuse."""
-
+FORMAT = "fedpower-codebook/2"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PER_COLUMN = ("offset", "scale", "low", "high")
-_SHARES = ("present", "outside")
-"""Of a column's rows and cells; only where they were counted."""
-
+_SHARES = ("present", "outside")  # of a column's rows and cells; only where they were counted
 _CLIPPED = ("rows", "energy", "uneven")
+
+
+class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A part of the file: keys that it does not know are refused."""
+
+
+class _Cost(_Part):
+    epsilon: float = 0.0
+    delta: float = 0.0
+    mu: float = 0.0
+    rows: int = 0
+
+
+class _Clipped(_Part):
+    rows: float
+    energy: float
+    uneven: float
+
+
+class _Column(_Part):
+    offset: float
+    scale: float
+    low: float
+    high: float
+    name: str | None = None
+    present: float | None = None
+    outside: float | None = None
+    found: str = "given"
+
+
+class _File(_Part):
+    format: str
+    rules: Any = None
+    bound: float | None = None
+    cost: _Cost = msgspec.field(default_factory=_Cost)
+    clipped: _Clipped | None = None
+    column: list[_Column] | None = None
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -40,17 +72,14 @@ def rendered(book: CodeBook) -> str:
     """Return the text of a code book's file."""
     if book.is_draft or book.follows_rules:
         assert book.rules is not None, "a code book has rules or numbers"
-        more = "has no number yet" if book.is_draft else "says all there is to say"
-        lines = [
-            f"# A code book: what the cells of tables become. It is public, and {more}.",
-            f"format = {json.dumps(RULED_FORMAT)}",
-        ]
-        return "\n".join([*lines, *_rule_lines(book.rules)]) + "\n"
+        more = "has no number yet" if book.is_draft else "needs nothing else"
+        head = f"# A code book: what the cells of tables become. It is public, and {more}."
+        return "\n".join([head, f"format = {as_toml(FORMAT)}", *_rule_lines(book.rules)]) + "\n"
     lines = [
-        "# A code book: how columns are centred, scaled and bounded before their moment is taken.",
+        "# A code book: how columns are centred, scaled and bounded before their covariance is taken.",
         "# It is public. Cells are clipped to low and high; then (cell - offset) / scale; then rows",
         "# longer than bound are shortened to it.",
-        f"format = {json.dumps(FORMAT if book.rules is None else RULED_FORMAT)}",
+        f"format = {as_toml(FORMAT)}",
         f"bound = {book.bound!r}",
         "",
         "[cost]",
@@ -66,31 +95,30 @@ def rendered(book: CodeBook) -> str:
             "",
             "[clipped]",
             "# shares of rows that are shortened, of their energy that is cut off, and how unevenly",
-            *(f"{key} = {each!r}" for key, each in zip(_CLIPPED, book.clipped, strict=True)),
+            *(f"{key} = {share!r}" for key, share in zip(_CLIPPED, book.clipped, strict=True)),
         ]
-    names = book.columns or tuple(f"x{place}" for place in range(book.offset.size))
     lines += [] if book.columns else ["", "# columns have no names: they go by their order"]
-    for place, name in enumerate(names):
+    counted = [key for key in _SHARES if getattr(book, key) is not None]
+    for place in range(book.offset.size):
         lines += ["", "[[column]]"]
         if book.columns:
-            lines.append(f"name = {as_toml(name)}")
-        counted = [key for key in _SHARES if getattr(book, key) is not None]
+            lines.append(f"name = {as_toml(book.columns[place])}")
         lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in (*_PER_COLUMN, *counted)]
-        lines.append(f"found = {json.dumps(book.found[place])}")
+        lines.append(f"found = {as_toml(book.found[place])}")
     return "\n".join(lines) + "\n"
 
 
 def _rule_lines(rules: TableRules) -> list[str]:
     lines = ["", "[rules]", "# what cells become first, column by column of the tables"]
-    return lines + [f"{toml_key(column)} = {as_toml(said)}" for column, said in rules.as_content().items()]
+    return lines + [f"{toml_key(column)} = {as_toml(rule)}" for column, rule in rules.as_content().items()]
 
 
 def as_toml(value: Any) -> str:
     """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
     if isinstance(value, list):
-        return f"[{', '.join(as_toml(each) for each in value)}]"
+        return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{toml_key(key)} = {as_toml(each)}" for key, each in value.items())
+        pairs = ", ".join(f"{toml_key(key)} = {as_toml(entry)}" for key, entry in value.items())
         return f"{{ {pairs} }}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -108,106 +136,68 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     """Return the code book of a file; what is wrong with it is said in one sentence."""
     place = Path(path)
     try:
-        content = tomllib.loads(place.read_text(encoding="utf-8"))
+        content = msgspec.toml.decode(place.read_bytes())
     except FileNotFoundError:
         raise InputError(f"a code book must exist, got no file at {place}; check the path") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
             f"the code book {place} must be readable TOML, got something else ({reason}); correct it"
         ) from None
-    if content.get("format") not in (FORMAT, RULED_FORMAT):
+    if content.get("format") != FORMAT:
         raise InputError(
-            f"{place} must be a code book of format {FORMAT!r} or {RULED_FORMAT!r}, got "
-            f"{content.get('format')!r}; make one with `fedpower prepare` or `fedpower inspect`"
+            f"{place} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one with "
+            "`fedpower prepare` or `fedpower inspect`"
         )
-    known = ("format", "rules", "bound", "cost", "clipped", "column")
-    odd = [key for key in content if key not in known]
-    if odd:
+    unknown = [key for key in content if key not in _File.__struct_fields__]
+    if unknown:
         raise InputError(
-            f"the code book {place} must have only the keys {', '.join(known)}, got "
-            f"{odd[0]!r}; write rules under [rules]"
+            f"the code book {place} must have only the keys {', '.join(_File.__struct_fields__)}, got "
+            f"{unknown[0]!r}; write rules under [rules]"
         )
+    try:
+        file = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise InputError(
+            f"the code book {place} must have numbers for its bound and columns, got another ({error}); "
+            "correct it, or make it again with `fedpower prepare`"
+        ) from None
     rules = None
-    if "rules" in content:
-        rules = table_rules(content["rules"], str(place))
+    if file.rules is not None:
+        rules = table_rules(file.rules, str(place))
         if not rules.features:
             raise InputError(
-                f"the rules in {place} must keep a column at least, got none; write one a line under [rules]"
+                f"the rules in {place} must keep a column at least, got none; write one per line under "
+                "[rules]"
             )
-    columns = content.get("column")
-    if rules is not None and columns is None:
+    if rules is not None and file.column is None:
         return CodeBook(rules=rules)
-    if not isinstance(columns, list) or not columns or not all(map(_is_column, columns)):
+    return _of_file(file, place, rules)
+
+
+def _of_file(file: _File, place: Path, rules: TableRules | None) -> CodeBook:
+    columns, names = file.column or [], [column.name for column in file.column or []]
+    found = [file.bound, *(getattr(column, key) for column in columns for key in _PER_COLUMN)]
+    if not columns or not all(value is not None and math.isfinite(value) for value in found):
         raise InputError(
-            f"every column of the code book {place} must have the numbers {', '.join(_PER_COLUMN)}, got "
-            "one that has not; correct it, or make it anew with `fedpower prepare`"
+            f"the code book {place} must have a bound, and {', '.join(_PER_COLUMN)} for every column, got "
+            "one without; correct it, or make it again with `fedpower prepare`"
         )
-    named = [each.get("name") for each in columns]
-    if not (all(isinstance(name, str) for name in named) or named == [None] * len(named)):
+    if None in names and any(name is not None for name in names):
         raise InputError(
             f"all columns of the code book {place} must have names or none, got some of each; name them"
         )
-    cost = content.get("cost", {})
-    numbers = [content.get("bound"), *(cost.get(key, 0.0) for key in ("epsilon", "delta", "mu"))]
-    if not all(_is_number(each) for each in numbers) or not isinstance(cost.get("rows", 0), int):
-        raise InputError(
-            f"the bound and the cost in the code book {place} must be numbers, got others; correct them"
-        )
-    cut = content.get("clipped")
-    if cut is not None and not (isinstance(cut, dict) and all(_is_number(cut.get(key)) for key in _CLIPPED)):
-        raise InputError(
-            f"what is clipped in the code book {place} must be the numbers {', '.join(_CLIPPED)}, got "
-            "others; correct them, or leave them out"
-        )
+    keys = (*_PER_COLUMN, *(key for key in _SHARES if all(getattr(c, key) is not None for c in columns)))
+    cost, cut = file.cost, file.clipped
     return CodeBook(
-        columns=None if named[0] is None else tuple(named),
-        **{key: np.array([float(each[key]) for each in columns]) for key in _PER_COLUMN},
-        **{
-            key: np.array([float(each[key]) for each in columns])
-            for key in _SHARES
-            if all(_is_number(each.get(key)) for each in columns)
-        },
-        bound=float(content["bound"]),
-        found=tuple(str(each.get("found", "given")) for each in columns),
-        epsilon=float(cost.get("epsilon", 0.0)),
-        delta=float(cost.get("delta", 0.0)),
-        mu=float(cost.get("mu", 0.0)),
-        n_rows=cost.get("rows", 0),
+        columns=None if None in names else tuple(name for name in names if name is not None),
+        **{key: np.array([getattr(column, key) for column in columns]) for key in keys},
+        bound=float(file.bound or 0.0),
+        found=tuple(column.found for column in columns),
+        epsilon=cost.epsilon,
+        delta=cost.delta,
+        mu=cost.mu,
+        n_rows=cost.rows,
         rules=rules,
-        clipped=None if cut is None else tuple(float(cut[key]) for key in _CLIPPED),  # type: ignore[arg-type]
+        clipped=None if cut is None else (cut.rows, cut.energy, cut.uneven),
     )
-
-
-def code_book_of_record(record: Mapping[str, Any]) -> CodeBook | None:
-    """Return the code book that a fit found, from its record; None where it found none."""
-    book = record.get("code_book")
-    if book is None:
-        return None
-    return CodeBook(
-        **{
-            **book,
-            "rules": rules_of_record(record),
-            "columns": None if book["columns"] is None else tuple(book["columns"]),
-            "found": tuple(book["found"]),
-            "clipped": None if book.get("clipped") is None else tuple(book["clipped"]),
-            **{
-                key: np.array(book[key], dtype=np.float64)
-                for key in (*_PER_COLUMN, *(key for key in _SHARES if book.get(key) is not None))
-            },
-        }
-    )
-
-
-def rules_of_record(record: Mapping[str, Any]) -> TableRules | None:
-    """Return the rules of a fit's tables, from its record; None where it had none."""
-    said = record.get("rules")
-    return None if said is None else table_rules(said, "the record of the fit")
-
-
-def _is_column(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_number(value.get(key)) for key in _PER_COLUMN)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,56 +1,181 @@
-"""Results in the formats of other tools: CSV tables, PLINK, ONNX, AnnData, scikit-learn."""
+"""Results and scores in files of other tools: CSV, Parquet, NumPy, PLINK, ONNX and AnnData."""
 
 import csv
 import importlib.util
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
-from fedpower.report.files import as_text
-from fedpower.report.record import plain
+from fedpower.report.files import as_text, write_csv
 from fedpower.report.result import Result
-from fedpower.report.scores import Scores
+from fedpower.report.view import ScoreHistogram
 from fedpower.rows.h5ad import h5py
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import RowSource, pl
+from fedpower.rows.source import pl
 
-if TYPE_CHECKING:
-    from sklearn.decomposition import PCA
-    from sklearn.pipeline import Pipeline
-    from sklearn.preprocessing import StandardScaler
+Array = NDArray[np.float64]
 
 
-def provenance(result: Result) -> dict[str, Any]:
-    """Return the facts of a fit that its components do not tell, ready for JSON."""
-    return {
-        "fedpower": result.run["versions"]["fedpower"],
-        "study": result.run["study"]["hash"],
-        "private": result.run["privacy"]["private"],
-        "n_samples": result.n_samples,
-        "normalize": result.normalize,
-        "explained_variance": plain(result.explained_variance),
-        "explained_variance_ratio": plain(result.explained_variance_ratio),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores on their way to a file."""
+
+    names: tuple[str, ...]
+    blocks: Iterable[tuple[Any, Array]]
+    label: str | None = None
+
+    @property
+    def header(self) -> list[str]:
+        """The names of all columns; that of the ids comes first."""
+        return [*self.names] if self.label is None else [self.label, *self.names]
+
+
+def write_scores_csv(stream: IO[str], scores: Scores) -> int:
+    """Write scores as text that reads back to the same numbers; return how many rows."""
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(map(as_text, scores.header))
+    count = 0
+    for cells, block in scores.blocks:
+        rows = block.tolist()
+        if cells is not None:
+            labels = map(as_text, cells.to_list())
+            rows = [[label, *row] for label, row in zip(labels, rows, strict=True)]
+        writer.writerows(rows)
+        count += len(block)
+    return count
+
+
+_SIDE, _EDGE = 480.0, 48.0
+"""Of a picture of scores and of its margin, in units of SVG."""
+
+
+def keeping_points(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
+    """Return scores that leave their first two numbers in ``kept`` as they go by."""
+
+    def blocks() -> Iterable[tuple[Any, Array]]:
+        for cells, block in scores.blocks:
+            kept.extend((float(row[0]), float(row[1])) for row in block)
+            yield cells, block
+
+    return replace(scores, blocks=blocks())
+
+
+def score_picture(
+    names: tuple[str, ...],
+    points: list[tuple[float, float]],
+    title: str,
+    behind: ScoreHistogram | None = None,
+) -> str:
+    """Return an SVG of the first two scores of every row, on axes of one unit."""
+    numbers = np.array(points)
+    whole = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
+    middle = (whole.max(axis=0) + whole.min(axis=0)) / 2
+    reach = max(float((whole.max(axis=0) - whole.min(axis=0)).max()) / 2, 1e-300)
+    room = _SIDE / 2 - _EDGE
+
+    def placed(points: Array) -> Array:
+        return np.asarray(_SIDE / 2 + room * (points - middle) / reach * [1.0, -1.0])
+
+    places, grid = placed(numbers), "" if behind is None else _grid(behind.together(), placed)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
+    low, high, last = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14
+    ends = middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE:g} {_SIDE:g}" role="img" '
+        f'aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
+        f"<title>{escape(title)}</title>"
+        f'<rect width="{_SIDE:g}" height="{_SIDE:g}" fill="#fff"/>'
+        f'<path d="M{low:g} {low:g}V{high:g}H{high:g}" fill="none" stroke="#888"/>'
+        f'{grid}<g fill="#1f5fa8" fill-opacity="0.55">{dots}</g>'
+        f'<text x="{low:g}" y="{last:g}">{ends[0, 0]:.3g}</text>'
+        f'<text x="{high:g}" y="{last:g}" text-anchor="end">{ends[0, 1]:.3g}</text>'
+        f'<text x="{_SIDE / 2:g}" y="{last:g}" text-anchor="middle">{escape(names[0])}</text>'
+        f'<text x="{low - 6:g}" y="{high:g}" text-anchor="end">{ends[1, 0]:.2g}</text>'
+        f'<text x="{low - 6:g}" y="{low + 8:g}" text-anchor="end">{ends[1, 1]:.2g}</text>'
+        f'<text x="14" y="{_SIDE / 2:g}" text-anchor="middle" '
+        f'transform="rotate(-90 14 {_SIDE / 2:g})">{escape(names[1])}</text></svg>\n'
+    )
+
+
+def _grid(scores: ScoreHistogram, placed: Callable[[Array], Array]) -> str:
+    """Return the places that hold rows for certain, darker where they hold more."""
+    ((name, counts),) = scores.counts.items()
+    cells = []
+    for left, right, low, high, count in scores.cells(name):
+        if count >= scores.clear:
+            (x, y), (far, foot) = placed(np.array([[left, high], [right, low]]))
+            cells.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{far - x:.1f}" height="{foot - y:.1f}" '
+                f'fill-opacity="{0.1 + 0.6 * count / counts.max():.2f}"/>'
+            )
+    return f'<g fill="#8a6d3b">{"".join(cells)}</g>'
+
+
+def score_writer(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:
+    """Return what writes scores to a file of this ending and returns how many rows."""
+    known = [ending for ending in WRITERS if not (labelled and ending == ".npy")]
+    if path.suffix.lower() not in known:
+        why = ", for an array of numbers holds no ids" if path.suffix.lower() in WRITERS else ""
+        raise InputError(f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}; rename it")
+    return WRITERS[path.suffix.lower()]
+
+
+def _csv(path: Path, scores: Scores) -> int:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        return write_scores_csv(stream, scores)
+
+
+def _parquet(path: Path, scores: Scores) -> int:
+    """Write the scores as float64, and ids in the type that they have in their table."""
+    parts = []
+    for cells, block in scores.blocks:
+        columns = [*([] if cells is None else [cells]), *block.T]
+        parts.append(pl.DataFrame(dict(zip(scores.header, columns, strict=True))))
+    together = pl.concat(parts)
+    together.write_parquet(path)
+    return len(together)
+
+
+def _npy(path: Path, scores: Scores) -> int:
+    """Write the rows, then the header again with their number: NumPy leaves room for it to grow."""
+    count, width = 0, len(scores.names)
+    with path.open("wb") as stream:
+        _npy_header(stream, 0, width)
+        for _, block in scores.blocks:
+            stream.write(np.ascontiguousarray(block, dtype="<f8").tobytes())
+            count += len(block)
+        stream.seek(0)
+        _npy_header(stream, count, width)
+    return count
+
+
+def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
+    header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, width)}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
+WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _parquet, ".npy": _npy}
 
 
 METADATA = "fedpower"
-"""The key of a Parquet file's metadata under which `provenance` stands as JSON."""
+"""The key of a Parquet file's metadata that holds where the result is from, as JSON."""
 
 
 def loadings(result: Result) -> dict[str, Any]:
     """Return the columns of the table by name, in order."""
     width = result.n_features
-    names = result.feature_names or tuple(f"x{place}" for place in range(width))
     center = np.zeros(width) if result.center is None else result.center
     return {
-        "feature": list(names),
+        "feature": list(result.names),
         **({"center": center} if result.normalize else {}),
         "mean": result.mean,
         "scale": np.ones(width) if result.scale is None else result.scale,
@@ -58,20 +183,15 @@ def loadings(result: Result) -> dict[str, Any]:
     }
 
 
-def write_csv(result: Result, path: Path) -> None:
+def write_loadings_csv(result: Result, path: Path) -> None:
     """Write the table as text that reads back to the same numbers."""
     columns = loadings(result)
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(columns)
-        names = map(as_text, columns.pop("feature"))
-        numbers = (values.tolist() for values in columns.values())
-        writer.writerows(zip(names, *numbers, strict=True))
+    write_csv(path, list(columns), zip(*(list(values) for values in columns.values()), strict=True))
 
 
-def write_parquet(result: Result, path: Path) -> None:
+def write_loadings_parquet(result: Result, path: Path) -> None:
     """Write the table as Parquet, with variances and where it is from in the file's metadata."""
-    metadata = json.dumps(provenance(result), allow_nan=False)
+    metadata = json.dumps(result.provenance(), allow_nan=False)
     pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
 
 
@@ -123,8 +243,6 @@ def _refusal(must: str, got: str, row: int) -> InputError:
 OPSET, IR_VERSION = 18, 9
 """Old enough for runtimes of 2023; nothing newer is needed."""
 
-ROWS, SCORES = "rows", "scores"
-
 
 def onnx() -> Any:
     """Return the onnx package, imported on first use, or refuse to go on without it."""
@@ -146,7 +264,7 @@ def graph_of(result: Result) -> Any:
     helper = onnx().helper
     nodes: list[Any] = []
     constants: list[Any] = []
-    last = ROWS
+    last = "rows"
 
     def then(kind: str, *inputs: str, output: str) -> None:
         nonlocal last
@@ -171,18 +289,18 @@ def graph_of(result: Result) -> Any:
     elif result.scale is not None:
         axes = axes / result.scale[:, np.newaxis]
     then("Sub", last, constant("mean", result.mean), output="about_the_mean")
-    then("MatMul", last, constant("axes", axes), output=SCORES)
+    then("MatMul", last, constant("axes", axes), output="scores")
 
     double = onnx().TensorProto.DOUBLE
     graph = helper.make_graph(
         nodes,
         "fedpower",
-        [helper.make_tensor_value_info(ROWS, double, ["n", result.n_features])],
-        [helper.make_tensor_value_info(SCORES, double, ["n", result.n_components])],
+        [helper.make_tensor_value_info("rows", double, ["n", result.n_features])],
+        [helper.make_tensor_value_info("scores", double, ["n", result.n_components])],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    metadata = {"fedpower": json.dumps(provenance(result), allow_nan=False)}
+    metadata = {"fedpower": json.dumps(result.provenance(), allow_nan=False)}
     if result.feature_names is not None:
         metadata["feature_names"] = json.dumps(result.feature_names)
     helper.set_model_props(model, metadata)
@@ -199,16 +317,6 @@ _ENCODINGS = {
     "dict": "0.1.0",
 }
 """Of anndata's on-disk format: the version of each encoding that is written here."""
-
-
-def annotate(result: Result, adata: Any) -> Any:
-    """Return the AnnData, with the scores of its cells, the components and the variances in it."""
-    source = open_source(adata)
-    adata.obsm[SCORES] = result.transform(source)
-    adata.varm[COMPONENTS] = _components(result, source)
-    for key, value in _unstructured(result).items():
-        adata.uns[key] = value
-    return adata
 
 
 def write_cells(result: Result, rows: Path, place: Path) -> int:
@@ -229,33 +337,10 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
         for block in result.score_blocks(chosen):
             scores[count : count + len(block)] = block
             count += len(block)
-        _put(_group(file, "varm"), COMPONENTS, _components(result, source))
-        for key, value in _unstructured(result).items():
+        _put(_group(file, "varm"), COMPONENTS, result.loadings_of(source))
+        for key, value in result.unstructured().items():
             _put(_group(file, "uns"), key, value)
     return count
-
-
-def _components(result: Result, source: RowSource) -> NDArray[np.float64]:
-    """Return the loadings by gene of the file: genes×k."""
-    loadings = np.zeros((source.n_features, result.n_components))
-    if result.feature_names is None or source.columns is None:
-        loadings[:] = result.components.T
-    else:
-        places = {name: place for place, name in enumerate(source.columns)}
-        loadings[[places[name] for name in result.feature_names]] = result.components.T
-    return loadings
-
-
-def _unstructured(result: Result) -> dict[str, Any]:
-    """Return what goes to ``uns``, by key."""
-    return {
-        "pca": {
-            "params": {"zero_center": result.run["parameters"]["center"] is not False, "mask_var": None},
-            "variance": np.array(result.explained_variance),
-            "variance_ratio": np.array(result.explained_variance_ratio),
-        },
-        "fedpower": json.dumps(provenance(result), allow_nan=False),
-    }
 
 
 def _group(file: Any, name: str) -> Any:
@@ -292,60 +377,3 @@ def _put(group: Any, key: str, value: Any) -> None:
 def _mark(element: Any, kind: str) -> None:
     element.attrs["encoding-type"] = kind
     element.attrs["encoding-version"] = _ENCODINGS[kind]
-
-
-Array = NDArray[np.float64]
-
-
-def as_sklearn(result: Result) -> "PCA | Pipeline":
-    """Return a fitted ``PCA``, or a ``Pipeline`` that ends in one where rows are scaled or normalised."""
-    from sklearn.decomposition import PCA  # noqa: PLC0415
-    from sklearn.pipeline import Pipeline  # noqa: PLC0415
-    from sklearn.preprocessing import Normalizer  # noqa: PLC0415
-
-    scale, n_samples = result.scale, result.n_samples
-    # what a normalised row is less is in the PCA's mean; the centre before that is a step of its own
-    before = result.center if result.normalize else None
-    steps: list[tuple[str, Any]] = []
-    if scale is not None or before is not None:
-        steps.append(("scale", _scaler(before, scale, n_samples)))
-    if result.normalize:
-        steps.append(("normalize", Normalizer(copy=True)))
-    pca = PCA(n_components=result.n_components)
-    pca.components_ = result.components.copy()
-    pca.mean_ = result.mean.copy() if result.normalize or scale is None else result.mean / scale
-    pca.explained_variance_ = result.explained_variance.copy()
-    pca.explained_variance_ratio_ = result.explained_variance_ratio.copy()
-    pca.singular_values_ = result.singular_values.copy()
-    pca.noise_variance_ = _noise_variance(result)
-    pca.n_components_ = result.n_components
-    pca.n_samples_ = n_samples
-    steps.append(("pca", pca))
-    for _, step in steps:
-        step.n_features_in_ = result.n_features
-    if result.feature_names is not None:  # later steps get arrays, which have none
-        steps[0][1].feature_names_in_ = np.asarray(result.feature_names, dtype=object)
-    return pca if len(steps) == 1 else Pipeline(steps)
-
-
-def _scaler(center: Array | None, scale: Array | None, n_samples: int) -> "StandardScaler":
-    """Return what subtracts and divides by public numbers; it holds no statistic of the rows."""
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
-
-    scaler = StandardScaler(with_mean=center is not None, with_std=scale is not None)
-    scaler.mean_ = None if center is None else center.copy()
-    scaler.scale_ = None if scale is None else scale.copy()
-    scaler.var_ = None
-    scaler.n_samples_seen_ = n_samples
-    return scaler
-
-
-def _noise_variance(result: Result) -> float:
-    """Return the mean variance of what the components leave out [TB99]; NaN where it was not released."""
-    n_left = min(result.n_samples, result.n_features) - result.n_components
-    if n_left <= 0:
-        return 0.0
-    explained = float(result.explained_variance_ratio.sum())
-    if not explained > 0:
-        return float("nan")
-    return max(0.0, float(result.explained_variance.sum()) * (1 / explained - 1)) / n_left

@@ -1,128 +1,173 @@
-"""The files of a result folder: arrays and tables, the record, the promise and the report; no pickle."""
+"""Outputs that appear whole or not at all: written next to their place and renamed at the end."""
 
 import csv
-import json
-from collections.abc import Iterable, Sequence
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedpower.errors import InputError
-from fedpower.report.codebook_file import rendered
-from fedpower.report.moment import MOMENT_FILES, of_run, write_moment
-from fedpower.report.page import page
-from fedpower.report.page.summary import schema_error
-from fedpower.report.record import FORMAT
-from fedpower.report.result import Result
 
-ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT = (
-    "components.npz",
-    "components.csv",
-    "eigenvalues.csv",
-    "run.json",
-    "privacy.txt",
-    "report.html",
-)
-CODE_BOOK = "codebook.toml"
-SCORE_COUNTS = "score_counts.csv"
-FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
-"""What every result folder holds."""
-
-KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, *MOMENT_FILES)
-"""All that one may hold: a code book where the fit found one, counts of scores where it was to have
-them, the moment where it was to be kept.
-"""
+LEAST_ROOM = 16 * 10**6  # bytes that suffice for any output besides its matrices
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that spreadsheets run
 
 
-def write_files(place: Path, result: Result) -> None:
-    """Write the files of a result into an existing folder."""
-    require_whole(result.run, "the record of a result")
-    optional = {
-        "spectrum": result.spectrum,
-        "feature_names": result.feature_names,
-        "scale": result.scale,
-        "center": result.center,
-    }
-    arrays: dict[str, Any] = {
-        "format": np.array(FORMAT),
-        "components": result.components,
-        "explained_variance": result.explained_variance,
-        "explained_variance_ratio": result.explained_variance_ratio,
-        "singular_values": result.singular_values,
-        "mean": result.mean,
-        "normalize": np.array(result.normalize),
-        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
-    }
-    np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
-    features = result.feature_names or [f"x{column}" for column in range(result.n_features)]
-    write_csv(
-        place / COMPONENTS,
-        ["feature", *result.score_names],
-        zip(map(as_text, features), *result.components.tolist(), strict=True),
-    )
-    ratios = result.explained_variance_ratio.tolist()
-    write_csv(
-        place / EIGENVALUES,
-        ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
-        zip(
-            result.score_names,
-            result.explained_variance.tolist(),
-            ("" if np.isnan(ratio) else ratio for ratio in ratios),
-            result.singular_values.tolist(),
-            strict=True,
-        ),
-    )
-    text = json.dumps(result.run, indent=2, allow_nan=False, ensure_ascii=False)
-    (place / RUN).write_text(text + "\n", encoding="utf-8")
-    book = result.code_book
-    if book is not None:
-        (place / CODE_BOOK).write_text(rendered(book), encoding="utf-8")
-    counts = result.score_counts
-    if counts is not None:
-        write_csv(
-            place / SCORE_COUNTS,
-            ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"],
-            ((as_text(name), *cell) for name in counts.counts for cell in counts.cells(name)),
-        )
-    if result.moment is not None:
-        write_moment(place, of_run(result.moment, result.run))
-    (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
-    (place / REPORT).write_text(page(result), encoding="utf-8", newline="\n")
+@contextmanager
+def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> Iterator[Path]:
+    """Give an empty folder that takes the place of ``folder`` when the block ends well."""
+    _check_place(folder, known, force)
+    with staged(folder, folder=True) as staging:
+        require_room(folder)
+        yield staging
+        _check_place(folder, known, force)
 
 
-def require_whole(record: Any, name: object) -> None:
-    """Refuse a record that does not hold what tells of the fit; ``name`` is what the refusal calls it."""
-    lacking = schema_error(record)
-    if lacking is not None:
+@contextmanager
+def new_file(path: Path, *, force: bool = False, option: str | None = None) -> Iterator[Path]:
+    """Give a path to write to that takes the place of ``path`` when the block ends well."""
+    if path.is_dir():
+        raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
+    if path.exists() and not force:
         raise InputError(
-            f"{name} must be as `fedpower fit` wrote it, got none or another kind of {lacking}; "
-            "fit again or bring back the folder"
+            "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
+            path=path,
+            **_named_by(option),
         )
+    with staged(path, option=option) as staging:
+        require_room(path)
+        yield staging
+
+
+def require_room(place: Path, n_bytes: int = 0) -> None:
+    """Refuse a place whose disk has no room for so many bytes and `LEAST_ROOM` more."""
+    folder = place.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    wanted, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
+    if free < wanted:
+        raise InputError(
+            "the disk of {place} must have {wanted} MB free for what is written there, got {free} MB; "
+            "free some space, or {elsewhere}",
+            place=place,
+            wanted=-(-wanted // 10**6),
+            free=free // 10**6,
+        )
+
+
+def room_for(n_features: int, *, moment: bool) -> int:
+    """Return about how many bytes components take as text, and a covariance where that is kept."""
+    return 2**12 * n_features + 8 * n_features**2 * moment
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file that appears whole or not at all, and is on disk when this returns."""
+    data = content.encode() if isinstance(content, str) else content
+    with staged(path) as staging, staging.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table as text that reads back to the same numbers."""
+    """Write a table as text that reads back to the same numbers, and that no spreadsheet runs."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-
-
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that spreadsheets run."""
+        writer.writerow(map(as_text, header))
+        writer.writerows(map(as_text, row) for row in rows)
 
 
 def as_text(cell: Any) -> Any:
     """Return a cell that no spreadsheet runs: text that begins as formulas do gets an apostrophe first."""
-    if not isinstance(cell, str) or not cell.lstrip("'").startswith(_FORMULAS) or _is_number(cell):
+    if not isinstance(cell, str) or not cell.lstrip("'").startswith(_FORMULAS):
         return cell
-    return f"'{cell}"
-
-
-def _is_number(text: str) -> bool:
     try:
-        float(text)
+        float(cell)
     except ValueError:
-        return False
-    return True
+        return f"'{cell}"
+    return cell
+
+
+@contextmanager
+def staged(place: Path, *, folder: bool = False, option: str | None = None) -> Iterator[Path]:
+    """Give a new file or folder next to ``place`` that takes its place at the end, or vanishes."""
+    target = place.resolve() if folder else place.absolute()
+    staging = _sibling(target)
+    try:
+        if folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+        else:
+            staging.touch()
+    except OSError as error:
+        raise _unwritable(place, error, option) from None
+    try:
+        yield staging
+        try:
+            _put(staging, target)
+        except OSError as error:
+            raise _unwritable(place, error, option) from error
+    finally:
+        if folder:
+            shutil.rmtree(staging, ignore_errors=True)
+        else:
+            staging.unlink(missing_ok=True)
+
+
+def _put(staging: Path, target: Path) -> None:
+    """Give the output its name; a folder already there is kept until then, and put back on failure."""
+    if not (target.is_dir() and any(target.iterdir())):
+        staging.replace(target)
+        return
+    earlier = _sibling(target)
+    target.rename(earlier)
+    try:
+        staging.rename(target)
+    except BaseException:
+        earlier.rename(target)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _sibling(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
+    """Refuse a place that is taken."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError("{folder} must be a folder, got a file there; {elsewhere}", folder=folder)
+    held = sorted(entry.name for entry in folder.iterdir())
+    foreign = [name for name in held if name not in known]
+    if held and not force:
+        raise InputError(
+            "{folder} must be new or empty, got a folder that holds {held!r}; {elsewhere}"
+            + ("" if foreign else ", or pass {force:True} to replace that result"),
+            folder=folder,
+            held=held[0],
+        )
+    if foreign:
+        raise InputError(
+            "{folder} must hold an earlier result and nothing else to be replaced, got {held!r} in it; "
+            "{elsewhere}",
+            folder=folder,
+            held=foreign[0],
+        )
+
+
+def _unwritable(path: Path, error: OSError, option: str | None) -> InputError:
+    return InputError(
+        "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
+        path=path,
+        why=error.strerror,
+        **_named_by(option),
+    )
+
+
+def _named_by(option: str | None) -> dict[str, str]:
+    """Return the advice for a file that its own option names; else the command says it."""
+    return {} if option is None else {"elsewhere": f"name another with {option}"}

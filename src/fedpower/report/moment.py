@@ -1,7 +1,5 @@
-"""``Moment``: a pooled, noised moment that is paid for once, as an object and as two files."""
+"""``Moment``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,33 +8,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement, counted_as
+from fedpower.privacy.statement import PrivacyStatement, featured_as
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.study import PREPARED, Study
-from fedpower.report.codebook_file import code_book_of_record, rules_of_record
-from fedpower.report.record import privacy_of, study_of, without
-from fedpower.report.stored import UNREADABLE, Stored
+from fedpower.report.codebook_file import rendered
+from fedpower.report.files import new_folder, write_csv
+from fedpower.report.page import Account, Table, analysis_page
+from fedpower.report.record import (
+    MOMENT,
+    PRIVACY,
+    REPORT,
+    RUN,
+    UNREADABLE,
+    MomentRecord,
+    Record,
+    damaged,
+    digest_of,
+    numbers,
+    read_folder,
+    write_json,
+    write_record,
+)  # fmt: skip
+from fedpower.report.text import count, number
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 
-FORMAT = "fedpower-moment/1"
-MOMENT, RELEASE = "moment.npz", "moment.json"
-MOMENT_FILES = (MOMENT, RELEASE)
-"""What a folder holds that has a released moment in it: that of `fedpower release`, or of a result."""
+CODE_BOOK, ANALYSIS = "codebook.toml", "analysis.json"
+RELEASED = (RUN, MOMENT, CODE_BOOK, PRIVACY, REPORT)
+"""All that the folder of a moment may hold."""
 
-_MOMENT = Stored(what="a moment", command="release", arrays=MOMENT, record=RELEASE, format=FORMAT)
+MOMENT_AND_COMMUNITIES = (RUN, MOMENT, ANALYSIS, "communities.csv", "rates.csv", PRIVACY, REPORT)
+"""All that the folder of `fedpower communities` may hold."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Moment:
     """The pooled moment of rows that silos hold, with the noise that was paid for: see `FedMoment`.
 
-    Whatever is computed from it is post-processing: it costs no budget, and the statement stays as it is.
+    Everything computed from it is post-processing: it costs no budget, and the statement stays as it is.
 
     Attributes
     ----------
@@ -47,19 +62,17 @@ class Moment:
     feature_names
         Names of the columns in order; None where they have none.
     record
-        Of the run that released it: what ``run.json`` holds of a result, in JSON's types.
+        Of the run that released it: what ``run.json`` holds.
     """
 
     pooled: Pooled
     treatment: RowTreatment
     feature_names: tuple[str, ...] | None
-    record: dict[str, Any]
+    record: Record
 
     def __repr__(self) -> str:
-        asked = self.privacy.asked_epsilon
-        promise = f"epsilon={asked:g}" if self.privacy.is_private else "not private"
-        things = f"{counted_as(self.record['parameters'])}s"
-        rows = f"{self.n_samples} {things}{without(self.record)}"
+        promise = f"epsilon={self.privacy.asked_epsilon:g}" if self.privacy.is_private else "not private"
+        rows = f"{self.n_samples} {self.record.counted}s{self.record.without}"
         return f"<Moment: {self.n_features} columns, {rows}, {promise}>"
 
     @property
@@ -70,12 +83,12 @@ class Moment:
     @property
     def n_samples(self) -> int:
         """The number of rows, of all silos together."""
-        return int(self.record["n_samples"])
+        return self.record.n_samples
 
     @property
     def silo_sizes(self) -> dict[str, int]:
         """Rows by silo."""
-        return {each["name"]: each["rows"] for each in self.record["silos"] if each.get("rows")}
+        return {silo.name: silo.rows for silo in self.record.silos if silo.rows}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,31 +98,30 @@ class Moment:
     @property
     def privacy(self) -> PrivacyStatement:
         """What is promised about the rows; print it."""
-        return privacy_of(self.record)
+        return self.record.statement
 
     @property
     def study(self) -> Study:
-        """The terms of the release, held against the hash that the record gives."""
-        return study_of(self.record)
+        """The terms of the release, checked against the hash that the record gives."""
+        return self.record.study.agreed
 
     @property
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound of the columns; None where rows had no such treatment."""
-        rules = rules_of_record(self.record)
+        rules = self.record.table_rules
         if rules is not None and rules.comparison is not None:
             return CodeBook(rules=rules)
-        found = code_book_of_record(self.record)
-        rule = self.treatment
-        if found is not None or rule.low is None or rule.high is None or rule.row_norm is None:
-            return found
+        book, done = self.record.book, self.treatment
+        if book is not None or done.low is None or done.high is None or done.row_norm is None:
+            return book
         width = self.n_features
         return CodeBook(
             columns=self.feature_names,
-            offset=np.zeros(width) if rule.center is None else rule.center,
-            scale=np.ones(width) if rule.scale is None else rule.scale,
-            low=rule.low,
-            high=rule.high,
-            bound=rule.row_norm,
+            offset=np.zeros(width) if done.center is None else done.center,
+            scale=np.ones(width) if done.scale is None else done.scale,
+            low=done.low,
+            high=done.high,
+            bound=done.row_norm,
             found=("given",) * width,
         )
 
@@ -121,9 +133,8 @@ class Moment:
     @property
     def units(self) -> Array:
         """By column: how much of the rows' own units one of the treated rows is."""
-        rule = self.treatment
-        scale = np.ones(self.n_features) if rule.scale is None else rule.scale
-        return np.asarray((rule.row_norm or 1.0) * scale)
+        scale = np.ones(self.n_features) if self.treatment.scale is None else self.treatment.scale
+        return np.asarray((self.treatment.row_norm or 1.0) * scale)
 
     @property
     def divisor(self) -> float:
@@ -167,6 +178,10 @@ class Moment:
         listed = ", ".join(self.names[:8]) + (", ..." if self.n_features > 8 else "")
         raise InputError(f"a column must be one of the moment's, got {name!r}; it has {listed}")
 
+    def with_record(self, record: Record) -> "Moment":
+        """Return the moment with the record of its run as it is now."""
+        return replace(self, record=record)
+
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the moment as a folder, whole or not at all, with its page, and return where it is.
 
@@ -177,21 +192,69 @@ class Moment:
         force
             Whether an earlier moment in the folder is replaced.
         """
-        from fedpower.report.moment_folder import save_moment  # noqa: PLC0415 - pages are made of moments
+        with new_folder(Path(folder), known=RELEASED, force=force) as place:
+            write_release(place, self)
+        return Path(folder)
 
-        return save_moment(self, Path(folder), force=force)
+    def account(self) -> Account:
+        """Return what is known of a moment by itself: means, variances and how much of them is noise."""
+        thing = featured_as(self.record.parameters)
+        units = self.units
+        columns = (
+            self.mean,
+            self.mean_noise_std * units,
+            self.covariance.diagonal(),
+            self.noise_std * units**2 * self.divisor,
+        )
+        heads = (thing.capitalize(), "Mean", "Noise of the mean", "Variance", "Noise of the variance")
+        rows = tuple(zip(self.names, *(values.tolist() for values in columns), strict=True))
+        if self.noise_std == 0:
+            noise = "It is exact: no noise was added, and nothing is promised about the rows."
+        else:
+            noise = (
+                "Its noise is normal and known: each table gives its standard deviation next to the number. "
+                f"In units of the bound on rows it is {number(self.noise_std, 3)} on the diagonal, and √2 "
+                "times less off it. A noised moment need not be positive: analyses floor its spectrum, and "
+                "say so."
+            )
+        return Account(
+            kind="moment",
+            title=f"The pooled moment of {count(self.n_features, thing)}",
+            sentences=(
+                "It was paid for once. Everything computed from it costs nothing more and keeps this "
+                "promise: fedpower derive lists what can be.",
+                noise,
+            ),
+            tables=(Table(title="Means and variances", headings=heads, rows=rows, file="columns.csv"),),
+            facts={
+                "n_features": self.n_features,
+                "n_samples": self.n_samples,
+                "columns": list(self.names),
+                "noise_std": self.noise_std,
+                "mean_noise_std": self.mean_noise_std,
+                "centered": self.centered,
+            },
+        )
 
 
-def write_moment(place: Path, moment: Moment) -> None:
-    """Write the two files of a moment into an existing folder."""
-    pooled, rule = moment.pooled, moment.treatment
+def write_release(place: Path, moment: Moment) -> None:
+    """Write the files of a released moment into an existing folder."""
+    write_record(place, write_arrays(place, moment))
+    if moment.code_book is not None:
+        (place / CODE_BOOK).write_text(rendered(moment.code_book), encoding="utf-8")
+    _write_page(place, moment.account(), moment)
+
+
+def write_arrays(place: Path, moment: Moment) -> Record:
+    """Write the arrays of a moment into an existing folder, and return the record that goes with them."""
+    pooled, done = moment.pooled, moment.treatment
     optional = {
         "mean": pooled.center,
-        "center": rule.center,
-        "scale": rule.scale,
-        "low": rule.low,
-        "high": rule.high,
-        "row_norm": rule.row_norm,
+        "center": done.center,
+        "scale": done.scale,
+        "low": done.low,
+        "high": done.high,
+        "row_norm": done.row_norm,
         "feature_names": moment.feature_names,
         "present": pooled.present,
     }
@@ -200,14 +263,14 @@ def write_moment(place: Path, moment: Moment) -> None:
         "total_variance": np.array(pooled.total_variance),
         "noise_std": np.array(pooled.noise_std),
         "mean_weight": np.array(pooled.mean_weight),
-        "normalize": np.array(rule.normalize),
+        "normalize": np.array(done.normalize),
         **{key: np.asarray(value) for key, value in optional.items() if value is not None},
     }
-    np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only
-    content = {"format": FORMAT, "remarks": [str(each) for each in pooled.remarks], "run": moment.record}
-    text = {**content, "sha256": _digest(arrays, content)}
-    (place / RELEASE).write_text(
-        json.dumps(text, indent=2, allow_nan=False, ensure_ascii=False) + "\n", encoding="utf-8"
+    np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only: no pickle
+    kept = MomentRecord(remarks=[str(remark) for remark in pooled.remarks], sha256="")
+    unsigned = structs.replace(moment.record, moment=kept)
+    return structs.replace(
+        unsigned, moment=structs.replace(kept, sha256=digest_of(arrays, unsigned.as_dict()))
     )
 
 
@@ -220,74 +283,65 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
         What `fedpower release` wrote, or the result of a fit with ``keep_moment``.
     """
     place = Path(folder)
-    if (place / "run.json").is_file() and not all((place / name).is_file() for name in MOMENT_FILES):
+    if (place / RUN).is_file() and not (place / MOMENT).is_file():
         raise InputError(
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
             "with --keep-moment, or use `fedpower release`"
         )
-    arrays, content = _MOMENT.opened(place)
-    claimed = content.pop("sha256", None)
-    if claimed != _digest(arrays, content):
+    record, arrays = read_folder(place, MOMENT, command="release")
+    kept = record.moment
+    unsigned = None if kept is None else structs.replace(kept, sha256="")
+    whole = structs.replace(record, moment=unsigned)
+    if kept is None or kept.sha256 != digest_of(arrays, whole.as_dict()):
         raise InputError(
             f"{place} must be as `fedpower release` wrote it, got files that were changed since; bring "
             "back the folder, or release again: with the same ledgers that costs nothing"
         )
     try:
-        moment = _moment(arrays, content)
-        whole = _fits_together(moment)
+        moment = _moment(arrays, record, tuple(kept.remarks))
+        fits = _fits_together(moment)
     except UNREADABLE:
-        whole = False
-    if not whole:
-        raise _MOMENT.damaged(place, MOMENT)
+        fits = False
+    if not fits:
+        raise damaged(place / MOMENT)
     return moment
 
 
-def _moment(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> Moment:
-    def numbers(key: str) -> Any:
-        if key not in arrays:
-            return None
-        values = np.asarray(arrays[key], dtype=np.float64)
-        values.flags.writeable = False
-        return values
-
+def _moment(arrays: Mapping[str, Any], record: Record, remarks: tuple[str, ...]) -> Moment:
     names, bound = arrays.get("feature_names"), arrays.get("row_norm")
     return Moment(
         pooled=Pooled(
-            moment=numbers("moment"),
-            center=numbers("mean"),
+            moment=numbers(arrays, "moment"),
+            center=numbers(arrays, "mean"),
             total_variance=float(arrays["total_variance"]),
             noise_std=float(arrays["noise_std"]),
             mean_weight=float(arrays["mean_weight"]),
-            remarks=tuple(content["remarks"]),
-            present=numbers("present"),
+            remarks=remarks,
+            present=numbers(arrays, "present"),
         ),
         treatment=RowTreatment(
-            center=numbers("center"),
-            scale=numbers("scale"),
+            center=numbers(arrays, "center"),
+            scale=numbers(arrays, "scale"),
             row_norm=None if bound is None else float(bound),
             normalize=bool(arrays["normalize"]),
-            low=numbers("low"),
-            high=numbers("high"),
+            low=numbers(arrays, "low"),
+            high=numbers(arrays, "high"),
         ),
         feature_names=None if names is None else tuple(str(name) for name in names),
-        record=content["run"],
+        record=structs.replace(record, moment=None),
     )
 
 
 def _fits_together(moment: Moment) -> bool:
     """Return whether the numbers are those of the study on record."""
     values, study = moment.pooled.moment, moment.study
-    vectors = [
-        each
-        for each in (moment.pooled.center, moment.treatment.center, moment.treatment.scale)
-        if each is not None
-    ]
+    vectors = (moment.pooled.center, moment.treatment.center, moment.treatment.scale)
     return (
         values.shape == (study.n_features, study.n_features)
         and bool(np.isfinite(values).all())
         # Centring rounds the two triangles apart by a last digit.
         and bool(np.abs(values - values.T).max() <= 1e-12 * np.abs(values).max())
-        and all(each.shape == (study.n_features,) for each in vectors)
+        and all(vector is None or vector.shape == (study.n_features,) for vector in vectors)
         and (moment.pooled.center is not None) == study.center
         and (moment.pooled.noise_std > 0) == study.is_private
         and moment.feature_names == study.columns
@@ -295,18 +349,29 @@ def _fits_together(moment: Moment) -> bool:
     )
 
 
-def _digest(arrays: Mapping[str, Any], content: Mapping[str, Any]) -> str:
-    """Return SHA-256 of all that the two files hold: it tells a change, not who made it."""
-    digest = hashlib.sha256(b"fedpower moment 1")
-    for key in sorted(arrays):
-        each = np.ascontiguousarray(arrays[key])
-        for part in (key, each.dtype.str, str(each.shape)):
-            digest.update(f"{part}\0".encode())
-        digest.update(each.tobytes())
-    digest.update(json.dumps(content, sort_keys=True).encode())
-    return digest.hexdigest()
+def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
+    """Write an analysis as a folder, whole or not at all, and return where it is."""
+    files = (ANALYSIS, *(table.file for table in account.tables), PRIVACY, REPORT)
+    with new_folder(folder, known=files, force=force) as place:
+        _write_analysis(place, account, moment)
+    return folder
 
 
-def of_run(moment: Moment, run: dict[str, Any]) -> Moment:
-    """Return the moment with the record of its run as it is now."""
-    return replace(moment, record=run)
+def write_moment_and_analysis(place: Path, account: Account, moment: Moment) -> None:
+    """Write a moment and what was found from it into one existing folder."""
+    write_record(place, write_arrays(place, moment))
+    _write_analysis(place, account, moment)
+
+
+def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
+    for table in account.tables:
+        heads = [heading.strip().lower().replace(" ", "_") for heading in table.headings]
+        write_csv(place / table.file, heads, table.rows)
+    write_json(place / ANALYSIS, account.facts)
+    _write_page(place, account, moment)
+
+
+def _write_page(place: Path, account: Account, moment: Moment) -> None:
+    (place / PRIVACY).write_text(f"{moment.privacy}\n", encoding="utf-8")
+    text = analysis_page(account, moment.record)
+    (place / REPORT).write_text(text, encoding="utf-8", newline="\n")

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,9 +17,9 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
 from fedpower.protocol.study import Study
 from fedpower.report.moment import Moment
-from fedpower.report.record import FORMAT, plain, versions
+from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
-from fedpower.report.score_counts import scores_record
+from fedpower.report.view import score_record
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
@@ -49,7 +50,7 @@ def result_of(
     kept = 1.0 - cut.energy if cut and cut.counted and not parameters.standardizes else 1.0
     values = np.maximum(solution.values[: solution.rank], 0.0)
     to_variance = bound**2 / kept * n_samples / (n_samples - 1 if parameters.centers else n_samples)
-    # Noise can make the parts add up to more than the total that was noised beside them.
+    # Noise can make the parts add up to more than the total that was noised with them.
     total = max(solution.total_variance, float(values.sum()))
     ratios = values / total if total > 0 else np.full_like(values, np.nan)
     middle = np.zeros(width) if solution.center is None else np.asarray(solution.center)
@@ -60,9 +61,12 @@ def result_of(
     angles = _angles(outcome, cut)
     denoised = angles.variances[: solution.rank]
     total = max(total, float(denoised.sum()))
-    run = _record(outcome, parameters, solver, rules=rules)
-    run["angles"] = plain(
-        {
+    record = _record(
+        outcome,
+        parameters,
+        solver,
+        rules=rules,
+        angles={
             "confidence": CONFIDENCE,
             "components": angles.components,
             "subspaces": angles.subspaces,
@@ -71,12 +75,10 @@ def result_of(
             "noise_subspaces": angles.noise_subspaces,
             "variances": denoised * to_variance,
             "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
-        }
+        },
+        clipping=None if cut is None else cut.record(bound=treatment.row_norm or 1.0),
+        scores=None if solution.scores is None else score_record(solution.scores, bound),
     )
-    if cut is not None:
-        run["clipping"] = plain(cut.record(bound=treatment.row_norm or 1.0))
-    if solution.scores is not None:
-        run["scores"] = plain(scores_record(solution.scores, bound))
     pooled = solution.pooled
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
@@ -89,11 +91,11 @@ def result_of(
         normalize=treatment.normalize,
         center=treatment.center,
         spectrum=spectrum * to_variance,
-        run=run,
+        record=record,
         basis=solution.basis,
         moment=None
         if pooled is None
-        else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=run),
+        else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),
     )
 
 
@@ -133,40 +135,47 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
 
 
 def _record(
-    outcome: Outcome, parameters: Parameters, solver: SolverChoice, *, rules: TableRules | None
-) -> dict[str, Any]:
-    """Return everything about a fit but its arrays, ready for JSON."""
+    outcome: Outcome,
+    parameters: Parameters,
+    solver: SolverChoice,
+    *,
+    rules: TableRules | None,
+    **computed: dict[str, Any] | None,
+) -> Record:
+    """Return everything about a fit but its arrays."""
     solution, study = outcome.solution, outcome.study
-    rounds = plain([each.as_row() for each in outcome.rounds])
+    rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
-    # Of tables of one rating a row, it is the rules that say whose each is.
+    # Where a table has one rating per row, the rules name the column of persons.
     parameters = replace(parameters, unit=study.unit or None)
-    return {
+    content = {
         "format": FORMAT,
         "command": None,
         "started": None,
         "finished": datetime.now(UTC).isoformat(),
-        "versions": versions().copy(),
-        "study": {"hash": study.digest, "terms": plain(_terms(study))},
+        "versions": versions(),
+        "study": {"hash": study.digest, "terms": _terms(study)},
         "parameters": recorded(parameters),
-        "solver": plain(asdict(solver)),
+        "solver": asdict(solver),
         "n_components": solution.rank,
         "n_features": study.n_features,
         "n_samples": sum(sizes.values()),
         "n_steps": solution.n_steps,
-        "remarks": list(solution.remarks),
+        "remarks": solution.remarks,
         "silos": [
             {"name": name, "rows": rows, "kernel": outcome.kernels.get(name)} for name, rows in sizes.items()
         ],
-        **({"absent": list(outcome.absent)} if outcome.absent else {}),
+        "absent": outcome.absent,
         "n_rounds": len(rounds),
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "rounds": rounds,
-        "privacy": plain(outcome.privacy.as_dict()),
-        **({} if solution.code_book is None else {"code_book": _book(solution.code_book)}),
-        **({} if rules is None else {"rules": plain(rules.as_content())}),
+        "privacy": outcome.privacy.as_dict(),
+        "code_book": None if solution.code_book is None else _book(solution.code_book),
+        "rules": None if rules is None else rules.as_content(),
+        **computed,
     }
+    return msgspec.convert(plain(content), Record)
 
 
 _OF_PERSONS = {"unit", "rows_per_unit"}
@@ -177,25 +186,25 @@ _OF_NETWORKS = {"network", "edge_weight"}
 
 
 def recorded(parameters: Parameters) -> dict[str, Any]:
-    """Return the parameters of a fit in JSON's types, without newer ones that were left alone."""
+    """Return the parameters of a fit in JSON's types, without special ones that were not given."""
     left = set() if parameters.unit is not None else set(_OF_PERSONS)
     left |= {"energy"} if parameters.energy is None else set()
     left |= set() if parameters.network is not None else _OF_NETWORKS
     left |= set() if parameters.keep_moment else {"keep_moment"}
     left |= {"scores_epsilon"} if parameters.scores_epsilon is None else set()
-    return {name: _spoken(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
+    return {name: _parameter(getattr(parameters, name)) for name in sorted(SPECS) if name not in left}
 
 
 def _terms(study: Study) -> dict[str, Any]:
-    """Return the terms of a study by name; newer ones are named only where it has them."""
+    """Return the terms of a study by name; some are named only where it has them."""
     left = {name for name in ("sums", "rules", "groups", "scores") if not getattr(study, name)}
     left |= set() if study.network else _OF_NETWORKS
     left |= set() if study.unit else _OF_PERSONS
     return {name: value for name, value in asdict(study).items() if name not in left}
 
 
-def _spoken(value: Any) -> Any:
-    """Return a parameter for the record; rules and code books that are objects stand elsewhere in it."""
+def _parameter(value: Any) -> Any:
+    """Return a parameter for the record; rules and code books that are objects are elsewhere in it."""
     says_rules = isinstance(value, CodeBook) and (value.is_draft or value.follows_rules)
     return "rules" if says_rules else plain(value)
 

@@ -1,5 +1,6 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,19 +9,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement, counted_as
+from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipping import told
-from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.protocol.study import Study
-from fedpower.report.atomic import new_folder
-from fedpower.report.codebook_file import code_book_of_record, rules_of_record
-from fedpower.report.moment import Moment, of_run
-from fedpower.report.record import privacy_of, rounds_of, standardized, study_of, with_origin, without
-from fedpower.report.score_counts import ScoreHistogram, histogram_of
+from fedpower.report.codebook_file import rendered
+from fedpower.report.files import new_file, new_folder, write_csv
+from fedpower.report.moment import CODE_BOOK, Moment, write_arrays
+from fedpower.report.page import result_page
+from fedpower.report.record import (
+    ARRAYS,
+    FORMAT,
+    MOMENT,
+    PRIVACY,
+    REPORT,
+    RUN,
+    UNREADABLE,
+    Record,
+    damaged,
+    numbers,
+    plain,
+    read_folder,
+    write_record,
+)  # fmt: skip
+from fedpower.report.view import Fitted
 from fedpower.rows.columns import columns_of_fit
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import fill_missing
@@ -36,12 +51,20 @@ from fedpower.sums.kernel import block_rows
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import StandardScaler
 
 Array = NDArray[np.float64]
 
+COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
+FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
+"""What every result folder holds."""
+
+KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)
+"""All that one may hold: a code book where the fit found one, counts of scores, and the moment it kept."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Result:
+class Result(Fitted):
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
     Components and all that goes with them, the scores of new rows, and the ways to keep it.
@@ -65,99 +88,39 @@ class Result:
     spectrum
         All eigenvalues that the release gives, by decreasing size and in the units of
         ``explained_variance``; None where it is not known.
-    run
-        The record of the run: what ``run.json`` holds, in JSON's types.
+    record
+        The record of the run; ``run`` is the same in JSON's types, as ``run.json`` holds it.
     basis
         The iterated basis, d×r; None in a result read back.
     moment
         The pooled moment, where the fit was to keep it; None in a result read back: see `read_moment`.
     """
 
-    components: Array
-    explained_variance: Array
-    explained_variance_ratio: Array
-    singular_values: Array
-    mean: Array
-    feature_names: tuple[str, ...] | None
-    scale: Array | None
-    normalize: bool
-    center: Array | None
-    spectrum: Array | None
-    run: dict[str, Any]
     basis: Array | None = None
     moment: Moment | None = None
 
     def __repr__(self) -> str:
-        statement = self.run.get("privacy")
-        private = isinstance(statement, dict) and statement.get("private")
-        promise = f"epsilon={statement.get('asked_epsilon')}" if statement and private else "not private"
-        things = f"{counted_as(self.run.get('parameters') or {})}s"
+        privacy = self.record.privacy
+        promise = f"epsilon={privacy.asked_epsilon}" if privacy.private else "not private"
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
-            f"{self.run.get('n_samples')} {things}{without(self.run)}, {promise}>"
+            f"{self.n_samples} {self.record.counted}s{self.record.without}, {promise}>"
         )
 
     @property
-    def n_components(self) -> int:
-        """The number of components, k."""
-        return int(self.components.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """The number of columns, d."""
-        return int(self.components.shape[1])
-
-    @property
-    def component_angles(self) -> Array | None:
-        """Degrees that each component may be off, at 90%; None in results of older versions."""
-        return self._of_angles("components")
-
-    @property
-    def subspace_angles(self) -> Array | None:
-        """The same for the subspaces of the first component, of the first two and so on."""
-        return self._of_angles("subspaces")
-
-    @property
-    def determined(self) -> list[bool]:
-        """Of each component, whether it is within 45° at that confidence; [] without angles."""
-        angles = self.component_angles
-        return [] if angles is None else [bool(angle <= DETERMINED) for angle in angles]
-
-    @property
-    def n_determined(self) -> int:
-        """The largest j for which the first j components are determined together, else 0.
-
-        All columns do not count: together they span everything, whatever the rows are.
-        """
-        angles = self.subspace_angles
-        known = np.zeros(0) if angles is None else angles[: self.n_features - 1] <= DETERMINED
-        return int(np.flatnonzero(np.append(True, known))[-1])
-
-    @property
-    def denoised_variance(self) -> Array | None:
-        """The variances without what noise adds to them; None in results of older versions."""
-        return self._of_angles("variances")
-
-    @property
-    def denoised_variance_ratio(self) -> Array | None:
-        """Their shares of all variance; NaN where the total was not released."""
-        return self._of_angles("variance_ratios")
+    def run(self) -> dict[str, Any]:
+        """The record of the run in JSON's types: what ``run.json`` holds."""
+        return self.record.as_dict()
 
     @property
     def standardized(self) -> bool:
         """Whether components are those of correlations, else of covariances in units of `scale`."""
-        return standardized(self.run)
-
-    def _of_angles(self, name: str) -> Array | None:
-        found = self.run.get("angles")
-        return None if found is None else np.array(found[name], dtype=np.float64)
+        return self.record.standardized
 
     @property
     def clipping(self) -> str | None:
         """What the bound did to the rows, by what was released; None where nothing is known of it."""
-        record = self.run.get("clipping")
-        by_person = bool(self.run["parameters"].get("unit"))
-        return None if record is None else told(record, by_person=by_person)
+        return self.record.clipping_summary
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -165,80 +128,68 @@ class Result:
         return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
 
     @property
-    def n_samples(self) -> int:
-        """The number of rows of the fit, of all silos together."""
-        return int(self.run["n_samples"])
-
-    @property
     def n_steps(self) -> int:
         """Steps taken."""
-        return int(self.run["n_steps"])
+        return self.record.n_steps
 
     @property
     def silo_sizes(self) -> dict[str, int]:
         """Rows by silo, of those whose rows counted."""
-        return {each["name"]: each["rows"] for each in self.run["silos"] if each.get("rows") is not None}
+        return {silo.name: silo.rows for silo in self.record.silos if silo.rows is not None}
 
     @property
     def absent(self) -> tuple[str, ...]:
         """Silos of the study that were lost before their rows counted; the result is without them."""
-        return tuple(self.run.get("absent") or ())
-
-    @property
-    def headline(self) -> str:
-        """What was computed on how much of whose data, and which silos are missing from it."""
-        run = self.run
-        parts = (
-            _plural(self.n_components, "component"),
-            _plural(run["n_samples"], counted_as(run["parameters"])),
-            _plural(len(run["silos"]), "silo"),
-        )
-        return "{} of {} held by {}".format(*parts) + without(run)
+        return tuple(self.record.absent)
 
     @property
     def kernels(self) -> dict[str, str]:
         """By silo: how its products were computed, and why; empty where only the silos know."""
-        return {each["name"]: each["kernel"] for each in self.run["silos"] if each.get("kernel")}
+        return {silo.name: silo.kernel for silo in self.record.silos if silo.kernel}
 
     @property
     def warnings(self) -> list[str]:
-        """What is to be known before numbers are trusted."""
-        return list(self.run.get("remarks") or ())
+        """What a reader must know before trusting the numbers."""
+        return list(self.record.remarks)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the fit, in JSON's types."""
-        return dict(self.run["parameters"])
+        return dict(self.record.parameters)
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """A row a round, as ``FedPCA.history_`` has them."""
-        return rounds_of(self.run)
+        """A row per round, as ``FedPCA.history_`` has them; what was not measured is NaN."""
+        rows = [structs.asdict(entry) for entry in self.record.rounds]
+        measured = ("change", "misalignment")
+        return [
+            {
+                **row,
+                "participants": tuple(row["participants"]),
+                **{key: np.nan if row[key] is None else row[key] for key in measured},
+            }
+            for row in rows
+        ]
 
     @property
     def solver(self) -> SolverChoice:
         """The solver taken and the reason for it."""
-        return SolverChoice(**self.run["solver"])
+        return SolverChoice(**structs.asdict(self.record.solver))
 
     @property
     def study(self) -> Study:
-        """The terms of the fit, held against the hash that the record gives."""
-        return study_of(self.run)
+        """The terms of the fit, checked against the hash that the record gives."""
+        return self.record.study.agreed
 
     @property
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
-        return code_book_of_record(self.run)
-
-    @property
-    def score_counts(self) -> ScoreHistogram | None:
-        """Counts of rows by their scores on the first two components; None where none were asked for."""
-        return histogram_of(self.run)
+        return self.record.book
 
     @property
     def privacy(self) -> PrivacyStatement:
         """What is promised about the rows; print it."""
-        return privacy_of(self.run)
+        return self.record.statement
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
@@ -289,7 +240,12 @@ class Result:
     @property
     def rules(self) -> TableRules | None:
         """What turned tables into the columns of the fit; None where nothing did."""
-        return rules_of_record(self.run)
+        return self.record.table_rules
+
+    def with_record(self, record: Record) -> Self:
+        """Return the result, and the moment that it kept, with another record of their run."""
+        moment = None if self.moment is None else self.moment.with_record(record)
+        return replace(self, record=record, moment=moment)
 
     def with_origin(
         self,
@@ -298,20 +254,18 @@ class Result:
         silos: Mapping[str, Mapping[str, Any]] | None = None,
         started: datetime | None = None,
     ) -> Self:
-        """Return the result with a record that also says where its fit came from.
+        """Return the result with a record that also has where its fit came from.
 
         Parameters
         ----------
         command
             The words of the command line, where there was one.
         silos
-            By silo: what else is to be told about it, for instance ``source``.
+            By silo: what else is known about it: ``source``, ``rows``, ``budget``.
         started
             When the fit began.
         """
-        run = with_origin(self.run, command=command, silos=silos, started=started)
-        moment = None if self.moment is None else of_run(self.moment, run)
-        return replace(self, run=run, moment=moment)
+        return self.with_record(self.record.with_origin(command=command, silos=silos, started=started))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.
@@ -323,9 +277,6 @@ class Result:
         force
             Whether an earlier result in the folder is replaced.
         """
-        # The folder and its page are made of results: they cannot be known here before.
-        from fedpower.report.files import KNOWN, write_files  # noqa: PLC0415
-
         with new_folder(Path(folder), known=KNOWN, force=force) as place:
             write_files(place, self)
         return Path(folder)
@@ -340,18 +291,88 @@ class Result:
             normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
             ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
         """
-        from fedpower.report.export import as_sklearn  # noqa: PLC0415 - as are all exports
+        from sklearn.decomposition import PCA  # noqa: PLC0415
+        from sklearn.pipeline import Pipeline  # noqa: PLC0415
+        from sklearn.preprocessing import Normalizer  # noqa: PLC0415
 
-        return as_sklearn(self)
+        scale = self.scale
+        # A normalised row is centred by the PCA's mean; the public centre before that is its own step.
+        before = self.center if self.normalize else None
+        steps: list[tuple[str, Any]] = []
+        if scale is not None or before is not None:
+            steps.append(("scale", _scaler(before, scale, self.n_samples)))
+        if self.normalize:
+            steps.append(("normalize", Normalizer(copy=True)))
+        pca = PCA(n_components=self.n_components)
+        pca.components_ = self.components.copy()
+        pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
+        pca.explained_variance_ = self.explained_variance.copy()
+        pca.explained_variance_ratio_ = self.explained_variance_ratio.copy()
+        pca.singular_values_ = self.singular_values.copy()
+        pca.noise_variance_ = self._noise_variance()
+        pca.n_components_ = self.n_components
+        pca.n_samples_ = self.n_samples
+        steps.append(("pca", pca))
+        for _, step in steps:
+            step.n_features_in_ = self.n_features
+        if self.feature_names is not None:  # later steps get arrays, which have no names
+            steps[0][1].feature_names_in_ = np.asarray(self.feature_names, dtype=object)
+        return pca if len(steps) == 1 else Pipeline(steps)
+
+    def _noise_variance(self) -> float:
+        """Return the mean variance beyond the components [TB99]; NaN where it was not released."""
+        n_left = min(self.n_samples, self.n_features) - self.n_components
+        if n_left <= 0:
+            return 0.0
+        explained = float(self.explained_variance_ratio.sum())
+        if not explained > 0:
+            return float("nan")
+        return max(0.0, float(self.explained_variance.sum()) * (1 / explained - 1)) / n_left
 
     def to_anndata(self, adata: Any) -> Any:
         """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
 
         Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
         """
-        from fedpower.report.export import annotate  # noqa: PLC0415
+        source = open_source(adata)
+        adata.obsm["X_pca"] = self.transform(source)
+        adata.varm["PCs"] = self.loadings_of(source)
+        for key, value in self.unstructured().items():
+            adata.uns[key] = value
+        return adata
 
-        return annotate(self, adata)
+    def loadings_of(self, source: RowSource) -> Array:
+        """Return the loadings by column of a source, 0 for those that are not in the fit: d×k."""
+        loadings = np.zeros((source.n_features, self.n_components))
+        if self.feature_names is None or source.columns is None:
+            loadings[:] = self.components.T
+        else:
+            places = {name: place for place, name in enumerate(source.columns)}
+            loadings[[places[name] for name in self.feature_names]] = self.components.T
+        return loadings
+
+    def unstructured(self) -> dict[str, Any]:
+        """Return what goes to ``uns`` of annotated data, by key."""
+        return {
+            "pca": {
+                "params": {"zero_center": self.parameters["center"] is not False, "mask_var": None},
+                "variance": np.array(self.explained_variance),
+                "variance_ratio": np.array(self.explained_variance_ratio),
+            },
+            "fedpower": json.dumps(self.provenance(), allow_nan=False),
+        }
+
+    def provenance(self) -> dict[str, Any]:
+        """Return the facts of a fit that its components do not show, ready for JSON."""
+        return {
+            "fedpower": self.record.versions["fedpower"],
+            "study": self.record.study.hash,
+            "private": self.record.privacy.private,
+            "n_samples": self.n_samples,
+            "normalize": self.normalize,
+            "explained_variance": plain(self.explained_variance),
+            "explained_variance_ratio": plain(self.explained_variance_ratio),
+        }
 
     def select(self, source: RowSource) -> RowSource:
         """Return the source with the columns of the fit: by name where both have names.
@@ -423,8 +444,147 @@ class Result:
         return project
 
 
-def _plural(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+def _scaler(center: Array | None, scale: Array | None, n_samples: int) -> "StandardScaler":
+    """Return what subtracts and divides by public numbers; it holds no statistic of the rows."""
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
+
+    scaler = StandardScaler(with_mean=center is not None, with_std=scale is not None)
+    scaler.mean_ = None if center is None else center.copy()
+    scaler.scale_ = None if scale is None else scale.copy()
+    scaler.var_ = None
+    scaler.n_samples_seen_ = n_samples
+    return scaler
+
+
+def write_files(place: Path, result: Result) -> None:
+    """Write the files of a result into an existing folder."""
+    record = result.record if result.moment is None else write_arrays(place, result.moment)
+    write_record(place, record)
+    optional = {
+        "spectrum": result.spectrum,
+        "feature_names": result.feature_names,
+        "scale": result.scale,
+        "center": result.center,
+    }
+    arrays: dict[str, Any] = {
+        "format": np.array(FORMAT),
+        "components": result.components,
+        "explained_variance": result.explained_variance,
+        "explained_variance_ratio": result.explained_variance_ratio,
+        "singular_values": result.singular_values,
+        "mean": result.mean,
+        "normalize": np.array(result.normalize),
+        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
+    }
+    np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
+    columns = zip(result.names, *result.components.tolist(), strict=True)
+    write_csv(place / COMPONENTS, ["feature", *result.score_names], columns)
+    ratios = ("" if np.isnan(ratio) else ratio for ratio in result.explained_variance_ratio.tolist())
+    numbers = (result.explained_variance.tolist(), ratios, result.singular_values.tolist())
+    write_csv(
+        place / EIGENVALUES,
+        ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
+        zip(result.score_names, *numbers, strict=True),
+    )
+    if result.code_book is not None:
+        (place / CODE_BOOK).write_text(rendered(result.code_book), encoding="utf-8")
+    counts = result.score_counts
+    if counts is not None:
+        write_csv(
+            place / SCORE_COUNTS,
+            ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"],
+            ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo)),
+        )
+    (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
+    (place / REPORT).write_text(result_page(result), encoding="utf-8", newline="\n")
+
+
+def write_result(
+    folder: str | PathLike[str],
+    model: Any,
+    *,
+    command: Sequence[str] | None = None,
+    silos: Mapping[str, Mapping[str, Any]] | None = None,
+    started: datetime | None = None,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Write a result as a folder, whole or not at all, and return its record.
+
+    Parameters
+    ----------
+    folder
+        A new or empty folder.
+    model
+        A fitted `FedPCA`, or a `Result`.
+    command, silos, started
+        Where the fit came from, for the record: see `Result.with_origin`.
+    force
+        Whether an earlier result in the folder is replaced.
+    """
+    result = getattr(model, "result_", model)
+    if not isinstance(result, Result):
+        raise InputError(
+            f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__} "
+            "without a result; fit it first"
+        )
+    complete = result.with_origin(command=command, silos=silos, started=started)
+    complete.save(folder, force=force)
+    return complete.run
+
+
+def write_report(folder: str | PathLike[str]) -> Path:
+    """Write the report of the result in a folder, from that folder alone, and return its path."""
+    place = Path(folder)
+    text = result_page(read_result(place))
+    with new_file(place / REPORT, force=True) as made:
+        made.write_text(text, encoding="utf-8", newline="\n")
+    return place / REPORT
+
+
+def read_result(folder: str | PathLike[str]) -> Result:
+    """Return the result that a folder holds; anything else is refused in one sentence."""
+    place = Path(folder)
+    record, arrays = read_folder(place, ARRAYS, command="fit")
+    names = arrays.get("feature_names")
+    try:
+        result = Result(
+            components=numbers(arrays, "components"),
+            explained_variance=numbers(arrays, "explained_variance"),
+            explained_variance_ratio=numbers(arrays, "explained_variance_ratio"),
+            singular_values=numbers(arrays, "singular_values"),
+            mean=numbers(arrays, "mean"),
+            feature_names=None if names is None else tuple(str(name) for name in names),
+            scale=numbers(arrays, "scale"),
+            normalize=bool(arrays["normalize"]),
+            center=numbers(arrays, "center"),
+            spectrum=numbers(arrays, "spectrum"),
+            record=structs.replace(record, moment=None),
+        )
+        whole = _fits_together(result)
+    except (*UNREADABLE, AttributeError):
+        whole = False
+    if not whole:
+        raise damaged(place / ARRAYS)
+    return result
+
+
+def _fits_together(result: Result) -> bool:
+    if result.components.ndim != 2 or result.components.size == 0:
+        return False
+    k, d = result.components.shape
+    per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
+    per_column = [values for values in (result.mean, result.scale, result.center) if values is not None]
+    spectrum = np.zeros(0) if result.spectrum is None else result.spectrum
+    finite = (result.components, *per_column, result.explained_variance, spectrum)
+    return (
+        all(values.shape == (k,) for values in per_component)
+        and all(values.shape == (d,) for values in per_column)
+        and (result.feature_names is None or len(result.feature_names) == d)
+        and (result.record.n_components, result.record.n_features) == (k, d)
+        and len(result.record.angles.components) == k
+        and spectrum.ndim == 1
+        and all(bool(np.isfinite(values).all()) for values in finite)
+    )
 
 
 def _by_rules(source: RowSource, rules: TableRules) -> RowSource:

@@ -1,0 +1,439 @@
+"""Charts as SVG that needs no script: lengths are percentages, so a chart is as wide as its place."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from fedpower.report.text import column, human_bytes, number, power_of_ten
+
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+_LEAST = 1e-16  # a logarithmic scale draws smaller numbers, 0 among them, as this
+_HEIGHT, _LOW_HEIGHT, _PLANE, _MAP, _SQUARE, _CELL, _ROW_REM = 220, 96, 360, 288, 22, 18, 1.75
+_MOST_DOTS, _MOST_MAPPED, _MOST_ARROWS, _MOST_NODES, _LONG_NAME = 80, 40, 30, 2000, 14
+_SHAPES = {
+    "dot": "M-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0Z",
+    "cross": "M-4.5-4.5L4.5 4.5M4.5-4.5L-4.5 4.5",
+    "square": "M-3-3H3V3H-3Z",
+    "small-cross": "M-3-3L3 3M3-3L-3 3",
+}
+_NODE_MARKS = (("dot", "signal"), ("cross", "noise"), ("square", "misalignment"), ("dot", "near"),
+               ("square", "beyond"))  # fmt: skip
+
+
+def printable(value: Any) -> Any:
+    """Return what a page shows of a value: nothing for None, and no character that HTML cannot hold."""
+    if value is None:
+        return ""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return _UNPRINTABLE.sub("\ufffd", value)
+    return value
+
+
+def element(name: str, *content: Any, **attributes: Any) -> Markup:
+    """Return an element with escaped attributes and content; an iterable is content piece by piece."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(printable(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{written}>{''.join(map(_escaped, content))}</{name}>")  # noqa: S704
+
+
+def _escaped(content: Any) -> str:
+    if isinstance(content, Iterable) and not isinstance(content, str):
+        return "".join(map(_escaped, content))
+    return str(escape(printable(content)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """A vertical scale: its ticks with their labels, and where a value is; 0 is the top and 1 the foot."""
+
+    ticks: tuple[tuple[float, str], ...]
+    place: Callable[[float], float]
+
+
+def linear(values: Sequence[float], *, label: Callable[[float], str] = number) -> Scale:
+    """Return a scale from 0 (or below, where a value is) to the largest value."""
+    low, high = min(0.0, *values), max(0.0, *values)
+    if high == low:
+        high = low + 1.0
+    width = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(width))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10, 20) if power * factor >= width)
+    bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
+    places = range(round(bottom / step), round(top / step) + 1)
+    return Scale(
+        ticks=tuple((place * step, label(place * step)) for place in places),
+        place=lambda value: (top - value) / (top - bottom),
+    )
+
+
+def logarithmic(values: Sequence[float]) -> Scale:
+    """Return a scale in powers of ten around all values."""
+    powers = [math.log10(max(value, _LEAST)) for value in values]
+    bottom, top = math.floor(min(powers)), math.ceil(max(powers))
+    top += top == bottom
+    step = -(-(top - bottom) // 5)
+    return Scale(
+        ticks=tuple((10.0**power, power_of_ten(power)) for power in range(bottom, top + 1, step)),
+        place=lambda value: (top - math.log10(max(value, _LEAST))) / (top - bottom),
+    )
+
+
+def label_step(how_many: int, at_most: int = 10) -> int:
+    """Return the least round step at which no more than ``at_most`` of so many things get a label."""
+    step = 1
+    while how_many / step > at_most:
+        step = next(f * 10**p for p in range(9) for f in (1, 2, 5) if f * 10**p > step)
+    return step
+
+
+def scree(values: Sequence[float], *, determined: Sequence[bool], beyond: Sequence[float]) -> Markup:
+    """Return variances by component as stems with marks: dots, rings if undetermined, squares beyond."""
+    shown = [*values, *beyond]
+    scale = linear(shown)
+    parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
+    zero = _length(scale.place(0.0))
+    for place, value in enumerate(shown):
+        x, y = _length((place + 0.5) / len(shown)), _length(scale.place(value))
+        kind = "beyond" if place >= len(values) else _standing(determined[place])
+        parts.append(_line(x, zero, x, y, f"stem {kind}"))
+        parts.append(_mark(x, y, "square" if kind == "beyond" else "dot", kind))
+    description = (
+        f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of {len(shown)} shown; "
+        f"{list(determined).count(False)} of {len(values)} components are not determined."
+    )
+    return _plot("Variance of each component", description, parts, height=_HEIGHT)
+
+
+def angles(components: Sequence[float], subspaces: Sequence[float], most: float) -> Markup:
+    """Return angles of components and of leading subspaces, and up to which they are determined."""
+    ticks = tuple((float(tick), f"{tick}°") for tick in (0, 45, 90))
+    scale = Scale(ticks=ticks, place=lambda angle: 1 - angle / 90)
+    level = _length(scale.place(most))
+    parts = [*_rules(scale), *_numbers_below(range(1, len(components) + 1))]
+    parts.append(_line("0", level, "100%", level, "edge"))
+    for place, pair in enumerate(zip(components, subspaces, strict=True)):
+        x = _length((place + 0.5) / len(components))
+        for angle, shape in zip(pair, ("dot", "square"), strict=True):
+            parts.append(_mark(x, _length(scale.place(angle)), shape, _standing(angle <= most)))
+    description = (
+        f"{sum(angle <= most for angle in components)} of {len(components)} components and "
+        f"{sum(angle <= most for angle in subspaces)} of their leading subspaces are within {most:.0f}°."
+    )
+    return _plot("Angle of each component", description, parts, height=_LOW_HEIGHT)
+
+
+def over_rounds(rounds: Sequence[int], series: Sequence[tuple[str, str, Sequence[float | None]]]) -> Markup:
+    """Return series (kind, shape of marks, positive numbers) over rounds, on a logarithmic scale."""
+    known = [value for _, _, values in series for value in values if value is not None]
+    scale = logarithmic(known)
+    parts = [*_rules(scale), *_numbers_below(rounds)]
+    for kind, shape, values in series:
+        points = [
+            (_length((place + 0.5) / len(rounds)), _length(scale.place(value)))
+            for place, value in enumerate(values)
+            if value is not None
+        ]
+        for (x1, y1), (x2, y2) in pairwise(points):
+            parts.append(_line(x1, y1, x2, y2, f"series {kind}"))
+        if len(points) <= _MOST_DOTS:
+            parts.extend(_mark(x, y, shape, kind) for x, y in points)
+    description = f"Over {len(rounds)} rounds, from {number(known[0])} to {number(known[-1])}."
+    return _plot("Convergence over rounds", description, parts, table="table of rounds", height=_HEIGHT)
+
+
+def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]) -> Markup:
+    """Return two bars per round: what the silos sent, and what they were sent."""
+    scale = linear([*up, *down], label=lambda size: human_bytes(round(size)))
+    parts = [*_rules(scale), *_numbers_below(rounds)]
+    wide = 1 / len(rounds)
+    for place, pair in enumerate(zip(up, down, strict=True)):
+        for side, (size, kind) in enumerate(zip(pair, ("up", "down"), strict=True)):
+            top = scale.place(size)
+            parts.append(_bar((place + 0.15 + 0.37 * side) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}"))
+    description = f"Up from the silos {human_bytes(sum(up))} in all, down to them {human_bytes(sum(down))}."
+    return _plot("Bytes in each round", description, parts, table="table of rounds", height=_LOW_HEIGHT)
+
+
+def bars(
+    title: str, description: str, values: Sequence[float], labels: Sequence[str], texts: Sequence[str],
+    *, kind: str, most: float = 0.0, names: bool = True,
+) -> Markup:  # fmt: skip
+    """Return a horizontal bar per row between label and text, in front of a pale one to ``most``."""
+    low, high = min(0.0, *values), max(0.0, most, *values)
+    width = 1 / ((high - low) or 1.0)
+    zero = -low * width
+    parts = [_line(_length(zero), "0", _length(zero), "100%", "axis")]
+    row = 1 / len(values)
+    for place, value in enumerate(values):
+        long = abs(value) * width
+        if most > 0:
+            parts.append(_bar(0, (place + 0.25) * row, most * width, 0.5 * row, "bar rest"))
+        left, side = (zero - long, "minus") if value < 0 else (zero, "plus")
+        parts.append(_bar(left, (place + 0.25) * row, long, 0.5 * row, f"bar {side}"))
+    picture = _picture(title, description, parts, rows=len(values))
+    return _labelled(labels, picture, texts, kind=kind, names=names)
+
+
+def participation(names: Sequence[str], present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> Markup:
+    """Return a grid, a row per silo and a column per round: full where it answered, a cross where not."""
+    high, wide = 1 / len(present), 1 / len(rounds)
+    parts = list(_numbers_below(rounds, at_most=max(10, len(rounds) // 2)))
+    for row, answers in enumerate(present):
+        for place, answered in enumerate(answers):
+            kind = "answered" if answered else "missing"
+            parts.append(
+                _bar((place + 0.1) * wide, (row + 0.2) * high, 0.8 * wide, 0.6 * high, f"cell {kind}")
+            )
+            if not answered:
+                middle = _length((place + 0.5) * wide), _length((row + 0.5) * high)
+                parts.append(_mark(*middle, "small-cross", "missing"))
+    missing = sum(not answered for answers in present for answered in answers)
+    summary = f"{missing} answers are missing" if missing else "every silo answered every round"
+    picture = _picture(
+        "Who answered in which round",
+        f"{len(present)} silos over {len(rounds)} rounds: {summary}. The tables of silos and rounds have the "
+        "numbers.",
+        parts,
+        rows=len(present),
+        width=max(_CELL * len(rounds), 3 * _CELL),
+    )
+    return _labelled(names, picture, [f"{sum(row)} of {len(rounds)}" for row in present], kind="grid")
+
+
+def heat_map(
+    values: Sequence[Sequence[float]], names: Sequence[str], distinct: Sequence[Sequence[bool]]
+) -> Markup:
+    """Return a square of cells coloured by numbers from −1 to 1, with a cross where 0 is possible."""
+    many = min(len(names), _MOST_MAPPED)
+    size = 1 / many
+    parts = []
+    for row in range(many):
+        middle = _length((row + 0.5) * size)
+        parts.append(_word("0", middle, names[row], dx=-8, dy=4, anchor="end"))
+        for place in range(many):
+            value = values[row][place]
+            kind, shade = "bar minus" if value < 0 else "bar plus", min(abs(value), 1.0)
+            parts.append(_bar(place * size, row * size, 0.94 * size, 0.94 * size, kind, opacity=shade))
+            if not distinct[row][place]:
+                parts.append(_mark(_length((place + 0.47) * size), middle, "small-cross", "missing"))
+    hidden = sum(not cell for row in range(many) for cell in distinct[row][:row])
+    cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
+    return _plot(
+        "Correlations of the columns",
+        f"{many} by {many} cells; {hidden} pairs cannot be told from 0.{cut}",
+        parts,
+        table="table",
+        kind="plot map",
+        height=_SQUARE * many,
+        width=_SQUARE * many,
+    )
+
+
+def intervals(
+    title: str, names: Sequence[str], values: Sequence[float], low: Sequence[float], high: Sequence[float]
+) -> Markup:
+    """Return a row per number: its interval as a line, with a dot, or a cross where 0 is within."""
+    least, most = min(0.0, *low), max(0.0, *high)
+    wide = 1 / ((most - least) or 1.0)
+    zero = _length(-least * wide)
+    row = 1 / len(names)
+    parts = [_line(zero, "0", zero, "100%", "axis")]
+    within = 0
+    for place, (value, start, end) in enumerate(zip(values, low, high, strict=True)):
+        y = _length((place + 0.5) * row)
+        blank = start <= 0 <= end
+        within += blank
+        ends = _length((start - least) * wide), _length((end - least) * wide)
+        parts.append(_line(ends[0], y, ends[1], y, "stem noise" if blank else "stem"))
+        kind = ("cross", "noise") if blank else ("dot", "signal")
+        parts.append(_mark(_length((value - least) * wide), y, *kind))
+    description = (
+        f"{len(names)} numbers from {number(min(values))} to {number(max(values))}; {within} have 0 in their "
+        "interval. The table has the numbers."
+    )
+    picture = _picture(title, description, parts, rows=len(names))
+    return _labelled(names, picture, column(list(values)), kind="loadings")
+
+
+def biplot(
+    first: Sequence[float], second: Sequence[float], names: Sequence[str], labels: tuple[str, str],
+    *, of: str = "column",
+) -> Markup:  # fmt: skip
+    """Return the loadings of two components as lines from the middle of a square, the longest named."""
+    most = max(*map(abs, first), *map(abs, second)) or 1.0
+    order = sorted(range(len(names)), key=lambda place: -math.hypot(first[place], second[place]))
+    drawn = order[:_MOST_ARROWS]
+    parts = [_line("0", "50%", "100%", "50%", "axis"), _line("50%", "0", "50%", "100%", "axis")]
+    for place in drawn:
+        x, y = _length(0.5 + 0.45 * first[place] / most), _length(0.5 - 0.45 * second[place] / most)
+        parts += [_line("50%", "50%", x, y, "stem"), _mark(x, y, "square", "signal")]
+        # Names run inwards, so that they stay within the square on a phone too.
+        side, shift = ("end", -6) if first[place] >= 0 else ("start", 6)
+        label = names[place] if len(names[place]) <= _LONG_NAME else f"{names[place][:_LONG_NAME]}…"
+        parts.append(_word(x, y, label, dx=shift, dy=-4, anchor=side))
+    parts.append(_word("100%", "50%", labels[0], dy=-6, anchor="end"))
+    parts.append(_word("50%", "0", labels[1], dx=6, dy=10))
+    cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
+    return _plot(
+        f"Loadings on {labels[0]} and {labels[1]}",
+        f"Every {of} as a line from the middle: {labels[0]} to the right, {labels[1]} upwards.{cut} "
+        "The tables of loadings have the numbers.",
+        parts,
+        table=None,
+        kind="plot plane",
+        height=_PLANE,
+    )
+
+
+def nodes_plane(
+    first: Sequence[float], second: Sequence[float], groups: Sequence[int], labels: tuple[str, str]
+) -> Markup:
+    """Return nodes as marks on a square, each group with its own shape and colour."""
+    step = -(-len(first) // _MOST_NODES)
+
+    def shares(values: Sequence[float]) -> list[float]:
+        low, high = min(values), max(values)
+        return [0.04 + 0.92 * (value - low) / ((high - low) or 1.0) for value in values]
+
+    across, upwards = shares(first), shares(second)
+    parts = [_line("0", "100%", "100%", "100%", "axis"), _line("0", "0", "0", "100%", "axis")]
+    for node in range(0, len(first), step):
+        x, y = _length(across[node]), _length(1.0 - upwards[node])
+        parts.append(_mark(x, y, *_NODE_MARKS[groups[node] % len(_NODE_MARKS)]))
+    parts.append(_word("100%", "100%", f"{labels[0]} →", dy=16, anchor="end"))
+    parts.append(_word("0", "0", f"↑ {labels[1]}", dy=-6))
+    cut = f" Every {step}th node is drawn." if step > 1 else ""
+    return _plot(
+        "Nodes by community",
+        f"{len(first)} nodes in {len(set(groups))} communities: {labels[0]} to the right, {labels[1]} "
+        f"upwards.{cut}",
+        parts,
+        table="table",
+        kind="plot plane",
+        height=_PLANE,
+    )
+
+
+def score_map(
+    title: str, counts: Sequence[Sequence[float]], edges: Sequence[Sequence[float]], *, least: float
+) -> Markup:
+    """Return a square of bins, darker where they hold more rows; those below ``least`` are empty."""
+    most, size = max(max(row) for row in counts), 1 / len(counts)
+    parts = [_bar(0, 0, 1, 1, "bar rest")]
+    for across, row in enumerate(counts):
+        for up, value in enumerate(row):
+            if value >= least:
+                shade = 0.15 + 0.85 * value / most
+                parts.append(_bar(across * size, 1 - (up + 1) * size, size, size, "bar plus", opacity=shade))
+    shown = len(parts) - 1
+    (left, right), (foot, top) = ((ends[0], ends[-1]) for ends in edges)
+    parts.append(_word("0", "100%", number(left, 2), dy=16, anchor="start"))
+    parts.append(_word("100%", "100%", number(right, 2), dy=16, anchor="end"))
+    parts.append(_word("50%", "100%", "pc1", dy=16, anchor="middle"))
+    parts.append(_word("0", "100%", number(foot, 2), dx=-6, anchor="end"))
+    parts.append(_word("0", "0", number(top, 2), dx=-6, dy=10, anchor="end"))
+    parts.append(_word("0", "50%", "pc2", dx=-6, dy=4, anchor="end"))
+    fullest = f", the fullest {number(most, 3)}" if shown else ""
+    return _plot(
+        title,
+        f"{shown} of {len(counts) ** 2} places hold rows for certain{fullest}: pc1 to the right, pc2 "
+        "upwards.",
+        parts,
+        table="table",
+        kind="plot scores",
+        height=_MAP,
+    )
+
+
+def _standing(determined: bool) -> str:
+    return "determined" if determined else "undetermined"
+
+
+def _length(share: float) -> str:
+    return f"{100 * share:.4g}%"
+
+
+def _plot(
+    title: str, description: str, parts: Sequence[Markup], *, table: str | None = "table below",
+    kind: str = "plot", **size: int,
+) -> Markup:  # fmt: skip
+    """Return a picture in its frame; its description ends with where the numbers are."""
+    where = "" if table is None else f" The {table} has the numbers."
+    return element("div", _picture(title, description + where, parts, **size), class_=kind)
+
+
+def _picture(
+    title: str, description: str, parts: Sequence[Markup], *, height: int | None = None, rows: int = 0,
+    width: int | None = None,
+) -> Markup:  # fmt: skip
+    return element(
+        "svg",
+        element("title", title),
+        element("desc", description),
+        parts,
+        role="img",
+        width="100%" if width is None else width,
+        height=height or f"{_ROW_REM * rows:g}rem",
+    )
+
+
+def _labelled(
+    labels: Sequence[str], picture: Markup, texts: Sequence[str], *, kind: str, names: bool = True
+) -> Markup:
+    """Return a picture of rows between their labels and texts; names keep their own writing direction."""
+    shown = [element("bdi", label) if names else label for label in labels]
+    left, right = (
+        element("ol", (element("li", entry) for entry in entries), class_=side, aria_hidden="true")
+        for side, entries in (("labels", shown), ("values", texts))
+    )
+    return element("div", left, element("div", picture, class_="rows-picture"), right, class_=f"rows {kind}")
+
+
+def _rules(scale: Scale) -> list[Markup]:
+    """Return a thin line across at every tick, with its number on the left."""
+    rules = []
+    for value, label in scale.ticks:
+        y = _length(scale.place(value))
+        rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
+        rules.append(_word("0", y, label, dx=-8, dy=4, anchor="end"))
+    return rules
+
+
+def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
+    """Return the numbers of rounds or components along the foot, as many as there is room for."""
+    step = label_step(len(numbers), at_most)
+    return [
+        _word(_length((place + 0.5) / len(numbers)), "100%", numeral, dy=18, anchor="middle")
+        for place, numeral in enumerate(numbers)
+        if step == 1 or numeral % step == 0
+    ]
+
+
+def _line(x1: str, y1: str, x2: str, y2: str, kind: str) -> Markup:
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+
+
+def _bar(
+    left: float, top: float, width: float, height: float, kind: str, *, opacity: float | None = None
+) -> Markup:
+    lengths = {"x": left, "y": top, "width": width, "height": height}
+    shade = None if opacity is None else f"{opacity:.2f}"
+    placed = {key: _length(share) for key, share in lengths.items()}
+    return element("rect", class_=kind, fill_opacity=shade, **placed)
+
+
+def _mark(x: str, y: str, shape: str, kind: str) -> Markup:
+    path = element("path", d=_SHAPES[shape], class_=f"mark {kind}")
+    return element("svg", path, x=x, y=y, width=1, height=1, class_="point")
+
+
+def _word(x: str, y: str, word: object, *, dx: int = 0, dy: int = 0, anchor: str = "start") -> Markup:
+    return element("text", word, x=x, y=y, dx=dx or None, dy=dy, text_anchor=anchor, class_="tick")

@@ -1,0 +1,321 @@
+"""What a record and its arrays say: angles, headline, findings and the likely cause of finding nothing."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError, Sentence
+from fedpower.protocol.score_sums import ScoreCounts
+from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
+from fedpower.report.record import Record, ScoreRecord
+from fedpower.report.text import count, degrees, listed
+
+Array = NDArray[np.float64]
+
+POOLED = "all silos"  # the name of counts of which only the sum over silos is known
+_FALSE = 0.05  # the chance that noise alone shows any bin of a grid as one that holds rows
+
+_LITTLE = 0.1  # a bound is far too large where rows use less than this share of its square
+_FAR = 10.0  # rows are far from zero where their mean's square is so many times their variance
+_ENOUGH_ROWS = 1000  # per column: from there on, at ε = 1 or more, the number of rows is not the cause
+_SMALL_EPSILON = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScoreHistogram:
+    """How many rows are in each bin of a grid over their scores on the first two components.
+
+    Attributes
+    ----------
+    edges
+        Where bins meet, a row for each component. The outermost bins take what is beyond.
+    counts
+        By silo, or under ``"all silos"`` where their sum is all that was released: B×B numbers, pc1 by
+        row and pc2 by column. They are noised, so some are negative; ``fractions`` explains why some are
+        not whole numbers. Persons count by their weights.
+    noise_std
+        Standard deviation of the noise in each of them; 0 where they are exact.
+    """
+
+    edges: Array
+    counts: Mapping[str, Array]
+    noise_std: float
+
+    @classmethod
+    def of(cls, record: ScoreRecord) -> "ScoreHistogram":
+        """Return the counts that a record gives."""
+        bins = len(next(iter(record.counts.values())))
+        if any([len(row) for row in grid] != [bins] * bins for grid in record.counts.values()):
+            raise InputError(
+                "counts of scores in run.json must be squares of one size, got others; fit again or bring "
+                "back the folder"
+            )
+        counts = {name: np.array(grid, dtype=np.float64) for name, grid in record.counts.items()}
+        edges = np.array([np.linspace(-reach, reach, bins + 1) for reach in record.reach])
+        return cls(edges=edges, counts=counts, noise_std=record.noise_std)
+
+    @property
+    def pooled(self) -> Array:
+        """The counts of all silos together; their noise is that of one times the root of their number."""
+        return np.asarray(np.sum(list(self.counts.values()), axis=0))
+
+    def together(self) -> "ScoreHistogram":
+        """Return the counts of all silos together, as one."""
+        std = self.noise_std * math.sqrt(len(self.counts))
+        return replace(self, counts={POOLED: self.pooled}, noise_std=std)
+
+    @property
+    def clear(self) -> float:
+        """From which count on a bin holds rows: noise alone reaches it in 5% of such pictures."""
+        if self.noise_std == 0:
+            return 0.5
+        bins = (self.edges.shape[1] - 1) ** 2
+        return -self.noise_std * NormalDist().inv_cdf(_FALSE / bins)
+
+    @property
+    def fractions(self) -> str | None:
+        """Why counts are not whole numbers of rows, in a sentence; None where they are."""
+        if all(np.array_equal(grid, np.rint(grid)) for grid in self.counts.values()):
+            return None
+        if POOLED in self.counts and self.noise_std > 0:
+            return (
+                "Counts are fractions because each silo adds its share of the noise in steps finer than a "
+                "row."
+            )
+        return "Counts are fractions because all rows of a person count for one together."
+
+    def cells(self, silo: str) -> Iterator[tuple[float, float, float, float, float]]:
+        """Yield each bin of a silo's grid: its ends on pc1, its ends on pc2, and the count."""
+        first, second = self.edges.tolist()
+        for row, cells in enumerate(self.counts[silo].tolist()):
+            for place, cell in enumerate(cells):
+                yield first[row], first[row + 1], second[place], second[place + 1], cell
+
+
+def score_record(scores: ScoreCounts, unit: float) -> dict[str, Any]:
+    """Return counts for a record, ``unit`` being what one of the treated rows' is in the scores'."""
+    return {
+        "reach": [float(reach) * unit for reach in scores.reach],
+        "noise_std": scores.noise_std,
+        "counts": {name or POOLED: counts for name, counts in scores.counts.items()},
+    }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Fitted:
+    """The arrays of a fit and its record; `Result` adds what can be done with them."""
+
+    components: Array
+    explained_variance: Array
+    explained_variance_ratio: Array
+    singular_values: Array
+    mean: Array
+    feature_names: tuple[str, ...] | None
+    scale: Array | None
+    normalize: bool
+    center: Array | None
+    spectrum: Array | None
+    record: Record
+
+    @property
+    def n_components(self) -> int:
+        """The number of components, k."""
+        return int(self.components.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns, d."""
+        return int(self.components.shape[1])
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows of the fit, of all silos together."""
+        return self.record.n_samples
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the columns are called: x0, x1, ... where they have no names."""
+        return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
+
+    @property
+    def component_angles(self) -> Array:
+        """Degrees that each component may be off, at 90% confidence."""
+        return np.array(self.record.angles.components)
+
+    @property
+    def subspace_angles(self) -> Array:
+        """The same for the subspaces of the first component, of the first two and so on."""
+        return np.array(self.record.angles.subspaces)
+
+    @property
+    def determined(self) -> list[bool]:
+        """Whether each component is within 45° at that confidence."""
+        return [angle <= DETERMINED for angle in self.record.angles.components]
+
+    @property
+    def n_determined(self) -> int:
+        """The largest j for which the first j components are determined together, else 0.
+
+        All columns do not count: together they span everything, whatever the rows are.
+        """
+        known = self.subspace_angles[: self.n_features - 1] <= DETERMINED
+        return int(np.flatnonzero(np.append(True, known))[-1])
+
+    @property
+    def denoised_variance(self) -> Array:
+        """The variances without what noise adds to them."""
+        return np.array(self.record.angles.variances)
+
+    @property
+    def denoised_variance_ratio(self) -> Array:
+        """Their shares of all variance; NaN where the total was not released."""
+        return np.array(self.record.angles.variance_ratios, dtype=np.float64)
+
+    @property
+    def headline(self) -> str:
+        """What was computed on how much of whose data, and which silos are missing from it."""
+        components = count(self.n_components, "component")
+        rows = count(self.n_samples, self.record.counted)
+        return f"{components} of {rows} held by {count(len(self.record.silos), 'silo')}{self.record.without}"
+
+    @property
+    def score_counts(self) -> ScoreHistogram | None:
+        """Counts of rows by their scores on the first two components; None where none were asked for."""
+        return None if self.record.scores is None else ScoreHistogram.of(self.record.scores)
+
+
+def findings(fit: Fitted, say: Callable[[str], str] = str) -> list[str]:
+    """Return which components are determined, which only together, and what limits them."""
+    exact = fit.record.privacy.mode == "none"
+    sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
+    if not exact:
+        sentences += _shares_of_an_angle(fit)
+    cause = cause_of_noise(fit)
+    if cause is not None:
+        text = say(cause)
+        sentences.append(f"{text[0].upper()}{text[1:]}.")
+    return sentences
+
+
+def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exact: bool) -> list[str]:
+    """Return which components are determined, and which only together; if exact, only the latter."""
+    # All columns together span everything, whatever the rows are.
+    subspaces = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0)
+    determined = components <= DETERMINED
+    sentences = [] if exact else [_determined(np.flatnonzero(determined).tolist())]
+    if not exact and not any(subspaces <= DETERMINED):
+        return sentences
+    for fixed, places in groupby(range(len(components)), lambda place: bool(determined[place])):
+        if not fixed:
+            sentences += _undetermined(list(places), subspaces, exact=exact)
+    return sentences
+
+
+def component_names(places: Sequence[int]) -> str:
+    """Return the names of components at places from 0: pc1, pc2 and pc4 to pc9."""
+    words: list[str] = []
+    for _, run in groupby(enumerate(places), lambda pair: pair[1] - pair[0]):
+        names = [f"pc{place + 1}" for _, place in run]
+        words += names if len(names) < 4 else [f"{names[0]} to {names[-1]}"]
+    return listed(words)
+
+
+def _determined(places: list[int]) -> str:
+    confidence = f"at {CONFIDENCE:.0%} confidence"
+    if not places:
+        return f"No component is determined: each may be more than 45° off, {confidence}."
+    verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
+    return (
+        f"{component_names(places)} {verb} determined: {subject} is within 45° of the component that the "
+        f"rows have, {confidence}."
+    )
+
+
+def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[str]:
+    """Return what is known of consecutive components none of which is determined by itself."""
+    joint = [place for place in places if subspaces[place] <= DETERMINED]
+    group = [place for place in places if joint and place <= joint[-1]]
+    rest = places[len(group) :]
+    sentences = []
+    if group:
+        verb = "is not determined by itself" if len(group) == 1 else "cannot be told apart"
+        they = "it is" if len(group) == 1 else "they are"
+        before = f" with {component_names(range(group[0]))}" if group[0] else ""
+        within = degrees(subspaces[group[-1]])
+        sentences.append(f"{component_names(group)} {verb}; together{before} {they} within {within}.")
+    if rest:
+        why = ": without variance, or with the same as others" if exact else ""
+        sentences.append(f"{component_names(rest)} {'is' if len(rest) == 1 else 'are'} not determined{why}.")
+    return sentences
+
+
+def _shares_of_an_angle(fit: Fitted) -> list[str]:
+    """Return how much of an angle is noise, and how much comes from rows that the bound shortens."""
+    angles, cut = fit.record.angles, fit.record.clipping
+    if cut is None or not any(fit.determined):
+        return []
+    place = fit.determined.index(True)
+    whole, noise = angles.components[place], angles.noise_components[place]
+    share = f"about {cut.energy:.0%}" if cut.energy >= 0.01 else "less than 1%"
+    return [
+        f"Of the {degrees(whole)} of pc{place + 1}, noise makes {degrees(noise)}; the rest comes from rows "
+        f"that the bound shortens ({share} of their squared length)."
+    ]
+
+
+def cause_of_noise(fit: Fitted) -> str | None:
+    """Return why nothing is determined and what would help; None where something is."""
+    record = fit.record
+    if any(fit.determined) or fit.n_determined > 0 or not record.privacy.private:
+        return None
+    bound, epsilon = record.parameters.get("row_norm"), float(record.parameters["epsilon"])
+    if bound is not None and (cause := _cause_in_the_bound(fit, bound)) is not None:
+        return cause
+    rows, columns, things = fit.n_samples, fit.n_features, f"{record.counted}s"
+    smaller = "" if bound is None else ", or a smaller bound"
+    if epsilon < _SMALL_EPSILON and rows >= _ENOUGH_ROWS * columns * epsilon:
+        return f"the likely cause is epsilon={epsilon:g}, which is small; give a larger one{smaller}"
+    if rows * min(epsilon, 1.0) < _ENOUGH_ROWS * columns:
+        return (
+            f"the likely cause is the number of {things}, {rows:,}, which is small for {columns} columns at "
+            f"epsilon={epsilon:g}; bring more {things}, leave columns out, or take a larger epsilon{smaller}"
+        )
+    return (
+        "the likely cause is the columns, of which no direction stands out, or a few whose units are "
+        "larger than the others'; give ranges or public scales, or leave columns out"
+    )
+
+
+def _cause_in_the_bound(fit: Fitted, bound: float) -> str | None:
+    """Return what is wrong with the bound, by the mean square of the rows that was released."""
+    given = fit.record.parameters.get("scale")
+    scale: Any = 1.0 if given is None else np.asarray(given, dtype=np.float64)
+    unit = 1.0  # of a variance, in those of the bounded rows: of standardised columns, on average
+    if fit.record.standardized and fit.scale is not None:
+        unit = float(np.mean((fit.scale / scale) ** 2))
+    first, share = float(fit.explained_variance[0]), float(fit.explained_variance_ratio[0])
+    spread = unit * first / share if share > 0 else 0.0
+    center = 0.0 if fit.center is None else fit.center
+    middle = float(np.sum(((fit.mean - center) / scale) ** 2))
+    edge = unit * first  # of noise, or nearly
+    used = spread + middle + edge
+    if used < _LITTLE * bound**2:
+        return Sentence(
+            "the likely cause is the bound: rows have a mean square of about {used:.2g} at most, and "
+            "noise was made for {square:.2g}; give {row_norm:{better:.2g}} or so",
+            used=used,
+            square=bound**2,
+            better=2.0 * np.sqrt(used),
+        )
+    if middle > _FAR * max(spread, edge):
+        return Sentence(
+            "the likely cause is the offset: rows are far from zero compared with their spread, and the "
+            "bound is spent on that; give public centres, or leave {row_norm} out to have them found"
+        )
+    return None
