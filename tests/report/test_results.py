@@ -79,7 +79,7 @@ def test_rows_and_scores_are_turned_into_each_other_as_by_the_estimator(
     np.testing.assert_array_equal(np.vstack(blocks), scores)
     labelled = FRAME.assign(id=range(len(FRAME)))
     cells, found = zip(*result.labelled_scores(open_source(labelled), "id"), strict=True)
-    assert cells[0].to_pylist() == list(range(len(FRAME)))
+    assert cells[0].to_list() == list(range(len(FRAME)))
     np.testing.assert_array_equal(np.vstack(found), scores)
     assert list(result.get_feature_names_out()) == list(result.score_names)
     assert len(model.get_feature_names_out()) == len(result.get_feature_names_out())
