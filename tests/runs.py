@@ -15,7 +15,7 @@ from problems import Array, ArrayMoment
 def make_silos(parts: Sequence[Array], rank: int, *, center: bool = False) -> dict[str, Silo]:
     study = Study(columns=None, n_features=parts[0].shape[1], iteration_rank=rank, center=center)
     return {
-        f"silo-{index}": Silo(f"silo-{index}", study, ExactReleases(ArrayMoment(part), center=center))
+        f"silo-{index}": Silo(f"silo-{index}", study, ExactReleases(ArrayMoment(part), study))
         for index, part in enumerate(parts)
     }
 

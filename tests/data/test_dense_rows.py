@@ -1,6 +1,5 @@
 """Dense rows squared in few passes: every path against the plain formula, the bound, and the bits."""
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from hypothesis.extra.numpy import arrays
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.dense import DenseRows
 from fedpower.sums.kernel import MOST_SHARED_FEATURES, gram_rows
 from fedpower.sums.moment import accumulate_moment
-from fedpower.sums.product import RowProduct
+from fedpower.sums.product import RowSums
 
 ROWS = arrays(
     np.float64,
@@ -27,10 +25,6 @@ WIDE = arrays(
     st.tuples(st.integers(1, 6), st.integers(1, 9)),
     elements=st.floats(allow_nan=False, allow_infinity=False),
 )
-
-
-def dense_rows(rule: RowTreatment, width: int) -> DenseRows:
-    return DenseRows(rule, width, lambda: None)
 
 
 def spread_rows(n_rows: int, width: int, seed: int = 0) -> Any:
@@ -76,7 +70,7 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     np.testing.assert_array_equal(found.covariance, found.covariance.T)
     np.testing.assert_allclose(found.mean, treated.mean(axis=0), **close)
     assert found.n_rows == len(rows)
-    product = RowProduct(source, rule)
+    product = RowSums(source, rule)
     basis = np.linspace(-1, 1, rows.shape[1])[:, None]
     np.testing.assert_allclose(product.product(basis), expected @ basis, **close)
     assert product.trace() == pytest.approx(np.trace(expected), rel=1e-12, abs=close["atol"])
@@ -85,64 +79,13 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     np.testing.assert_allclose(product.product(basis, late), about @ basis, **close)
 
 
-@given(WIDE, st.floats(1e-3, 1e3), st.booleans(), st.sampled_from("CF"))
-def test_no_row_is_longer_than_its_unit_over_the_reals(
-    rows: Any, bound: float, normalize: bool, order: Any
-) -> None:
-    rule = RowTreatment(row_norm=None if normalize else bound, normalize=normalize)
-    if not normalize and np.abs(rows).max() > bound * 1e305:
-        return
-    dense = dense_rows(rule, rows.shape[1])
-    treated, _ = dense.treat(np.array(rows, order=order))
-    for row in treated:
-        exact = sum((Fraction(float(value)) ** 2 for value in row), Fraction(0))
-        assert exact <= Fraction(dense.unit) ** 2
-
-
-@given(WIDE, st.sampled_from(["clip", "normalize"]))
-def test_extreme_rows_are_treated_as_the_rule_treats_them(rows: Any, kind: str) -> None:
-    rule = RowTreatment(row_norm=2.0 if kind == "clip" else None, normalize=kind == "normalize")
-    if np.abs(rows).max() > 1e305:
-        return
-    dense = dense_rows(rule, rows.shape[1])
-    treated, n_clipped = dense.treat(rows)
-    expected, also_clipped = rule.apply(rows)
-    np.testing.assert_allclose(treated / dense.unit, expected, rtol=1e-12, atol=1e-300)
-    assert n_clipped == also_clipped
-
-
-@pytest.mark.parametrize("bound", [1e-150, 1e150])
-def test_bounds_beyond_the_usual_are_kept(bound: float) -> None:
-    rows = spread_rows(50, 4) * bound
-    found = accumulate_moment(open_source(rows), RowTreatment(row_norm=bound), block_rows=7)
-    treated = treated_plainly(rows / bound, RowTreatment(row_norm=1.0))
-    np.testing.assert_allclose(found.moment, treated.T @ treated / 50, rtol=1e-12, atol=1e-12)
-
-
-def test_rows_within_the_bound_and_unit_rows_are_not_copied() -> None:
-    rows = spread_rows(100, 9)
-    unit = rows / np.linalg.norm(rows, axis=1)[:, None]
-    for block, rule in (
-        (rows, RowTreatment(row_norm=1e3)),
-        (unit, RowTreatment(row_norm=1.0)),
-        (unit, RowTreatment(normalize=True)),
-        (rows, RowTreatment()),
-    ):
-        treated, n_clipped = dense_rows(rule, 9).treat(block)
-        assert treated is block
-        assert n_clipped == 0
-    long, n_clipped = dense_rows(RowTreatment(row_norm=1.0), 9).treat(rows)
-    assert not np.shares_memory(long, rows)
-    assert n_clipped == np.count_nonzero(np.linalg.norm(rows, axis=1) > 1)
-
-
 def test_rows_given_are_never_written_to() -> None:
     for order in "CF":
         rows = np.array(spread_rows(200, 5) + 3, order=order)  # type: ignore[call-overload]
         kept = rows.copy()
         for rule in (RowTreatment(), RowTreatment(row_norm=0.5), RowTreatment(center=np.ones(5))):
             accumulate_moment(open_source(rows), rule, block_rows=16)
-            RowProduct(open_source(rows), rule).product(np.eye(5), np.ones(5))
+            RowSums(open_source(rows), rule).product(np.eye(5), np.ones(5))
         np.testing.assert_array_equal(rows, kept)
 
 
@@ -188,9 +131,9 @@ def test_a_value_that_is_no_number_is_refused_with_its_place(
     with pytest.raises(InputError, match=match):
         accumulate_moment(source, rule, block_rows=8, workers=workers)
     with pytest.raises(InputError, match=match):
-        RowProduct(source, rule).trace()
+        RowSums(source, rule).trace()
     with pytest.raises(InputError, match="at row 42"):
-        RowProduct(source, rule).product(np.eye(6))
+        RowSums(source, rule).product(np.eye(6))
 
 
 def test_masked_cells_are_missing() -> None:

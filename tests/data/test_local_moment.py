@@ -13,11 +13,11 @@ from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment, largest_row_norm
-from fedpower.sums.blocks import full_blocks
 from fedpower.sums.kernel import block_rows, choose_kernel
 from fedpower.sums.local import local_moment
 from fedpower.sums.moment import accumulate_moment
-from fedpower.sums.product import RowProduct
+from fedpower.sums.product import RowSums
+from fedpower.sums.reduce import full_blocks
 
 BLOCKS = arrays(
     np.float64,
@@ -161,12 +161,11 @@ def test_a_product_reads_the_source_once() -> None:
         def select(self, columns: Any, *, extra: str = "refuse") -> Any:
             raise NotImplementedError
 
-    product = RowProduct(Counting(), RowTreatment())
+    product = RowSums(Counting(), RowTreatment())
     product.product(np.eye(3))
     assert Counting.passes == 1
-    assert product.n_rows == 3
     assert product.trace() == pytest.approx(1.0)
-    assert product.mean() == pytest.approx(1 / 3)
+    assert product.summary().mean == pytest.approx(1 / 3)
     assert Counting.passes == 2
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
-from fedpower.rules.expressions import Cells, compiled
+from fedpower.rules.expressions import Cells, compiled, staged
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
@@ -57,6 +57,7 @@ def read_cells(rule: Rule, cells: list[Any]) -> tuple[list[Any], list[list[bool]
     """The numbers that a rule makes of a column's cells, and where each of its problems is, if anywhere."""
     frame = pl.DataFrame({rule.column: cells})
     found = compiled(rule, {rule.column: Cells(own=rule.column)}, frame.schema)
+    frame = staged(frame, [found])
     values = [frame.select(each.alias("x"))["x"].to_numpy() for each in found.values]
     places = [frame.select(each.where.alias("x"))["x"].fill_null(value=False) for each in found.problems]
     return values, [each.to_list() for each in places if each.any()]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
 from fedpower.errors import InputError
-from fedpower.privacy import integer_release, preparation
+from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
@@ -30,13 +30,13 @@ from fedpower.rows.units import (
     with_ids,
 )
 from fedpower.sums.device import open_device
-from fedpower.sums.exact_moment import ExactMoments, exact_moment
+from fedpower.sums.exact_moment import exact_moment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.lattice_rows import LatticeRows
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.passes import enrolled
+from fedpower.sums.product import RowSums
 from fedpower.sums.survey import STAGES, Stage, Survey
-from fedpower.sums.unit_moment import UnitProduct
 
 D = 4
 NAMES = tuple("abcd")
@@ -79,11 +79,6 @@ def test_no_persons_rows_weigh_more_than_they_may_in_whole_numbers(counts, most)
     assert (exact_weights(array, most) == [min(1.0, most / m) for m in counts]).all()
 
 
-def test_what_privacy_supposes_of_the_weights_is_what_the_rows_have():
-    assert integer_release.UNIT_PARTS == PARTS
-    assert preparation.TALLY_PARTS == TALLY_PARTS
-
-
 @given(
     rows=st.lists(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), min_size=1, max_size=6),
     normalize=st.booleans(),
@@ -94,8 +89,9 @@ def test_no_row_of_a_person_is_longer_than_its_own_side(rows, normalize):
     lattice = LatticeRows(treatment, 3)
     array = np.array(rows)
     counts = np.arange(1, len(rows) + 1, dtype=np.float64) ** 3
-    sides = lattice_shares(counts, 1) * (lattice.lattice.side / PARTS)
-    found, _ = lattice.of_dense(array, sides=sides)
+    shares = lattice_shares(counts, 1) / PARTS
+    sides = shares * lattice.lattice.side
+    found, _ = lattice.of_dense(array, shares=shares)
     for integers, side in zip(found.tolist(), sides.tolist(), strict=True):
         assert sum(int(each) ** 2 for each in integers) <= int(side) ** 2
 
@@ -119,7 +115,7 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     # A weight is off by a relative 2√m/P at most, and somebody has 64 rows here.
     assert found.moment == pytest.approx(moment, abs=2 * 8 / PARTS)
     assert found.mean == pytest.approx(mean, abs=2 * 8 / PARTS)
-    exact = UnitProduct(source, RULE)
+    exact = RowSums(source, RULE)
     assert exact.moments().moment == pytest.approx(moment, abs=1e-13)
     assert exact.moments().mean == pytest.approx(mean, abs=1e-13)
     assert exact.product(np.eye(D)) == pytest.approx(moment, abs=1e-13)
@@ -191,7 +187,6 @@ def test_the_order_of_rows_and_the_size_of_blocks_have_no_part():
     one = exact_moment(with_ids(open_source(rows), ids), RULE)
     two = exact_moment(with_ids(open_source(rows[order]), ids[order]), RULE, block_rows=7)
     assert one == two
-    assert ExactMoments.from_bytes(one.to_bytes()) == one
 
 
 def test_persons_are_counted_whatever_the_chunks():
@@ -278,7 +273,7 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
         offset={"norms": 0 * ones, "zoom": ones}.get(kind),
         scale=ones if kind == "norms" else None,
     )
-    bound = preparation.squared_sensitivity(kind, d, d, 2**12, most)
+    bound = Tally(stage=stage, per_unit=most).sensitivity.squared
     rng = np.random.default_rng(0)
     others = rng.standard_normal((7, d))
     for mine, yours in [(4, 3), (2, 9), (3, 3)]:

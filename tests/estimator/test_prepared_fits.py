@@ -14,15 +14,12 @@ from fedpower.linalg import sin_theta
 from fedpower.parameters import Parameters
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.preparation import part_weights
-from fedpower.privacy.shares import sum_noise
 from fedpower.protocol.preparation import Answered, find_code_book
-from fedpower.protocol.prepared_sums import moved_by_a_row
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.query import Tally
 from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rows.opening import open_source
-from fedpower.sums.survey import CELL_SIDE
 
 
 def table(n=20_000, seed=0):
@@ -244,17 +241,9 @@ def pooled_book(X, study, sizes):
     budget = budget_of(study)
     search = find_code_book(budget, study.columns, study.ranges)
     stage = next(search)
-    for index in range(len(study.sums)):
+    for _ in study.queries:
         sums = stage.tally(X).astype(float)
-        moved, per_row = moved_by_a_row(study, stage.kind, stage.n_asked)
-        std = sum_noise(
-            budget.price_of_sum(index).multiplier,
-            sensitivity=moved,
-            per_row=per_row,
-            sizes=sizes,
-            colluders=1,
-        ).std
-        stds = tuple(std / weight for weight in part_weights(stage.kind, CELL_SIDE))
+        stds = budget.noise(stage.kind, Tally(stage=stage).sensitivity, tuple(sizes)).stds
         try:
             stage = search.send(Answered(sums=sums, stds=stds, n_rows=len(X)))
         except StopIteration as stop:
@@ -288,7 +277,7 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
         for way in ("plain", "secure")
     )
     assert secure.study_.preparation == plain.study_.preparation
-    labels = [terms.label for terms in secure.study_.sums]
+    labels = [terms.label for terms in secure.study_.queries]
     assert labels == ["means", "norms", "moment"]
     stds = [pooled_std(budget_of(each.study_), each.silo_sizes_) for each in (plain, secure)]
     assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)

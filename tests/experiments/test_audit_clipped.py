@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from fedpower.experiments.audit_clipped import ClippedGame, clipped_terms
-from fedpower.experiments.audit_game import audit_mode
+from fedpower.experiments.audit_game import audit_mode, clipped_design
+from fedpower.experiments.audit_worlds import Game
 from fedpower.privacy.audit import audit_scores
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol import clipped_sums
+from fedpower.protocol import query as queries
 from fedpower.protocol.study import Study
 from fedpower.sums import clipped_product
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5}
 RUNS = 400
 STUDY = Study(
-    columns=None, n_features=3, iteration_rank=2, noise="clipped", sums=clipped_terms(3, 5), **TERMS
+    columns=None, n_features=3, iteration_rank=2, noise="clipped", design=clipped_design(3, 5), **TERMS
 )
 
 
 def least_epsilon(*, long: bool, seed: int) -> float:
     """A lower bound on ε at confidence 0.999: a sound silo is accused once in a thousand seeds."""
-    game = ClippedGame(STUDY, 50, SeededNoiseForExperiments(seed), long=long)
+    game = Game(STUDY, 50, SeededNoiseForExperiments(seed), long=long)
     return audit_scores(*game.play(RUNS, None), delta=1e-5, confidence=0.999).epsilon_lower
 
 
@@ -51,7 +51,7 @@ def test_rows_that_are_long_in_the_basis_are_hidden_by_clipping_and_shown_withou
 @pytest.mark.audits
 def test_a_basis_that_depends_on_rows_that_were_not_released_is_caught(monkeypatch):
     assert least_epsilon(long=False, seed=3) <= 4.0
-    sound = clipped_sums.clipped_sums
+    sound = queries.clipped_sums
 
     def turned(moment, question, *, kappa):
         """The plane is turned towards the last row first."""
@@ -61,5 +61,5 @@ def test_a_basis_that_depends_on_rows_that_were_not_released_is_caught(monkeypat
         asked = clipped_product.ClippedQuestion.of(basis, question.clip)
         return sound(moment, asked, kappa=kappa)
 
-    monkeypatch.setattr(clipped_sums, "clipped_sums", turned)
+    monkeypatch.setattr(queries, "clipped_sums", turned)
     assert least_epsilon(long=False, seed=4) > 4.0

@@ -17,7 +17,6 @@ from fedpower.experiments.audit_game import audit_mode, control_factor
 from fedpower.experiments.audit_worlds import Game, budget_for
 from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import Study
 
 pytestmark = pytest.mark.audits
@@ -38,7 +37,7 @@ def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
         delta=1e-5,
         n_steps=None if mode == "moment" else n_steps,
     )
-    return Game(study, n_rows, SystemNoise()), study_mu(budget_for(study), n_rows)
+    return Game(study, n_rows, SystemNoise()), budget_for(study).study_mu
 
 
 @pytest.mark.parametrize(("mode", "center"), [c for c in CASES if c != ("step", True)])

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fedpower.experiments.audit_game import AUDITED_SHARES, _study, audit_mode
-from fedpower.experiments.audit_prepared import PreparedGame
-from fedpower.experiments.audit_worlds import budget_for
-from fedpower.privacy import preparation
+from fedpower.experiments.audit_worlds import Game, budget_for
 from fedpower.privacy.audit import audit_scores
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.sums.survey import CELL_SIDE, STAGES
+from fedpower.protocol import query as queries
+from fedpower.sums.survey import STAGES
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "n_features": 6}
 
@@ -38,16 +37,25 @@ def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
     assert halved.violation
 
 
+SIZES = [
+    (terms.label, terms.size)
+    for terms in _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=12).queries
+]
+
+
 @pytest.mark.audits
 @pytest.mark.parametrize("kind", ["octaves", "bins", "zoom", "means"])
 def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkeypatch):
     """What endless runs would show is over the promise for each, and 600 runs show it of the means."""
-    right = preparation.squared_sensitivity
+    name = "of_means" if kind == "means" else "of_counts"
+    right = getattr(queries, name)
 
-    def wrong(asked, n_features, *more):
-        return right(asked, n_features, *more) // (n_features if asked == kind else 1)
+    def wrong(size, **how):
+        found = right(size, **how)
+        asked = kind == "means" or (how.get("counted", 1) > 1 and size == dict(SIZES)[kind])
+        return replace(found, squared=found.squared / 12) if asked else found
 
-    monkeypatch.setattr(preparation, "squared_sensitivity", wrong)
+    monkeypatch.setattr(queries, name, wrong)
     report = audit_mode(
         "prepared",
         n_runs=600 if kind == "means" else 20,
@@ -61,9 +69,9 @@ def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkey
 
 def test_every_stage_is_asked_in_the_game():
     study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=3)
-    game = PreparedGame(study, 20, SeededNoiseForExperiments(0))
-    assert len(game._weights) == len(STAGES) + 1
-    assert all(abs(weight).max() > 0 for weight in game._weights)
+    game = Game(study, 20, SeededNoiseForExperiments(0))
+    assert len(game.weights) == len(STAGES) + 1
+    assert all(abs(weight).max() > 0 for weight in game.weights)
     assert study.preparation == AUDITED_SHARES
 
 
@@ -81,27 +89,27 @@ MISSING = {
 def game_of(pair, seed=0, unit=None):
     study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=6)
     study = study if unit is None else replace(study, unit=unit)
-    return PreparedGame(study, 20, SeededNoiseForExperiments(seed), pair), budget_for(study)
+    return Game(study, 20, SeededNoiseForExperiments(seed), pair=pair), budget_for(study)
 
 
 @pytest.mark.parametrize("unit", [None, "person"])
 @pytest.mark.parametrize("pair", MISSING.values(), ids=MISSING)
 def test_a_missing_cell_is_told_from_an_extreme_one_no_better_than_each_stage_promises(pair, unit):
     game, budget = game_of(pair, unit=unit)
-    promised = [*(budget.stage_mu(kind) for kind in STAGES), budget.mu]
+    promised = [budget.price(kind).mu for kind in (*STAGES, "moment")]
     for seen, most in zip(game.mus, promised, strict=True):
         assert seen <= most * (1 + 1e-9)
-    assert game.mu <= budget.total_mu
+    assert game.mu <= budget.total_mu * (1 + 1e-9)
 
 
 def test_rows_without_any_cell_move_the_counts_by_all_that_their_noise_is_made_for():
     """And means by √3/2 of it: noise on the number of cells is rounded up from 9.7 to 10."""
-    game, budget = game_of(MISSING["every cell, or as small as can be"])
+    game, _ = game_of(MISSING["every cell, or as small as can be"])
     parts = []
-    for kind, seen in zip(STAGES, game.mus, strict=False):
-        scale = budget.stage_scales(kind, CELL_SIDE)[1 if kind == "means" else 0]
-        parts.append(seen * scale / preparation.squared_sensitivity(kind, 6, 6, CELL_SIDE) ** 0.5)
-    assert parts == pytest.approx([1.0, 1.0, 1.0, 3**0.5 / 2, 1.0], rel=0.05)
+    for (_, query), noise, seen in zip(game._asked, game._noises, game.mus, strict=True):
+        place = 1 if query.label == "means" else 0
+        parts.append(seen * noise.scales[place] / float(query.sensitivity.squared) ** 0.5)
+    assert parts[: len(STAGES)] == pytest.approx([1.0, 1.0, 1.0, 3**0.5 / 2, 1.0], rel=0.05)
 
 
 @pytest.mark.audits
@@ -110,12 +118,14 @@ def test_missing_cells_keep_the_promise_and_too_little_noise_on_their_number_is_
     game, _ = game_of(pair, seed=5)
     terms = {"delta": 1e-5, "confidence": 0.999}
     assert audit_scores(*game.play(300, None), **terms).epsilon_lower <= 4.0
-    right = preparation.part_weights
+    right = queries.of_means
 
-    def wrong(kind, side):
-        return (side, 1, 32 * side**2) if kind == "means" else right(kind, side)
+    def wrong(n_features, **how):
+        found = right(n_features, **how)
+        *others, cells = found.groups
+        return replace(found, groups=(*others, cells._replace(weight=cells.weight * 32**2)))
 
-    monkeypatch.setattr(preparation, "part_weights", wrong)
+    monkeypatch.setattr(queries, "of_means", wrong)
     game, budget = game_of(pair, seed=6)
-    assert game.mus[STAGES.index("means")] > 2.0 * budget.stage_mu("means")
+    assert game.mus[STAGES.index("means")] > 2.0 * budget.price("means").mu
     assert audit_scores(*game.play(300, None), **terms).epsilon_lower > 4.0

@@ -1,14 +1,15 @@
 """The audit of counted scores: the promise is met, and a forgotten factor is caught."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedpower.experiments.audit_game import audit_mode
-from fedpower.privacy import preparation
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.preparation import SCORES
+from fedpower.protocol import query as queries
 from fedpower.rows.units import TALLY_PARTS
-from fedpower.sums import score_counts
+from fedpower.sums import survey
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5, "n_rows": 20, "confidence": 0.999}
 
@@ -37,20 +38,21 @@ def test_a_forgotten_factor_is_caught(monkeypatch):
 
     Endless runs would show the first, the root of two; 300 runs show the second, of a person.
     """
-    right = preparation.squared_sensitivity
+    right = queries.of_counts
 
-    def halved(kind, *terms):
-        return right(kind, *terms) // (2 if kind == SCORES else 1)
+    def halved(size, **how):
+        found = right(size, **how)
+        return replace(found, squared=found.squared / 2)
 
-    monkeypatch.setattr(preparation, "squared_sensitivity", halved)
+    monkeypatch.setattr(queries, "of_counts", halved)
     small = audited(4, 20, epsilon=1.0)
     assert small.reachable_epsilon > 1.1 * small.claimed_epsilon
-    monkeypatch.setattr(preparation, "squared_sensitivity", lambda kind, *terms: right(kind, *terms[:3]))
+    monkeypatch.setattr(queries, "of_counts", lambda size, **how: right(size))
     assert audited(6, unit="person").violation
 
 
 @pytest.mark.audits
 def test_a_person_whose_every_row_counts_in_full_is_caught(monkeypatch):
     """The planted error: four rows of a person are four in the counts."""
-    monkeypatch.setattr(score_counts, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
+    monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
     assert audited(6, unit="person").violation

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from fedpower.cli.audit import audit
 from fedpower.experiments import audit_game
 from fedpower.experiments.audit_game import audit_mode
-from fedpower.experiments.audit_secure import SecureGame, secured
-from fedpower.experiments.audit_worlds import budget_for
+from fedpower.experiments.audit_worlds import SecureGame, budget_for, secured
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.study import Study
 
@@ -27,7 +26,7 @@ def test_the_worlds_are_as_far_apart_as_the_price_list_says(center, n_rows):
         columns=None, n_features=4, iteration_rank=4, center=center, noise="moment", epsilon=4.0, delta=1e-5
     )
     game = SecureGame(study, n_rows, SystemNoise())
-    charged = budget_for(secured(study)[0]).mu
+    charged = budget_for(secured(study)[0]).total_mu
     assert game.mu <= charged
     assert game.mu == pytest.approx(charged, rel=1e-5)
 

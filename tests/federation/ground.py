@@ -6,14 +6,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from federation_apps import ByRound, NoiseByRound
 
-from benchmarks.killed_outright import PROGRAM, charges, study_content
+from benchmarks.killed_outright import charges, study_content
+from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes
 from fedpower.federation.coordinator import StudyRun
@@ -195,5 +197,8 @@ def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]
     return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}
 
 
-def fedpower(*words: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([*PROGRAM, *words], capture_output=True, text=True, check=False, **options)
+def fedpower(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    """Run a command in this process: what it starts are processes of their own."""
+    with chdir(cwd) if cwd is not None else nullcontext():
+        done = CliRunner().invoke(main, list(words))
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)

@@ -130,7 +130,7 @@ def test_a_moment_that_is_kept_gives_the_same_numbers(tmp_path: Path, aggregatio
     moment = read_moment(tmp_path / "result")
     model = FedPCA(study.parameters.n_components, standardize=False).fit_moment(moment)
     assert np.array_equal(model.components_, run.result.components)
-    assert moment.record["federation"]["agreement"] == study.digest
+    assert moment.record.federation.agreement == study.digest
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,7 @@ GONE_S = 30.0
 """Only what is there can start more: once nothing is, nothing comes."""
 
 MOMENTS = {
-    "as it begins": lambda found: len(found) == 1,
     "as parties begin": lambda found: len(found) >= 3,
-    "once all parties are there": lambda found: len(found) >= 5,
     "as nodes begin": lambda found: len(found) >= 6,
     "once all nodes are there": lambda found: len(found) == 8,
 }

@@ -52,6 +52,13 @@ def command(log: Path, *words: object, **options) -> Iterator[subprocess.Popen[b
         child.wait()
 
 
+def process(*words: object) -> subprocess.CompletedProcess[str]:
+    """Return what became of a command in a process of its own."""
+    return subprocess.run(
+        [*PROGRAM, *map(str, words)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
 def west(ground: Ground) -> tuple[Path, Path]:
     kit = ground.place("west")
     return kit, kit / "silo.toml"
@@ -103,7 +110,7 @@ def test_a_coordinator_is_stopped_by_a_signal_while_silos_are_connected(number, 
 
 
 def test_a_second_coordinator_is_told_that_its_port_is_taken(ground):
-    said = fedpower("coordinator", str(ground.place(COORDINATOR)), timeout=60)
+    said = process("coordinator", ground.place(COORDINATOR))
     assert said.returncode == 2
     assert "must be free for the coordinator, got address already in use" in said.stderr
     assert len(said.stderr.splitlines()) == 1
@@ -121,7 +128,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "result").exists()
     with command(tmp_path / "west.log", "silo", *west(ground)) as silo:
-        done = fedpower(*map(str, words), "--resume", "--json", timeout=120)
+        done = fedpower(*map(str, words), "--resume", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["n_rounds"] == 4
         send(silo, signal.SIGTERM)
@@ -131,7 +138,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
 
 def complete_run(ground: Ground, place: Path, name: str) -> None:
     words = ("--kit", str(ground.runner), "-o", str(place / name), "--json")
-    done = fedpower("run", str(ground.folder / "study.toml"), *words, timeout=120)
+    done = fedpower("run", str(ground.folder / "study.toml"), *words)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["federation"]["silent"] == dict.fromkeys(SILOS, 0)
 
@@ -142,7 +149,7 @@ def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path)
     place = tmp_path / "vault.socket"
     vault_words = ("silo", kit, own, "--part", "vault", "--socket", place)
     node_words = ("silo", kit, "--part", "node", "--socket", place)
-    too_soon = fedpower(*map(str, node_words), timeout=60)
+    too_soon = process(*node_words)
     assert too_soon.returncode == 2
     assert "the vault must listen at" in too_soon.stdout
     with command(tmp_path / "vault.log", *vault_words) as vault:

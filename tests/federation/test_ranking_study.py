@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from ground import fedpower
-from studies import KEYS, SIZES, run_study, secure_tables, write_silo, write_study
+from studies import SIZES, run_study, secure_tables, write_silo, write_study
 
 from fedpower import FedMoment, comparisons, read_moment
 from fedpower.analyses import Ranking
@@ -88,28 +87,3 @@ def test_comparisons_that_are_made_up_for_a_rehearsal_keep_to_the_rule(tmp_path:
         (tmp_path / f"{name}.toml").write_text(f'silo = "{name}"\n[data]\npath = "{path}"\n')
         with open_silo(study, read_silo(tmp_path / f"{name}.toml")) as node:
             assert node.moment.source.columns == (*ITEMS, "points")
-
-
-@pytest.mark.federation
-def test_comparisons_are_ranked_over_flare_with_one_command(tmp_path: Path):
-    (tmp_path / "rows").mkdir()
-    for name in SIZES:
-        games(name).to_csv(tmp_path / "rows" / f"{name}.csv", index=False)
-    (tmp_path / "items.toml").write_text(
-        f'format = "fedpower-codebook/2"\n[rules]\nwinner = {{ items = {ITEMS}, against = "loser" }}\n'
-    )
-    # Rehearsals put keys of their own in place of these; that there are some makes sums secure.
-    keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()]
-    made = fedpower(
-        "study", "init", "study.toml", "--name=trees", f"--silos={','.join(SIZES)}",
-        "--codebook=items.toml", "-k1", "--epsilon=1", "--keep-moment", "--deadline=60",
-        *keys, cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "-o", "result", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    said = (tmp_path / "result" / "privacy.txt").read_text()
-    assert "summed securely" in said
-    found = Ranking().fit(read_moment(tmp_path / "result"))
-    assert found.items_ == tuple(ITEMS)
-    assert found.determined_

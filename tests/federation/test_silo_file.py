@@ -148,9 +148,9 @@ def test_no_more_can_be_spent_than_was_agreed_to(tmp_path: Path) -> None:
                 key=f"{attempt}",
                 purpose="an attempt",
                 study="this",
-                mu=budget.mu,
+                mu=budget.total_mu,
                 slack_delta=budget.slack_delta,
-                study_mu=budget.mu * math.sqrt(terms.attempts),
+                study_mu=budget.total_mu * math.sqrt(terms.attempts),
                 payload=lambda: b"",
             )
         spent = ledger.spent_on("this")

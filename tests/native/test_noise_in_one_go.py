@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from compiled import both_ways, needs_loops
 
-from fedpower.errors import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 from fedpower.sums import passes
@@ -118,27 +117,6 @@ def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
     assert not source.left
     three = noise._completed(np.array([[first], [0]], np.uint64), np.array(rest, np.uint64))
     assert found.tolist() == noise._in_passes(SystemNoise(), three, 2**30).tolist()
-
-
-def test_noise_is_added_in_place_to_what_numpy_makes_of_it() -> None:
-    values = np.concatenate([np.random.default_rng(0).standard_normal(70_000), [1e200, -1e200, 0.5]])
-
-    def noised() -> Any:
-        parts = values[:50_000].copy(), values[50_000:].copy()
-        noise.perturb_in_place(*parts, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1))
-        return np.concatenate(parts)
-
-    one, two = both_ways(noised)
-    assert np.array_equal(one, two)
-    whole = noise.perturb(values, sensitivity=1.0, multiplier=1e-6, source=SeededNoiseForExperiments(1))
-    assert np.array_equal(one, whole.value)
-
-
-def test_a_release_with_a_number_that_is_none_is_refused_and_left_alone() -> None:
-    parts = np.ones(3), np.array([np.nan])
-    with pytest.raises(InputError, match="must be finite"):
-        noise.perturb_in_place(*parts, sensitivity=1.0, multiplier=1.0, source=SystemNoise())
-    assert parts[0].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_the_digests_of_rows_are_those_of_numpy() -> None:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from fedpower.errors import InputError
+from fedpower.linalg import symmetric_of
 from fedpower.privacy.accounting import default_delta, noise_multiplier, noise_std
-from fedpower.privacy.noise import SeededNoiseForExperiments, perturb
-from fedpower.privacy.sensitivity import moment_sensitivity, summary_size, unpack
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import noise_for
+from fedpower.protocol.query import Moment
 
 TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
 
@@ -35,18 +37,11 @@ def test_a_moment_disturbs_a_product_twenty_times_less_than_the_paper():
     effect = noise_std("moment", **TRIAL) * math.sqrt((d + 1) / (2 * d))
     assert noise_std("paper", **TRIAL) >= 20 * effect
     source = SeededNoiseForExperiments(0)
+    multiplier = noise_multiplier("moment", epsilon=0.5, delta=1e-4, n_steps=10)
+    query = Moment(n_features=d, mean_weight=0.0)
+    drawn = noise_for(query.sensitivity, multiplier, (TRIAL["n_rows"],))
     noise = [
-        unpack(
-            perturb(
-                np.zeros(summary_size(d, with_mean=False)),
-                sensitivity=moment_sensitivity(TRIAL["n_rows"]),
-                source=source,
-                multiplier=noise_multiplier("moment", epsilon=0.5, delta=1e-4, n_steps=10),
-            ).value,
-            d,
-            with_mean=False,
-        )[0]
-        for _ in range(400)
+        symmetric_of(query.read(drawn.values(drawn.draw(source)), TRIAL["n_rows"])[0], d) for _ in range(400)
     ]
     measured = np.sqrt(np.mean((np.array(noise) @ np.full(d, d**-0.5)) ** 2))
     assert measured == pytest.approx(effect, rel=0.05)  # 40000 entries: 5% is over 10 sigma

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
-from fedpower.privacy import clipped as privacy_clipped
-from fedpower.privacy.clipped import CLIP, choose_design, predicted_error, predicted_gain, product_moved
-from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
+from fedpower.privacy import division
+from fedpower.privacy.division import CLIP, choose_design, predicted_error, predicted_gain
+from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity, of_clipped_product
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, SLANT, ClippedQuestion, clipped_sums
+from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, ClippedQuestion, clipped_sums
 from fedpower.sums.local import local_moment
 
 clips = st.floats(0.02, 1.0)
@@ -83,9 +83,7 @@ def test_a_clip_that_is_none_is_refused(clip):
 
 def sums_of(rows, question):
     moment = local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=2, steps=3)
-    kappa = product_moved(
-        question.clip, question.basis.shape[1], side=SIDE, clip_side=CLIP_SIDE, slant=SLANT
-    )[1]
+    kappa = of_clipped_product(question.clip, question.basis.shape[1], len(question.basis))[1]
     return clipped_sums(moment, question, kappa=kappa)
 
 
@@ -107,8 +105,8 @@ def test_whole_numbers_of_neighbours_are_no_further_apart_than_noise_is_made_for
     rows[-1] = clip * along / np.linalg.norm(along) + 3 * rng.standard_normal() * rng.standard_normal(d)
     other[-1] = -rows[-1] if rng.integers(2) else rng.standard_normal(d)
     apart = np.linalg.norm((sums_of(rows, question) - sums_of(other, question)).astype(float))
-    most, _ = product_moved(clip, width, side=SIDE, clip_side=CLIP_SIDE, slant=SLANT)
-    assert apart <= float(most)
+    most, _ = of_clipped_product(clip, width, d)
+    assert apart <= float(most.squared) ** 0.5
 
 
 def test_the_order_of_rows_and_the_size_of_blocks_have_no_part_in_the_sums():
@@ -158,8 +156,8 @@ def test_shares_of_a_design_add_up_to_the_whole_budget():
     for n_rows in (None, 20_000, 10**6):
         for center in (False, True):
             design = choose_design(center=center, n_rows=n_rows, energy=0.015, **FACTS)
-            listed = design.sums(1000, center=center)
-            assert math.fsum(share for _, _, share in listed) == pytest.approx(1.0, rel=1e-15)
+            listed = design.queries(1000, center=center)
+            assert math.fsum(share for _, _, share, _ in listed) == pytest.approx(1.0, rel=1e-15)
             assert all(width >= 4 for width in design.widths)
 
 
@@ -190,7 +188,7 @@ def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_
     """From nothing to be seen, by what is nearly lost, to what is clear."""
     design = choose_design(n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None)
     assert (design.moment_share, len(design.widths)) == (share, n_steps)
-    shares = [each for _, _, each in design.sums(1000, center=False)]
+    shares = [each for _, _, each in design.queries(1000, center=False)]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)
 
 
@@ -198,4 +196,4 @@ def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_
 def test_what_clipping_leaves_is_predicted_as_the_law_of_norms_gives_it(width):
     """Nearly all coordinates are clipped at that threshold; one of a single column least often."""
     exact = part_kept(1.0, CLIP, width)
-    assert privacy_clipped._kept(width) == pytest.approx(exact, rel=0.05)
+    assert division._kept(width) == pytest.approx(exact, rel=0.05)

@@ -12,8 +12,8 @@ from scipy import sparse
 
 from fedpower.errors import InputError
 from fedpower.linalg import lower_triangle
-from fedpower.privacy.integer_release import integer_noise, perturb_integers
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import noise_for, of_moment
 from fedpower.rows.networks import NetworkSource, open_network
 from fedpower.sums.edge_moment import EdgeMoment
 
@@ -38,13 +38,14 @@ def network(layers: list[list[float]], edge_weight: float) -> NetworkSource:
 
 def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) -> Fraction:
     """The squared change of all that is released, each number in units of its own noise."""
-    noise = integer_noise(multiplier, with_mean=False)
+    moved = of_moment(D)
+    diagonal, below, trace = moved.scales(multiplier)
     first, second = EdgeMoment(one).sums(), EdgeMoment(two).sums()
-    moved = first.squares.low.astype(object) - second.squares.low.astype(object)
-    total = Fraction(int(np.trace(moved)), noise.diagonal) ** 2
+    change = first.squares.low.astype(object) - second.squares.low.astype(object)
+    total = Fraction(int(np.trace(change)), trace) ** 2
     for row, column in zip(*lower_triangle(D), strict=True):
-        scale = noise.diagonal if row == column else noise.below
-        total += Fraction(int(moved[row, column]), scale) ** 2
+        scale = diagonal if row == column else below
+        total += Fraction(int(change[row, column]), scale) ** 2
     return total
 
 
@@ -78,20 +79,13 @@ def test_edges_that_were_not_capped_are_refused_before_noise_too_small_for_them_
 
 def distinguished(weight: float, n_games: int = 4000) -> float:
     """How far apart two worlds are, with and without an edge, in standard deviations of the best test."""
-    noise = integer_noise(2.0, with_mean=False)
+    noise = noise_for(of_moment(D), 2.0, (1,))
     source = SeededNoiseForExperiments(5)
-    found = []
-    for present in (0.0, weight):
-        whole = np.zeros((D, D), dtype=np.int64)
-        whole[1, 0] = whole[0, 1] = round(present * 2**40)
-        below = EdgeMoment(network([[0.0] * len(PAIRS)], 1.0)).sums().squares
-        below = type(below)(low=whole).below()
-        found.append(
-            [
-                float(perturb_integers(below, None, 0, noise=noise, source=source)[0].low[1])
-                for _ in range(n_games)
-            ]
-        )
+    # The first entry below the diagonal.
+    found = [
+        [round(present * 2**40) + float(noise.draw(source)[D]) for _ in range(n_games)]
+        for present in (0.0, weight)
+    ]
     one, two = np.array(found)
     return float((two.mean() - one.mean()) / one.std())
 

@@ -11,25 +11,28 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import chi2
 
+from budgets import priced
 from fedpower.errors import InputError
-from fedpower.privacy.budget import Budget
-from fedpower.privacy.integer_release import SIDE, integer_noise, root_above
+from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
-from fedpower.privacy.sensitivity import moment_sensitivity, summary_sensitivity
-from fedpower.privacy.shares import SMALLEST_SHARE, WIDE_SHARE, shared_noise, sum_distance, sum_noise
+from fedpower.privacy.sensitivity import (
+    SMALLEST_SHARE,
+    WIDE_SHARE,
+    Group,
+    Sensitivity,
+    moment_sensitivity,
+    noise_for,
+    sum_distance,
+    summary_sensitivity,
+)
+from fedpower.sums.clipped_product import SIDE
 from problems import Array
 
-BUDGET = Budget(
-    mode="moment",
-    epsilon=1.0,
-    delta=1e-6,
-    n_features=5,
-    iteration_rank=5,
-    n_steps=1,
-    center=False,
-    n_sharing=20,
-    colluders=1,
-)
+BUDGET = priced("moment", n_features=5, n_sharing=20)
+
+
+def std_of(budget, sizes):
+    return budget.moment_noise(tuple(sizes)).stds[0] / (sum(sizes) * SIDE**2)
 
 
 def rounded_law(scale: float, reach: int) -> Array:
@@ -90,30 +93,30 @@ def test_any_honest_silos_reach_the_full_noise_and_none_adds_more_than_it_must(s
     if colluders >= len(sizes):
         colluders = len(sizes) - 1
     budget = replace(BUDGET, colluders=colluders, epsilon=epsilon)
-    noise = shared_noise(budget, sizes)
+    noise = budget.moment_noise(tuple(sizes))
     honest = len(sizes) - colluders
-    whole = integer_noise(
-        budget.multiplier, with_mean=budget.center, shift=noise.share.shift, n_features=budget.n_features
-    )
-    assert honest * noise.share.diagonal**2 >= whole.diagonal**2
-    assert honest * (noise.share.diagonal - 1) ** 2 < whole.diagonal**2
-    assert 2 * noise.share.below**2 >= noise.share.diagonal**2
-    assert noise.mu(colluders) <= budget.mu
-    assert noise.mu(colluders) > budget.mu * (1 - 1e-5)
-    assert noise.mu(0) < noise.mu(colluders)
+    whole = noise.sensitivity.scales(budget.price(MOMENT).multiplier, noise.exponents)
+    for share, all_of_it in zip(noise.scales, whole, strict=True):
+        assert honest * share**2 >= (all_of_it - 1) ** 2
+        assert honest * (share - 1) ** 2 < all_of_it**2
+    for group, share, power in zip(noise.sensitivity.groups, noise.scales, noise.exponents, strict=True):
+        needed = (
+            Fraction(budget.price(MOMENT).multiplier) ** 2 * noise.sensitivity.squared * 4 ** Fraction(power)
+        )
+        assert honest * share**2 * group.weight >= needed
 
 
 def test_the_sum_of_m_shares_is_as_noisy_as_a_curator_but_for_the_colluders():
     for sizes in ([1000] * 20, [1, *[2000] * 18, 7999]):
-        noise = shared_noise(BUDGET, sizes)
-        curator = moment_sensitivity(sum(sizes)) * BUDGET.multiplier
-        assert noise.std == pytest.approx(curator * math.sqrt(20 / 19), rel=1e-6)
+        curator = moment_sensitivity(sum(sizes)) * BUDGET.price(MOMENT).multiplier
+        assert std_of(BUDGET, sizes) == pytest.approx(curator * math.sqrt(20 / 19), rel=1e-6)
 
 
 def test_the_order_and_the_sizes_of_silos_do_not_change_a_share():
-    even = shared_noise(BUDGET, [500] * 4)
-    uneven = shared_noise(BUDGET, [1997, 1, 1, 1])
-    assert even == uneven == shared_noise(BUDGET, [1, 1, 1997, 1])
+    even, uneven, other = (
+        BUDGET.moment_noise(sizes) for sizes in ((500,) * 4, (1997, 1, 1, 1), (1, 1, 1997, 1))
+    )
+    assert even == uneven == other
 
 
 @pytest.mark.parametrize("center", [False, True])
@@ -122,42 +125,41 @@ def test_the_order_and_the_sizes_of_silos_do_not_change_a_share():
 def test_the_ring_holds_every_sum_for_next_to_no_noise(center, epsilon, sizes):
     """The largest numbers that rows and draws can give, and the noise beside a curator's."""
     sizes = [*sizes, 1]
-    budget = replace(BUDGET, epsilon=epsilon, center=center, n_features=100)
-    noise = shared_noise(budget, sizes)
-    share, n, m = noise.share, sum(sizes), len(sizes)
-    rounded = sum((s * SIDE**2 + (1 << share.shift >> 1)) >> share.shift for s in sizes)
-    assert rounded + m * 14 * share.diagonal < 2**63
-    assert n * SIDE + m * 14 * share.mean < 2**63
-    assert (share.shift == 0) == (n <= 2**21)
-    curator = summary_sensitivity(n, with_mean=center) * budget.multiplier
-    assert noise.std == pytest.approx(curator * math.sqrt(m / (m - 1)), rel=2e-4)
-    assert noise.std >= curator * math.sqrt(m / (m - 1))
+    budget = priced("moment", n_features=100, n_sharing=20, epsilon=epsilon, center=center)
+    noise = budget.moment_noise(tuple(sizes))
+    n, m = sum(sizes), len(sizes)
+    for group, scale, power in zip(noise.sensitivity.groups, noise.scales, noise.exponents, strict=True):
+        rounded = sum(math.ceil(s * group.most * Fraction(2) ** power) for s in sizes)
+        assert rounded + m * 14 * scale < 2**63
+    assert (min(noise.exponents) >= 0) == (n <= 2**21)
+    curator = summary_sensitivity(n, with_mean=center) * budget.price(MOMENT).multiplier
+    assert std_of(budget, sizes) == pytest.approx(curator * math.sqrt(m / (m - 1)), rel=2e-4)
+    assert std_of(budget, sizes) >= curator * math.sqrt(m / (m - 1)) * (1 - 1e-12)
 
 
 def test_more_rows_than_a_sum_can_hold_are_refused_from_public_facts():
     with pytest.raises(InputError, match=r"must stay within 2\*\*62 whole numbers"):
-        shared_noise(replace(BUDGET, center=True), [2**42, 2**42])
+        priced("moment", n_features=5, n_sharing=20, center=True).moment_noise((2**60, 2**60))
 
 
 def test_a_share_too_narrow_for_the_theorem_is_refused():
-    budget = replace(BUDGET, epsilon=60.0, delta=1e-6, n_sharing=2)
+    budget = priced("moment", n_features=5, n_sharing=2, epsilon=60.0)
     with pytest.raises(InputError, match="at least 1024 lattice steps wide"):
-        shared_noise(budget, [2**48] * 16)
+        budget.moment_noise((2**48,) * 16)
 
 
 def test_more_colluders_than_silos_are_refused():
     with pytest.raises(InputError, match="more silos than the 1 that may collude, got 1"):
-        shared_noise(BUDGET, [100])
+        BUDGET.moment_noise((100,))
 
 
 def test_drawn_shares_add_up_to_the_noise_they_should():
     """χ² of 4,000 sums of 5 shares against the full variance; fails by chance with 1e-9."""
-    noise = shared_noise(replace(BUDGET, colluders=1), [100] * 5)
+    noise = BUDGET.moment_noise((100,) * 5)
     source = SeededNoiseForExperiments(3)
-    scale = noise.share.diagonal
+    scale = noise.scales[0]
     sums = sum(gaussian_integers(source, 4000, scale=scale).astype(float) for _ in range(5))
-    unit = noise.n_rows * SIDE**2
-    statistic = float(np.sum((sums / unit / noise.std) ** 2))
+    statistic = float(np.sum((sums / noise.stds[0]) ** 2))
     low, high = chi2.ppf([5e-10, 1 - 5e-10], 4000)
     assert low < statistic < high
 
@@ -166,7 +168,7 @@ def test_slack_counts_the_integers_of_every_silo():
     alone = replace(BUDGET, n_sharing=None)
     assert BUDGET.distance == 21 * alone.distance
     assert BUDGET.slack_delta == pytest.approx(21 * alone.slack_delta)
-    assert BUDGET.mu <= alone.mu
+    assert BUDGET.total_mu <= alone.total_mu
 
 
 @given(
@@ -178,32 +180,28 @@ def test_slack_counts_the_integers_of_every_silo():
 def test_shares_of_any_sum_are_the_least_that_the_honest_silos_reach_the_noise_with(
     multiplier, square, n_silos, colluders
 ):
-    moved = root_above(Fraction(square))
-    assert moved**2 >= square
+    moved = Sensitivity(Fraction(square), (Group(7, Fraction(1), 1),))
     honest = n_silos - colluders
-    noise = sum_noise(multiplier, sensitivity=moved, per_row=1, sizes=[10] * n_silos, colluders=colluders)
-    needed = (Fraction(multiplier) * moved * 2**noise.fineness) ** 2
-    assert honest * noise.share**2 >= needed
-    # One step less than the whole steps that are needed would not do.
-    assert honest * (noise.share - 1) ** 2 < math.ceil(Fraction(multiplier) * moved * 2**noise.fineness) ** 2
-    assert noise.share >= WIDE_SHARE
-    assert noise.fineness == 0 or noise.share < 4 * WIDE_SHARE
-    assert noise.mu(colluders) <= (1 / multiplier) * (1 + 1e-12)
-    assert noise.std >= multiplier * float(moved) * math.sqrt(n_silos / honest) * (1 - 1e-12)
+    noise = noise_for(moved, multiplier, (10,) * n_silos, colluders)
+    (share,), (fineness,) = noise.scales, noise.exponents
+    needed = Fraction(multiplier) ** 2 * square * 4**fineness
+    assert honest * share**2 >= needed > honest * (share - 1) ** 2
+    assert share >= WIDE_SHARE
+    assert fineness == 0 or share < 4 * WIDE_SHARE
+    assert noise.stds[0] >= multiplier * math.sqrt(square * n_silos / honest) * (1 - 1e-12)
 
 
 @pytest.mark.parametrize(
     ("terms", "words"),
     [
-        ({"per_row": 2**60}, r"2\*\*62"),
-        ({"sizes": [2**61, 5]}, r"2\*\*62"),
-        ({"sizes": [5], "colluders": 1}, "more silos than the 1"),
-        ({"sensitivity": 0.0}, "positive"),
+        ({"most": 2**100}, r"2\*\*62|at least 1024"),
+        ({"sizes": (2**100, 5)}, r"2\*\*62|at least 1024"),
+        ({"sizes": (5,), "colluders": 1}, "more silos than the 1"),
         ({"multiplier": math.inf}, "positive"),
-        ({"per_row": 0}, "positive"),
     ],
 )
 def test_a_sum_that_cannot_be_is_refused_by_public_facts(terms, words):
-    given_terms = {"multiplier": 4.0, "sensitivity": 1.0, "per_row": 1, "sizes": [5, 5], "colluders": 1}
+    given_terms = {"multiplier": 4.0, "most": 1, "sizes": (5, 5), "colluders": 1} | terms
+    moved = Sensitivity(Fraction(1), (Group(3, Fraction(1), given_terms["most"]),))
     with pytest.raises(InputError, match=words):
-        sum_noise(**given_terms | terms)
+        noise_for(moved, given_terms["multiplier"], given_terms["sizes"], given_terms["colluders"])

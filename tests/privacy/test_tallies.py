@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from budgets import priced
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.budget import Budget
-from fedpower.privacy.preparation import part_weights, shares_of, squared_sensitivity, stage_scales
+from fedpower.privacy.division import shares_of
+from fedpower.privacy.sensitivity import of_means
+from fedpower.protocol.query import Tally
 from fedpower.sums.survey import CELL_SIDE, STAGES, Stage
 
 OPEN = np.array([0, 2])
@@ -38,14 +40,20 @@ def test_no_row_moves_a_tally_farther_than_its_noise_is_made_for(kind, rows):
     one, other = (stage(kind).tally(np.array([row])) for row in rows)
     n_asked = stage(kind).n_asked
     assert n_asked == (1 if kind == "zoom" else OPEN.size)
-    assert squared(kind, one - other) <= squared_sensitivity(kind, 3, n_asked, CELL_SIDE)
+    assert squared(kind, one - other) <= moved(kind).squared
+
+
+def moved(kind):
+    return Tally(stage=stage(kind)).sensitivity
 
 
 def squared(kind, change):
     """Return the squared norm of a change, its parts in units of one scale of noise."""
-    parts = np.split(change, len(part_weights(kind, CELL_SIDE)))
-    weighed = zip(part_weights(kind, CELL_SIDE), parts, strict=True)
-    return sum((weight * each) ** 2 for weight, part in weighed for each in part.tolist())
+    groups = moved(kind).groups
+    assert sum(group.length for group in groups) == change.size
+    parts = np.split(change, len(groups))
+    weighed = zip(groups, parts, strict=True)
+    return sum(group.weight * each**2 for group, part in weighed for each in part.tolist())
 
 
 def test_a_missing_cell_counts_in_a_place_of_its_own_and_adds_nothing():
@@ -68,14 +76,15 @@ def test_the_squares_are_free_beside_the_means_for_every_pair_of_cells_on_a_smal
         side**2 * (q - p) ** 2 + (q * q - p * p) ** 2
         for q, p in itertools.product(range(-side, side + 1), repeat=2)
     )
-    assert most == 4 * side**4 == squared_sensitivity("means", 1, 0, side)
+    assert most == 4 * side**4
+    assert of_means(1).squared == 4 * CELL_SIDE**4
 
 
 def test_rows_at_opposite_ends_of_every_range_move_the_means_by_exactly_the_sensitivity():
     ends = np.array([[-1.0, 0.0, 5.0], [1.0, 8.0, 5.5]])
     one, other = (stage("means").tally(row[None]) for row in ends)
     square = squared("means", one - other)
-    assert square == squared_sensitivity("means", 3, OPEN.size, CELL_SIDE)
+    assert square == moved("means").squared
 
 
 @pytest.mark.parametrize("width", [0.0, 5e-324, 1e-310])
@@ -85,49 +94,46 @@ def test_a_range_too_narrow_to_divide_by_moves_no_tally_farther(width, rows):
     for kind in ("bins", "means"):
         narrow = replace(stage(kind), low=np.zeros(3), high=np.full(3, width))
         one, other = (narrow.tally(np.array([row])) for row in rows)
-        most = squared_sensitivity(kind, 3, OPEN.size, CELL_SIDE)
-        assert squared(kind, one - other) <= most
+        assert squared(kind, one - other) <= moved(kind).squared
 
 
 @given(multiplier=st.floats(0.05, 50.0))
 def test_scales_are_whole_and_no_less_than_the_theorem_asks_for(multiplier):
     for kind in STAGES:
-        scales = stage_scales(kind, multiplier, n_features=7, n_open=4, side=CELL_SIDE)
-        needed = Fraction(multiplier) ** 2 * squared_sensitivity(kind, 7, 4, CELL_SIDE)
-        whole = scales[1] if kind == "means" else scales[0]
-        assert whole**2 >= needed > (whole - 1) ** 2
-        weighed = zip(part_weights(kind, CELL_SIDE), scales, strict=True)
-        assert all(weight * scale >= whole for weight, scale in weighed)
+        for group, scale in zip(moved(kind).groups, moved(kind).scales(multiplier), strict=True):
+            needed = Fraction(multiplier) ** 2 * moved(kind).squared / group.weight
+            assert scale**2 >= needed > (scale - 1) ** 2
 
 
-def budget(shares, n_open=5):
-    return Budget(
-        mode="moment",
-        epsilon=1.0,
-        delta=1e-6,
-        n_features=5,
-        iteration_rank=5,
-        n_steps=1,
-        center=True,
-        preparation=shares,
-        n_open=n_open,
-    )
+def test_the_sensitivities_are_those_of_the_lemmas():
+    open_, asked = OPEN.size, stage("zoom").n_asked
+    assert [moved(kind).squared for kind in STAGES] == [
+        2 * open_, 2 * open_, 2 * asked, 4 * 3 * CELL_SIDE**4, 2,
+    ]  # fmt: skip
+
+
+SHARES = (0.05, 0.03, 0.02, 0.08, 0.02)
+
+
+def budget():
+    return priced("moment", n_features=5, center=True, preparation=SHARES)
 
 
 def test_preparation_and_moment_together_cost_what_one_release_would():
-    shares = (0.05, 0.03, 0.02, 0.08, 0.02)
-    made = budget(shares)
-    parts = [made.stage_mu(kind) for kind in STAGES]
-    assert sum(mu**2 for mu in parts) + made.mu**2 == pytest.approx(made.total_mu**2, rel=1e-12)
-    assert made.preparation_mu**2 == pytest.approx(0.2 * made.total_mu**2, rel=1e-12)
+    made = budget()
+    parts = [made.price(kind).mu for kind in (*STAGES, "moment")]
+    assert sum(mu**2 for mu in parts) == pytest.approx(made.total_mu**2, rel=1e-12)
+    assert sum(mu**2 for mu in parts) <= made.total_mu**2
+    assert made.mu(*STAGES) ** 2 == pytest.approx(0.2 * made.total_mu**2, rel=1e-12)
     assert made.total_mu == pytest.approx(mu_of(1.0, 1e-6), rel=1e-6)
 
 
 def test_each_stage_gets_noise_for_its_own_share():
-    made = budget((0.05, 0.03, 0.02, 0.08, 0.02))
-    for kind, share in zip(STAGES, made.preparation, strict=True):
-        moved = squared_sensitivity(kind, 5, 5, CELL_SIDE) ** 0.5
-        mu = moved / made.stage_scales(kind, CELL_SIDE)[1 if kind == "means" else 0]
+    made = budget()
+    for kind, share in zip(STAGES, SHARES, strict=True):
+        scales = moved(kind).scales(made.price(kind).multiplier)
+        largest = max(zip(scales, moved(kind).groups, strict=True))
+        mu = float(moved(kind).squared / largest[1].weight) ** 0.5 / largest[0]
         assert mu <= made.total_mu * share**0.5
         assert mu >= 0.98 * made.total_mu * share**0.5
 

@@ -11,7 +11,7 @@ from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, read_only
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import MomentReleases, StepReleases
+from fedpower.protocol.releases import PrivateReleases
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4
@@ -42,9 +42,8 @@ def private_silo(
 ) -> Silo:
     budget = budget_of(study)
     assert budget is not None
-    kind = MomentReleases if study.noise == "moment" else StepReleases
     held = moment or ArrayMoment(bounded_rows() if rows is None else rows)
-    releases = kind(
+    releases = PrivateReleases(
         held,
         study,
         budget,

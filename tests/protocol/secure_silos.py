@@ -11,10 +11,11 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.messages import AskMasked, CallRoll, MaskedMoment, Message, Present
+from fedpower.protocol.messages import AskQuery, CallRoll, Message, Present, QueryAnswer
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.releases import PrivateReleases
 from fedpower.protocol.roll import Identity, Place, Roll
-from fedpower.protocol.secure_releases import SecureReleases, Summands
+from fedpower.protocol.secure import SecureSession
 from fedpower.protocol.solvers import SecureSettings, secure
 from problems import Array, ArrayMoment, spiked_rows
 
@@ -57,6 +58,11 @@ def cap(attempts: int) -> tuple[float, float]:
     return 10.0 * EPSILON * attempts, DELTA
 
 
+def masked_moment(roll: Any) -> AskQuery:
+    """The question for the one sum of a study of one."""
+    return AskQuery(index=0, label="moment", roll=roll)
+
+
 @dataclass
 class Party:
     """One silo, its ledger, and what it let out."""
@@ -74,7 +80,7 @@ class Party:
         return answer
 
     def upload(self, roll: Roll, *, run: str = RUN) -> Any:
-        return self.ask(AskMasked(roll=roll.to_bytes()), run=run)
+        return self.ask(masked_moment(roll.to_bytes()), run=run)
 
     @property
     def charges(self) -> int:
@@ -90,21 +96,20 @@ def party(
     fingerprint: str = "these rows",
     version: str = "1",
     attempts: int = 3,
-    summands: Summands | None = None,
+    rows: Any = None,
 ) -> Party:
     budget = budget_of(study)
     assert budget is not None
     kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
-    releases = SecureReleases(
-        name,
-        ArrayMoment(rows_of(name)),
+    held = ArrayMoment(rows_of(name)) if rows is None else rows
+    releases = PrivateReleases(
+        held,
         study,
         budget,
-        identity=KEYS[name],
         ledger=kept,
         source=source or SystemNoise(),
         data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
-        summands=summands,
+        session=SecureSession(name, study, held.n_rows, KEYS[name]),
     )
     return Party(Silo(name, study, releases), kept)
 
@@ -134,7 +139,7 @@ def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str 
 
 
 def words_of(answer: Any) -> np.ndarray:
-    assert isinstance(answer, MaskedMoment), answer
+    assert isinstance(answer, QueryAnswer), answer
     return answer.words
 
 

@@ -5,12 +5,9 @@ import pytest
 from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, ask, bounded_rows, private_silo, steps
 
 from fedpower.errors import InputError
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import SystemNoise
-from fedpower.privacy.shares import shared_noise
 from fedpower.protocol.messages import AskMean, AskMoment, LocalSteps, Refusal
-from fedpower.protocol.secure_releases import share_of_sum
+from fedpower.protocol.query import Moment
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
@@ -105,18 +102,8 @@ def test_a_share_of_a_secure_sum_is_of_the_enrolled_rows(tmp_path):
     early.prepare()
     before = early.sums()
     pd.DataFrame(few(), columns=names).to_parquet(path)
-    budget = Budget(
-        mode="moment",
-        epsilon=EPSILON,
-        delta=DELTA,
-        n_features=D,
-        iteration_rank=2,
-        n_steps=1,
-        center=False,
-        n_sharing=2,
-    )
-    noise = shared_noise(budget, [300, 300])
+    query = Moment(n_features=D, mean_weight=0.0)
     with pytest.raises(InputError, match="must hold the same rows"):
-        share_of_sum(late, noise, with_mean=False, source=SystemNoise())
-    share_of_sum(early, noise, with_mean=False, source=SystemNoise())
+        query.evaluate(late, (0, 0, 0))
+    query.evaluate(early, (0, 0, 0))
     assert early.sums() is before

@@ -296,7 +296,7 @@ def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
         silos = make_silos([np.zeros((1, D))] * 2, 4)
         apart = 0.1 * np.diag(rng.standard_normal(D))
         for silo, side in zip(silos.values(), (1, -1), strict=True):
-            silo.releases = ExactReleases(Indefinite(matrix + side * apart))  # type: ignore[arg-type]
+            silo.releases = ExactReleases(Indefinite(matrix + side * apart), silo.study)  # type: ignore[arg-type]
         settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant)
         solution, _ = drive(replace(settings, max_rounds=60), silos)
         assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9

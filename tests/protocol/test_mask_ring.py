@@ -9,8 +9,8 @@ import pytest
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Study
-from fedpower.protocol.messages import AskMasked, CallRoll, Message, encoded_size
-from fedpower.protocol.rehearsal import secure_bytes
+from fedpower.protocol.messages import AskQuery, CallRoll, Message, encoded_size
+from fedpower.protocol.rehearsal import query_bytes
 from fedpower.protocol.roll import (
     COMPLETE_UP_TO,
     Identity,
@@ -23,7 +23,7 @@ from fedpower.protocol.roll import (
     new_exchange_key,
     signed_content,
 )
-from fedpower.protocol.secure_releases import masked, total
+from fedpower.protocol.secure import MaskChain, total
 
 
 def bare_roll(n_silos, neighbours, *, attempt=0):
@@ -128,7 +128,7 @@ def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
     roll = Roll(study="s", run="r", attempt=0, places=places, neighbours=n_neighbours(count, 1))
     words = [np.full(40, i, dtype=np.uint64) for i in range(count)]
     hidden = [
-        masked(each, silo=f"silo-{i}", roll=roll, secret=secret)
+        MaskChain(f"silo-{i}", roll, secret).masked(each, question=b"")
         for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
     ]
     assert np.array_equal(total(hidden), total(words))
@@ -191,10 +191,10 @@ def test_a_plan_counts_the_bytes_of_a_roll_with_a_ring():
         identities=tuple((name, f"{i:064x}") for i, name in enumerate(names)),
         min_silos=2,
     )
-    down, _ = secure_bytes(study, n_rows=101)
+    down, _ = query_bytes(study, n_rows=101)
     places = tuple(Place(silo=name, n_rows=1, key=bytes(32), signature=bytes(64)) for name in names)
     roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places, neighbours=60)
-    bodies = (CallRoll(attempt=0), AskMasked(roll=roll.to_bytes()))
+    bodies = (CallRoll(attempt=0), AskQuery(index=0, label="moment", roll=roll.to_bytes()))
     assert down == sum(
         encoded_size(Message(study=study.digest, run=roll.run, round=i, silo=names[0], body=body))
         for i, body in enumerate(bodies, start=1)

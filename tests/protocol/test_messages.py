@@ -13,17 +13,17 @@ from hypothesis.extra.numpy import arrays
 from fedpower.errors import ProtocolError
 from fedpower.protocol.messages import (
     MAGIC,
-    AskMasked,
     AskMean,
+    AskQuery,
     AskSteps,
     CallRoll,
     Enrol,
     Enrolment,
     LocalSteps,
-    MaskedMoment,
     MeanRow,
     Message,
     Present,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
@@ -60,8 +60,14 @@ bodies = st.one_of(
     st.builds(
         Present, n_rows=st.integers(0, 10**12), key=st.binary(max_size=40), signature=st.binary(max_size=70)
     ),
-    st.builds(AskMasked, roll=st.binary(max_size=200)),
-    st.builds(MaskedMoment, words=arrays(np.uint64, st.integers(0, 9))),
+    st.builds(
+        AskQuery,
+        index=st.integers(),
+        label=st.text(),
+        public=st.binary(max_size=9),
+        roll=st.binary(max_size=200),
+    ),
+    st.builds(QueryAnswer, words=arrays(np.uint64, st.integers(0, 9))),
 )
 messages = st.builds(
     Message, study=st.text(), run=st.text(), round=st.integers(), silo=st.text(), body=bodies
@@ -159,17 +165,17 @@ def of_kind(kind: str, arrays: list[list[object]], blob: bytes, **plain: object)
 
 
 def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
-    assert decode(of_kind("masked-moment", [["words", [1], "<u8"]], bytes(8), charged=1))
-    assert decode(of_kind("ask-masked-moment", [["roll", [8], "bytes"]], bytes(8)))
+    assert decode(of_kind("query", [["words", [1], "<u8"]], bytes(8), charged=1))
+    assert decode(of_kind("ask-query", [["roll", [8], "bytes"]], bytes(8), index=0, label="a"))
     for raw in (
-        of_kind("masked-moment", [["words", [1], "<f8"]], bytes(8), charged=1),
-        of_kind("masked-moment", [["words", [8], "bytes"]], bytes(8), charged=1),
+        of_kind("query", [["words", [1], "<f8"]], bytes(8), charged=1),
+        of_kind("query", [["words", [8], "bytes"]], bytes(8), charged=1),
         of_kind("mean", [["mean", [1], "<u8"]], bytes(8)),
         of_kind("mean", [["mean", [8], "bytes"]], bytes(8)),
-        of_kind("ask-masked-moment", [["roll", [1], "<u8"]], bytes(8)),
-        of_kind("ask-masked-moment", [], b"", roll="text"),
-        of_kind("ask-masked-moment", [["roll", [9], "bytes"]], bytes(8)),
-        of_kind("ask-masked-moment", [["roll", [2, 4], "bytes"]], bytes(8)),
+        of_kind("ask-query", [["roll", [1], "<u8"]], bytes(8), index=0, label="a"),
+        of_kind("ask-query", [], b"", roll="text", index=0, label="a"),
+        of_kind("ask-query", [["roll", [9], "bytes"]], bytes(8), index=0, label="a"),
+        of_kind("ask-query", [["roll", [2, 4], "bytes"]], bytes(8), index=0, label="a"),
     ):
         with pytest.raises(ProtocolError, match="fields of its kind"):
             decode(raw)
@@ -177,10 +183,10 @@ def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
 
 def test_words_arrive_to_the_last_bit_whatever_they_are() -> None:
     words = np.array([0, 1, 2**53 + 1, 2**64 - 1], dtype=np.uint64)
-    body = MaskedMoment(words=words, charged=1)
+    body = QueryAnswer(words=words, charged=1)
     message = Message(study="s", run="r", round=0, silo="a", body=body)
     decoded = decode(encode(message)).body
-    assert isinstance(decoded, MaskedMoment)
+    assert isinstance(decoded, QueryAnswer)
     assert decoded.words.dtype == np.uint64
     assert decoded.words.tolist() == words.tolist()
     assert not decoded.words.flags.writeable

@@ -8,20 +8,21 @@ import pytest
 from secure_silos import KEYS, RUN, SIZES, Party, called, roll_of
 from test_several_sums import ask, drive, refused
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT
+from fedpower.privacy.division import shares_of
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.preparation import shares_of
-from fedpower.privacy.shares import sum_noise
 from fedpower.protocol import Coordinator
-from fedpower.protocol.messages import AskTally, Refusal
-from fedpower.protocol.prepared_sums import from_public, moved_by_a_row, to_public, weights_of_parts
+from fedpower.protocol.messages import AskMoment, Refusal
 from fedpower.protocol.private_study import budget_of, state_privacy
-from fedpower.protocol.secure_releases import total
+from fedpower.protocol.query import query_of
+from fedpower.protocol.query import vectors_from_bytes as from_public
+from fedpower.protocol.query import vectors_to_bytes as to_public
+from fedpower.protocol.secure import total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SecureSettings, secure
-from fedpower.protocol.study import PREPARED, Study, SumTerms, preparation_sums
+from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES, Stage, Survey
 
@@ -56,7 +57,6 @@ def study_of(ranges=(None,) * D, **changes):
         "identities": tuple((name, KEYS[name].public) for name in SIZES),
         "min_silos": 2,
         "attempts": 3,
-        "sums": preparation_sums(shares, n_features=D, n_open=n_open, center=True),
     }
     return Study(**{**terms, **changes})
 
@@ -80,7 +80,7 @@ def everybody(study=STUDY):
 
 
 def asked(study, roll, index, public):
-    return ask(roll, index, public, label=study.sums[index].label)
+    return ask(roll, index, public, label=study.queries[index].label)
 
 
 def uploads(there, roll, index, public, study=STUDY):
@@ -96,23 +96,15 @@ def coordinator(study=STUDY):
 def test_the_sums_have_the_shares_of_the_stages_and_together_cost_one_epsilon(study):
     budget = budget_of(study)
     plain = budget_of(
-        study_of(
-            study.ranges, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=()
-        )
+        study_of(study.ranges, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1)
     )
-    assert budget.n_releases == 1
-    assert budget.mu == budget.total_mu
-    prices = [budget.price_of_sum(index).mu for index in range(len(study.sums))]
+    labels = [terms.label for terms in study.queries]
+    assert labels == [*(STAGES if study is STUDY else STAGES[3:]), MOMENT]
+    prices = [budget.price(label).mu for label in labels]
     assert compose(prices) == pytest.approx(budget.total_mu, rel=1e-12)
     assert compose(prices) <= budget.total_mu
-    labels = [terms.label for terms in study.sums]
-    assert labels == [*(STAGES if study is STUDY else STAGES[3:]), MOMENT]
-    for index, label in enumerate(labels[:-1]):
-        assert (prices[index] / budget.total_mu) ** 2 == pytest.approx(
-            (plain.stage_mu(label) / plain.total_mu) ** 2
-        )
-    assert (prices[-1] / budget.total_mu) ** 2 == pytest.approx((plain.mu / plain.total_mu) ** 2)
-    assert budget.multiplier == budget.price_of_sum(len(labels) - 1).multiplier
+    for label, price in zip(labels, prices, strict=True):
+        assert (price / budget.total_mu) ** 2 == pytest.approx((plain.price(label).mu / plain.total_mu) ** 2)
 
 
 def test_every_attempt_is_charged_as_one_epsilon_and_its_result_has_a_code_book():
@@ -121,13 +113,11 @@ def test_every_attempt_is_charged_as_one_epsilon_and_its_result_has_a_code_book(
     budget = budget_of(STUDY)
     for each in there.values():
         entries = each.ledger.entries()
-        assert [entry.purpose.split(" over ")[0] for entry in entries] == [
-            f"share of the secure sum {terms.label}" for terms in STUDY.sums
-        ]
-        assert compose([entry.mu for entry in entries]) == pytest.approx(budget.mu, rel=1e-12)
+        assert [entry.purpose.split(", ")[0] for entry in entries] == [terms.label for terms in STUDY.queries]
+        assert compose([entry.mu for entry in entries]) == pytest.approx(budget.total_mu, rel=1e-12)
         assert each.ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
     assert solution.code_book.n_rows == sum(SIZES.values())
-    assert solution.code_book.mu == pytest.approx(budget.mu * math.sqrt(sum(STUDY.preparation)))
+    assert solution.code_book.mu == pytest.approx(budget.total_mu * math.sqrt(sum(STUDY.preparation)))
     told = state_privacy(STUDY, budget, SIZES, made.history[1:])
     assert told.protections[1].epsilon == pytest.approx(1.0, rel=1e-6)
     assert "found privately, out of the same epsilon" in str(told)
@@ -141,7 +131,7 @@ def test_a_silo_that_vanishes_between_stages_costs_the_attempt_and_all_is_prepar
         "north": 9, "south": 9, "east": 2, "west": 9,
     }  # fmt: skip
     told = state_privacy(STUDY, budget_of(STUDY), SIZES, made.history[1:])
-    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
+    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).total_mu)
 
 
 def test_what_is_summed_are_the_tallies_of_all_rows():
@@ -157,18 +147,12 @@ def test_what_is_summed_are_the_tallies_of_all_rows():
             open_columns=np.arange(D),
             **dict(zip(("low", "high", "offset", "scale"), vectors, strict=True)),
         )
-        exact = (stage.tally(pooled) * weights_of_parts(kind, stage.size)).astype(float)
-        moved, per_row = moved_by_a_row(STUDY, kind, stage.n_asked)
-        noise = sum_noise(
-            budget_of(STUDY).price_of_sum(index).multiplier,
-            sensitivity=moved,
-            per_row=per_row,
-            sizes=SIZES.values(),
-            colluders=1,
-        )
-        told = total(uploads(there, roll, index, PUBLICS[index]).values()) / 2.0**noise.fineness
-        assert np.abs(told - exact).max() < 7 * noise.std
-        assert told.size == STUDY.sums[index].size
+        query = query_of(STUDY, kind, PUBLICS[index])
+        noise = budget_of(STUDY).noise(kind, query.sensitivity, tuple(SIZES.values()))
+        spread = np.repeat(noise.stds, [group.length for group in noise.sensitivity.groups])
+        told = noise.values(total(uploads(there, roll, index, PUBLICS[index]).values()))
+        assert np.abs((told - stage.tally(pooled)) / spread).max() < 7
+        assert told.size == STUDY.queries[index].size
 
 
 def test_the_same_question_gets_the_same_bytes_and_one_charge():
@@ -237,7 +221,7 @@ def test_a_moment_without_a_proper_treatment_is_refused_and_charged_nothing(publ
 
 def test_a_tally_does_not_leave_such_a_silo_in_any_other_way():
     north = everybody()["north"]
-    assert refused(north.ask(AskTally(stage="octaves")), "nothing but a secure sum")
+    assert refused(north.ask(AskMoment()), "nothing but a secure sum")
     assert north.charges == 0
 
 
@@ -250,21 +234,6 @@ def test_a_question_is_read_as_it_was_written():
             assert one is None or np.array_equal(one, other)
     with pytest.raises(ProtocolError, match="each after its length"):
         from_public(to_public(WHOLE, 2.5)[8:])
-
-
-@pytest.mark.parametrize(
-    "sums",
-    [
-        (),
-        STUDY.sums[:-1],
-        (*STUDY.sums[:-1], STUDY.sums[-1]._replace(share=0.5)),
-        (*STUDY.sums[1::-1], *STUDY.sums[2:]),
-        (SumTerms("octaves", 3, STUDY.preparation[0]), *STUDY.sums[1:]),
-    ],
-)
-def test_a_study_whose_sums_are_not_those_of_its_stages_is_refused(sums):
-    with pytest.raises(InputError, match="a sum for each of its stages"):
-        study_of(sums=sums)
 
 
 def test_a_roll_without_all_who_are_on_it_tells_nothing_of_a_stage():

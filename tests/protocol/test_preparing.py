@@ -1,34 +1,28 @@
 """Preparation through the protocol: what is found, what is charged, replayed and refused."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from budgets import priced
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.budget import Budget
+from fedpower.privacy.division import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.preparation import perturb_stage, shares_of, stage_scales
 from fedpower.protocol.messages import (
     AskMoment,
-    AskPreparedMoment,
-    AskTally,
+    AskQuery,
     Message,
     PackedMoment,
+    QueryAnswer,
     Refusal,
-    Tally,
     decode,
     encode,
 )
-from fedpower.protocol.preparation import (
-    Answered,
-    choose_bound,
-    find_code_book,
-    octave_range,
-    pooled_answer,
-    trimmed,
-)
+from fedpower.protocol.preparation import Answered, choose_bound, find_code_book, octave_range, trimmed
+from fedpower.protocol.query import Tally, vectors_to_bytes
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.study import PREPARED, Study
 from fedpower.rows.opening import open_source
@@ -86,7 +80,19 @@ def ledger():
 
 
 LOW, HIGH = np.full(D, -1e6), np.full(D, 1e6)
-PREPARED_MOMENT = AskPreparedMoment(low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D), bound=3.0)
+
+
+def tally(stage, low=None, high=None, offset=None, scale=None):
+    """The question of a stage, in a study that asks all of them."""
+    index = STAGES.index(stage) if stage in STAGES else 0
+    return AskQuery(index=index, label=stage, public=vectors_to_bytes((low, high, offset, scale)))
+
+
+def prepared_moment(low, high, offset, scale, bound):
+    return AskMoment(public=vectors_to_bytes((low, high, offset, scale), bound))
+
+
+PREPARED_MOMENT = prepared_moment(LOW, HIGH, np.zeros(D), np.ones(D), 3.0)
 
 
 def test_an_octave_holds_the_cells_between_its_edges():
@@ -102,13 +108,13 @@ def test_the_stages_and_the_moment_spend_the_studys_epsilon_and_nothing_more(led
     agreed = study()
     party = silo(agreed, ledger)
     for body in (
-        AskTally(stage="octaves"),
-        AskTally(stage="bins", low=LOW, high=HIGH),
-        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.eye(D)[1]),
-        AskTally(stage="means", low=LOW, high=HIGH),
-        AskTally(stage="norms", low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D)),
+        tally("octaves"),
+        tally("bins", low=LOW, high=HIGH),
+        tally("zoom", low=LOW, high=HIGH, offset=np.eye(D)[1]),
+        tally("means", low=LOW, high=HIGH),
+        tally("norms", low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D)),
     ):
-        assert isinstance(ask(party, agreed, body), Tally)
+        assert isinstance(ask(party, agreed, body), QueryAnswer)
     alone = ledger.spent()
     assert alone.n_releases == 5
     assert 0 < alone.epsilon < 0.55
@@ -127,7 +133,7 @@ def test_the_same_question_gets_the_same_bytes_from_a_silo_that_was_started_agai
             party = silo(agreed, kept, seed=seed)
             told.append(
                 [
-                    ask(party, agreed, AskTally(stage="octaves"), run=f"run-{seed}").counts,
+                    ask(party, agreed, tally("octaves"), run=f"run-{seed}").words,
                     ask(party, agreed, PREPARED_MOMENT).triangle,
                 ]
             )
@@ -141,9 +147,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
     agreed = study()
     with Ledger.create(tmp_path / "l", epsilon=50.0, delta=1e-6, silo="north", for_experiments=True) as rich:
         party = silo(agreed, rich)
-        answers = [
-            ask(party, agreed, AskTally(stage="means", low=LOW - shift, high=HIGH)) for shift in range(14)
-        ]
+        answers = [ask(party, agreed, tally("means", low=LOW - shift, high=HIGH)) for shift in range(14)]
     refused = [each for each in answers if isinstance(each, Refusal)]
     assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[3])
     assert refused
@@ -152,22 +156,22 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
 @pytest.mark.parametrize(
     "body",
     [
-        AskTally(stage="everything"),
-        AskTally(stage="bins"),
-        AskTally(stage="octaves", low=LOW, high=HIGH),
-        AskTally(stage="zoom", low=LOW, high=HIGH),
-        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.zeros(D)),
-        AskTally(stage="zoom", low=LOW, high=HIGH, offset=np.full(D, 0.5)),
-        AskTally(stage="means", low=LOW, high=LOW),
-        AskTally(stage="means", low=np.zeros(D), high=np.full(D, 5e-324)),
-        AskTally(stage="means", low=LOW[:2], high=HIGH[:2]),
-        AskTally(stage="means", low=LOW, high=np.full(D, np.inf)),
-        AskTally(stage="norms", low=LOW, high=HIGH, offset=LOW, scale=np.zeros(D)),
-        AskPreparedMoment(low=LOW, high=HIGH, offset=LOW, scale=HIGH, bound=0.0),
-        AskPreparedMoment(low=LOW, high=HIGH, offset=LOW, scale=HIGH, bound=math.nan),
+        tally("everything"),
+        tally("bins"),
+        tally("octaves", low=LOW, high=HIGH),
+        tally("zoom", low=LOW, high=HIGH),
+        tally("zoom", low=LOW, high=HIGH, offset=np.zeros(D)),
+        tally("zoom", low=LOW, high=HIGH, offset=np.full(D, 0.5)),
+        tally("means", low=LOW, high=LOW),
+        tally("means", low=np.zeros(D), high=np.full(D, 5e-324)),
+        tally("means", low=LOW[:2], high=HIGH[:2]),
+        tally("means", low=LOW, high=np.full(D, np.inf)),
+        tally("norms", low=LOW, high=HIGH, offset=LOW, scale=np.zeros(D)),
+        prepared_moment(LOW, HIGH, LOW, HIGH, 0.0),
+        prepared_moment(LOW, HIGH, LOW, HIGH, math.nan),
         AskMoment(),
     ],
-    ids=lambda body: f"{body.kind}-{getattr(body, 'stage', '')}",
+    ids=lambda body: f"{body.kind}-{getattr(body, 'label', '')}",
 )
 def test_a_question_that_is_none_is_refused_in_a_sentence_and_charged_nothing(body, ledger):
     agreed = study()
@@ -181,8 +185,9 @@ def test_a_question_that_is_none_is_refused_in_a_sentence_and_charged_nothing(bo
 def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
     agreed = study(ranges=((0.0, 1.0),) * D)
     party = silo(agreed, ledger)
-    assert isinstance(ask(party, agreed, AskTally(stage="octaves")), Refusal)
-    assert isinstance(ask(party, agreed, AskTally(stage="means", low=LOW, high=HIGH)), Tally)
+    assert isinstance(ask(party, agreed, tally("octaves")), Refusal)
+    means = replace(tally("means", low=LOW, high=HIGH), index=0)
+    assert isinstance(ask(party, agreed, means), QueryAnswer)
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
@@ -194,7 +199,7 @@ def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
     moment = local_moment(open_source(rows()), rule, rank=2, steps=1, on_lattice=True)
     with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
         party = assemble("north", moment, agreed, ledger=ledger)
-        answer = ask(party, agreed, AskTally(stage="octaves"))
+        answer = ask(party, agreed, tally("octaves"))
         assert isinstance(answer, Refusal)
         assert ledger.spent().n_releases == 0
 
@@ -329,20 +334,18 @@ def found_in(X, epsilon, source):
     n_rows, d = X.shape
     mu = mu_of(epsilon, 1e-6)
     shares = shares_of(n_rows=n_rows, n_features=d, n_open=d, mu=mu)
-    budget = Budget(
-        mode="moment", epsilon=epsilon, delta=1e-6, n_features=d, iteration_rank=2, n_steps=1,
-        center=True, preparation=shares, n_open=d,
-    )  # fmt: skip
+    budget = priced(
+        "moment", epsilon=epsilon, n_features=d, iteration_rank=2, center=True, preparation=shares
+    )
     search = find_code_book(budget, None, (None,) * d)
     stage = next(search)
-    for kind, share in zip(STAGES, shares, strict=True):
+    for kind in STAGES:
         assert stage.kind == kind
-        scales = stage_scales(
-            kind, 1 / (mu * math.sqrt(share)), n_features=d, n_open=stage.n_asked, side=CELL_SIDE
-        )
-        noised = perturb_stage(stage.tally(X), scales, source)
+        query = Tally(stage=stage)
+        noise = budget.noise(kind, query.sensitivity, (n_rows,))
+        noised = noise.values(stage.tally(X) + noise.draw(source))
         try:
-            stage = search.send(pooled_answer({"a": noised.astype(float)}, {"a": n_rows}, scales))
+            stage = search.send(Answered(sums=noised, stds=noise.stds, n_rows=n_rows))
         except StopIteration as stop:
             return stop.value
     raise AssertionError("the stages come to an end")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,14 +25,14 @@ from private_silos import (
 from scipy import stats
 
 from fedpower.errors import BudgetError, InputError
-from fedpower.privacy.integer_release import SIDE, perturb_integers
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import Noised, SeededNoiseForExperiments, perturb, perturb_in_place
+from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
-from fedpower.protocol import releases as moment_releases
-from fedpower.protocol import releases as step_releases
+from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.release import noise_of
+from fedpower.sums.clipped_product import SIDE
 from problems import ArrayMoment
 
 WHOLE = AskSteps(basis=read_only(np.eye(D)), n_local_steps=1)
@@ -40,42 +41,23 @@ CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
 
 @pytest.fixture
 def noised(monkeypatch):
-    """Every release that the mechanisms make, as it was made."""
+    """Every release that is made, by its noise and what it is made for, in units of the bound."""
     made = []
 
-    def record(*args, **kwargs):
-        made.append(perturb(*args, **kwargs))
-        return made[-1]
-
-    def record_integers(*args, noise, **kwargs):
-        unit = len(bounded_rows()) * noise.side**2
+    def record(query, budget, sizes):
+        noise = noise_of(query, budget, sizes)
+        unit = sizes[0] * SIDE**2 if query.label == "moment" else 1
+        step = 2.0 ** -noise.exponents[0]
+        moved = math.sqrt(noise.sensitivity.squared)
+        if noise.sensitivity.real:
+            moved += step * math.sqrt(noise.sensitivity.size)
+        std = noise.stds[0] / unit
         made.append(
-            Noised(
-                value=np.empty(0),
-                std=noise.diagonal / unit,
-                spacing=1 / unit,
-                sensitivity=float(noise.moved / unit),
-                tv=0.0,
-            )
+            SimpleNamespace(std=std, spacing=step / unit, sensitivity=moved / unit, mu=moved / unit / std)
         )
-        return perturb_integers(*args, noise=noise, **kwargs)
+        return noise
 
-    def record_in_place(*args, **kwargs):
-        lattice = perturb_in_place(*args, **kwargs)
-        made.append(
-            Noised(
-                value=np.empty(0),
-                std=lattice.std,
-                spacing=lattice.spacing,
-                sensitivity=lattice.sensitivity,
-                tv=0.0,
-            )
-        )
-        return lattice
-
-    monkeypatch.setattr(step_releases, "perturb", record)
-    monkeypatch.setattr(step_releases, "perturb_in_place", record_in_place)
-    monkeypatch.setattr(moment_releases, "perturb_integers", record_integers)
+    monkeypatch.setattr(release_module, "noise_of", record)
     return made
 
 
@@ -113,7 +95,7 @@ def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noi
         answers = ask_everything(study, ledger)
         spent = ledger.spent().epsilon
     assert not any(isinstance(answer, Refusal) for answer in answers)
-    assert len(noised) == budget_of(study).n_releases
+    assert len(noised) == sum(terms.times for terms in study.queries)
     above = epsilon_by_pld(noised, DELTA, pessimistic=True)
     below = epsilon_by_pld(noised, DELTA, pessimistic=False)
     assert below - 1e-6 <= spent <= epsilon * (1 + 1e-9)
@@ -149,7 +131,7 @@ def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         ask_everything(PAPER, ledger)
         spent = ledger.spent()
-    assert spent.mu >= math.hypot(*(release.mu for release in noised))
+    assert spent.mu * (1 + 1e-12) >= math.hypot(*(release.mu for release in noised))
     assert spent.epsilon < EPSILON / 4
 
 
@@ -163,8 +145,8 @@ def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
         silo = private_silo(replace(study, iteration_rank=D), ledger)
         answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
         if study.noise == "moment":
-            moment, mean, trace = silo.releases._released("run")
-            left = [np.concatenate([moment.ravel(), [trace], [] if mean is None else mean * SIDE])]
+            (moment, mean, trace), _ = silo.releases._noised_moment("run")
+            left = [np.concatenate([moment, [trace], [] if mean is None else mean * SIDE])]
     if study.noise != "moment":
         left = [np.append(answers[0].product, answers[0].total_variance)]
         left += [answer.mean for answer in answers[1:]]
@@ -210,7 +192,7 @@ def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
     for seen, std in (
         (products, budget.std(s)),
         (traces, budget.std(s)),
-        (means, budget.mean_sensitivity(s) * budget.multiplier),
+        (means, budget.noise("mean", budget.mean_sensitivity(s), (s,)).stds[0]),
     ):
         assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
 
@@ -221,7 +203,7 @@ def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
         assert isinstance(ask(silo, steps(0, 3)), LocalSteps)
         assert len(noised) == 3
         (entry,) = ledger.entries()
-        assert entry.mu == pytest.approx(budget_of(STEP).mu * math.sqrt(3))
+        assert entry.mu == pytest.approx(budget_of(STEP).price("product").mu * math.sqrt(3))
 
 
 def test_one_column_alone_has_no_trace_beside_it_and_less_noise():

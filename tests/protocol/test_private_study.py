@@ -15,7 +15,7 @@ from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
 from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy, study_mu
+from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings, fedpower
 from problems import ArrayMoment, spiked_rows
@@ -62,15 +62,14 @@ def test_the_paper_s_statement_says_what_its_noise_really_gives():
     stated, coordinator, public = state(PAPER)
     assert stated.asked_epsilon == EPSILON
     assert coordinator.epsilon < EPSILON / 4
-    assert coordinator.mu == pytest.approx(budget_of(PAPER).product_mu(300) * math.sqrt(T))
+    assert coordinator.mu == pytest.approx(budget_of(PAPER).price("product").mu * math.sqrt(T))
     assert public.epsilon == coordinator.epsilon
 
 
-def test_the_smallest_silo_decides_what_the_paper_s_noise_gives():
-    """Its sensitivity and its noise shrink alike, but for rounding."""
-    sizes = {"small": 10, "large": 10**6}
-    _, coordinator, _ = state(PAPER, sizes=sizes)
-    assert coordinator.mu == max(study_mu(budget_of(PAPER), size) for size in sizes.values())
+def test_the_paper_s_noise_gives_the_same_to_silos_of_any_size():
+    """Its sensitivity and its noise shrink alike, rounding included."""
+    _, coordinator, _ = state(PAPER, sizes={"small": 10, "large": 10**6})
+    assert coordinator.mu == budget_of(PAPER).study_mu
 
 
 @pytest.mark.parametrize("center", [False, True])

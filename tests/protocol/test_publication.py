@@ -9,10 +9,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from budgets import priced
 from federations import Party, study_of
-from fedpower.linalg.words import Words
-from fedpower.privacy.budget import Budget
-from fedpower.privacy.integer_release import SIDE, packed_integers
+from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.privacy.sensitivity import pack, summary_size, unpack
@@ -21,9 +20,11 @@ from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.query import Moment
 from fedpower.protocol.releases import packed
 from fedpower.protocol.solvers import UploadSettings, upload
 from fedpower.protocol.solvers.upload import pool, smoothed
+from fedpower.sums.clipped_product import SIDE
 from problems import Array, spiked_rows
 
 D = 6
@@ -111,9 +112,7 @@ def test_nothing_of_a_result_is_the_sum_of_what_the_silos_sent(center: bool) -> 
 
 def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
     """All of a packed sum at d = 60: 1,891 draws, of which the spread is 10% off once in 10⁹."""
-    budget = Budget(
-        mode="moment", epsilon=1.0, delta=1e-6, n_features=60, iteration_rank=2, n_steps=1, center=True
-    )
+    budget = priced("moment", n_features=60, center=True)
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
     noise = pooled_std(budget, SIZES)
@@ -164,25 +163,17 @@ def test_what_float64_adds_is_within_the_proof_s_bound(
     sizes: list[int], d: int, center: bool, seed: int
 ) -> None:
     """The pooled sum as it is computed, beside the sum of fractions of what the silos released."""
-    budget = Budget(
-        mode="moment", epsilon=1.0, delta=1e-6, n_features=d, iteration_rank=1, n_steps=1, center=center
-    )
+    budget = priced("moment", n_features=d, iteration_rank=1, center=center)
     rng = np.random.default_rng(seed)
     size = summary_size(d, with_mean=center)
     n, exact, answers = sum(sizes), [Fraction(0)] * size, {}
-    noise, half = budget.integers, d * (d + 1) // 2
+    query, half = Moment(n_features=d, mean_weight=0.5 if center else 0.0), d * (d + 1) // 2
     for place, count in enumerate(sizes):
         numbers = rng.uniform(-0.5, 0.5, size) * count * SIDE**2
-        numbers += rng.standard_normal(size) * noise.diagonal
+        numbers += rng.standard_normal(size) * budget.moment_noise((count,)).scales[0]
         numbers[half:-1] /= SIDE
-        integers = np.rint(numbers).astype(np.int64)
-        vector = packed_integers(
-            Words(low=integers[:half]),
-            integers[half:-1] if center else None,
-            int(integers[-1]),
-            n_rows=count,
-            noise=noise,
-        )
+        below, mean, trace = query.read(np.rint(numbers), count)
+        vector = pack(symmetric_of(below, d), mean, trace)
         exact = [e + Fraction(count, n) * Fraction(x) for e, x in zip(exact, vector, strict=True)]
         answers[f"silo-{place}"] = _sent(vector, d, center=center)
     named = {f"silo-{place}": count for place, count in enumerate(sizes)}
@@ -209,17 +200,13 @@ def _sent(vector: Array, d: int, *, center: bool) -> PackedMoment:
 @pytest.mark.parametrize("d", [2, 100, 4200])
 @pytest.mark.parametrize("sizes", [[1000, 1000], [100, 900], [10**5] * 10])
 def test_the_price_of_digits_is_next_to_nothing(d: int, sizes: list[int]) -> None:
-    budget = Budget(
-        mode="moment", epsilon=1.0, delta=1e-6, n_features=d, iteration_rank=2, n_steps=1, center=True
-    )
+    budget = priced("moment", n_features=d, iteration_rank=2, center=True)
     smooth = smoothing(budget, sizes)
     assert smooth is not None
-    assert smooth.mu <= 1.004 * budget.mu / math.sqrt(len(sizes))
+    assert smooth.mu <= 1.004 * budget.total_mu / math.sqrt(len(sizes))
 
 
 def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed() -> None:
     """So many rows and silos that the noise is below 2⁻³⁰ of a row's norm."""
-    budget = Budget(
-        mode="moment", epsilon=60.0, delta=1e-6, n_features=2, iteration_rank=2, n_steps=1, center=False
-    )
+    budget = priced("moment", epsilon=60.0, n_features=2, iteration_rank=2)
     assert smoothing(budget, [2**24] * 400) is None

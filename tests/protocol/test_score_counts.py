@@ -5,18 +5,19 @@ import math
 import numpy as np
 import pytest
 
+from budgets import priced
 from fedpower.errors import BudgetError, InputError, ProtocolError
-from fedpower.privacy import budget as prices
+from fedpower.privacy.budget import SCORES
+from fedpower.privacy.division import scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.preparation import SCORES, scores_share
 from fedpower.protocol.messages import (
     AskMoment,
-    AskScores,
+    AskQuery,
     Message,
     PackedMoment,
+    QueryAnswer,
     Refusal,
-    Tally,
     decode,
     encode,
 )
@@ -24,7 +25,7 @@ from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.scores import bins_for
-from fedpower.protocol.study import Study, preparation_sums, scores_sum
+from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.local import local_moment
@@ -70,7 +71,21 @@ def ask(party, agreed, body, run="r"):
 
 def question(**changed):
     terms = {"axes": np.eye(D)[:, :2], "offset": np.zeros(2), "reach": np.full(2, 0.6), "n_bins": 6}
-    return AskScores(**{**terms, **changed})
+    return grid(**{**terms, **changed})
+
+
+def grid(**terms):
+    """The question, its grid as it is and not checked."""
+    public = ScoreQuestion(**terms).to_bytes()
+    return AskQuery(index=1, label=SCORES, public=public)
+
+
+def read(asked):
+    return ScoreQuestion.from_bytes(asked.public, D)
+
+
+def counts_of(answer, n_bins=6):
+    return answer.words.view(np.int64)[: n_bins**2].astype(float)
 
 
 @pytest.fixture
@@ -85,14 +100,14 @@ def test_moment_and_scores_spend_the_studys_epsilon_together_and_scores_their_pa
     assert isinstance(ask(party, agreed, AskMoment()), PackedMoment)
     before = ledger.spent()
     assert before.epsilon < 1.0
-    assert isinstance(ask(party, agreed, question()), Tally)
+    assert isinstance(ask(party, agreed, question()), QueryAnswer)
     spent = ledger.spent()
     assert spent.n_releases == 2
     assert spent.epsilon == pytest.approx(1.0, rel=1e-5)
     assert spent.epsilon <= 1.0 * (1 + 1e-9)
     alone = math.sqrt(spent.mu**2 - before.mu**2)
-    assert alone == pytest.approx(budget_of(agreed).scores_mu, rel=1e-9)
-    assert [entry.purpose for entry in ledger.entries()][-1] == "counts of scores on two components"
+    assert alone == pytest.approx(budget_of(agreed).mu(SCORES), rel=1e-9)
+    assert [entry.purpose for entry in ledger.entries()][-1] == SCORES
 
 
 def test_a_silo_that_cannot_pay_for_both_is_not_asked_for_either():
@@ -113,7 +128,7 @@ def test_the_same_question_gets_the_same_counts_from_a_silo_that_was_started_aga
     told = []
     for seed in (1, 2):
         with Ledger.open(path) as kept:
-            told.append(ask(silo(agreed, kept, seed), agreed, question(), run=f"run-{seed}").counts)
+            told.append(ask(silo(agreed, kept, seed), agreed, question(), run=f"run-{seed}").words)
             assert kept.spent().n_releases == 1
     assert np.array_equal(*told)
 
@@ -134,18 +149,14 @@ def test_counts_have_noise_of_the_right_size_and_are_otherwise_exact(ledger):
     """36·40 draws: their spread is off by 8% with a chance below 1e-4."""
     agreed = study()
     X = rows()
-    exact = count_scores(open_source(X), RULE, ScoreQuestion(**_terms(question())))
+    exact = count_scores(open_source(X), RULE, read(question()))
     off = []
     for seed in range(40):
         with Ledger.in_memory(1.0, 1e-6, silo="north") as fresh:
-            off.append(ask(silo(agreed, fresh, seed, X), agreed, question()).counts - exact)
-    scale = math.sqrt(2) / budget_of(agreed).scores_mu
+            off.append(counts_of(ask(silo(agreed, fresh, seed, X), agreed, question())) - exact)
+    scale = math.sqrt(2) / budget_of(agreed).mu(SCORES)
     assert np.std(off) == pytest.approx(scale, rel=0.08)
     assert abs(np.mean(off)) < 5 * scale / math.sqrt(np.size(off))
-
-
-def _terms(asked):
-    return {name: getattr(asked, name) for name in ("axes", "offset", "reach", "n_bins")}
 
 
 def test_exact_counts_are_those_of_numpy():
@@ -188,12 +199,12 @@ def test_numbers_beyond_float64_are_counted_like_others():
     X = rows(10)
     X[3] = 1e308
     huge = question(axes=np.full((D, 2), 1e100))
-    assert count_scores(open_source(X), RULE, ScoreQuestion(**_terms(huge))).sum() == 10
+    assert count_scores(open_source(X), RULE, read(huge)).sum() == 10
 
 
 def test_scores_are_counted_in_no_study_that_did_not_agree_on_it(ledger):
     agreed = study(scores=0.0)
-    assert "share of its budget" in ask(silo(agreed, ledger), agreed, question()).reason
+    assert "one of those that the study lists" in ask(silo(agreed, ledger), agreed, question()).reason
 
 
 def test_a_study_without_scores_keeps_its_hash_and_one_with_them_has_its_own_moment():
@@ -210,7 +221,6 @@ def test_a_study_without_scores_keeps_its_hash_and_one_with_them_has_its_own_mom
         {"scores": -0.1},
         {"noise": "none", "epsilon": math.inf, "delta": 0.0},
         {"noise": "paper", "n_steps": 3},
-        {"sums": (scores_sum(SHARE),)},
     ],
 )
 def test_terms_that_cannot_be_are_refused(wrong):
@@ -218,23 +228,24 @@ def test_terms_that_cannot_be_are_refused(wrong):
         study(**wrong)
 
 
-def test_the_secure_sum_of_scores_is_the_last_one_with_its_share():
-    sums = preparation_sums((0.0,) * 5, n_features=D, n_open=0, center=True, scores=SHARE)
-    assert [each.label for each in sums] == ["moment", SCORES]
-    assert sums[-1] == (SCORES, SCORE_CELLS, SHARE)
-    assert math.fsum(each.share for each in sums) == pytest.approx(1.0, abs=1e-15)
-    assert prices._MOST_CELLS == SCORE_CELLS
+def test_the_query_of_scores_is_the_last_one_with_its_share():
+    queries = study().queries
+    assert [terms.label for terms in queries] == ["moment", SCORES]
+    assert queries[-1] == (SCORES, SCORE_CELLS, SHARE, 1)
+    assert math.fsum(terms.share for terms in queries) == pytest.approx(1.0, abs=1e-15)
 
 
-@pytest.mark.parametrize("counts", [np.zeros(35), np.full(36, 0.5), np.full(36, 1e9)])
+@pytest.mark.parametrize(
+    "counts", [np.zeros(35), np.full(SCORE_CELLS, 10**9), np.full(SCORE_CELLS, -(10**9))]
+)
 def test_counts_that_cannot_be_are_set_aside(counts):
-    agreed = study()
-    told = problem_with(Tally(counts=counts), question(), agreed, silo="north", run="r", n_rows=500)
+    agreed, words = study(), counts.astype(np.int64).view(np.uint64)
+    told = problem_with(QueryAnswer(words=words), question(), agreed, silo="north", run="r", n_rows=500)
     assert told is not None
 
 
 def test_a_question_travels_as_bytes_and_others_are_refused():
-    asked = ScoreQuestion(**_terms(question()))
+    asked = read(question())
     back = ScoreQuestion.from_bytes(asked.to_bytes(), D)
     assert np.array_equal(back.axes, asked.axes)
     assert (back.n_bins, *back.reach) == (6, 0.6, 0.6)
@@ -246,10 +257,8 @@ def test_a_question_travels_as_bytes_and_others_are_refused():
 def test_the_share_of_scores_is_never_more_than_was_asked_for():
     for part in (1e-3, 0.01, 0.1, 0.37, 0.5):
         agreed = study(scores=scores_share(part, 1.0, 1e-6))
-        alone = prices.Budget(
-            mode="moment", epsilon=part, delta=1e-6, n_features=D, iteration_rank=D, n_steps=1, center=True
-        ).total_mu
-        assert 0.99 * alone < budget_of(agreed).scores_mu <= alone * (1 + 1e-6)
+        alone = priced("moment", epsilon=part, n_features=D, iteration_rank=D, center=True).total_mu
+        assert 0.99 * alone < budget_of(agreed).mu(SCORES) <= alone * (1 + 1e-6)
 
 
 def test_the_grid_is_as_fine_as_the_noise_allows():

@@ -9,13 +9,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from secure_silos import EPSILON, KEYS, RUN, SIZES, called, cap, parties, party, roll_of, study_of, words_of
+from secure_silos import (
+    EPSILON,
+    KEYS,
+    RUN,
+    SIZES,
+    called,
+    cap,
+    masked_moment,
+    parties,
+    party,
+    roll_of,
+    study_of,
+    words_of,
+)
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import AskMasked, CallRoll, Enrol, Enrolment, KeyGone, MaskedMoment, Refusal
+from fedpower.protocol.messages import CallRoll, Enrol, Enrolment, KeyGone, QueryAnswer, Refusal
 from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
-from fedpower.protocol.secure_releases import total
+from fedpower.protocol.secure import total
 
 STUDY = study_of()
 fork = multiprocessing.get_context("fork")
@@ -58,7 +71,7 @@ def test_any_flipped_bit_of_a_roll_is_refused_and_costs_nothing(there):
         for bit in range(8) if position % 16 == 0 else (position % 8,):
             bad = bytearray(raw)
             bad[position] ^= 1 << bit
-            assert isinstance(north.ask(AskMasked(roll=bytes(bad))), Refusal), (position, bit)
+            assert isinstance(north.ask(masked_moment(bytes(bad))), Refusal), (position, bit)
     assert north.charges == 0
     words_of(north.upload(roll))  # and the key was not spent by any of them
     assert north.charges == 1
@@ -101,7 +114,7 @@ def test_bytes_that_are_no_roll_are_refused(raw):
 def test_a_roll_in_other_words_is_refused(there, rewrite):
     north = there["north"]
     raw = rewrite(called(STUDY, there).to_bytes())
-    assert refused(north.ask(AskMasked(roll=raw)), "written as the protocol says")
+    assert refused(north.ask(masked_moment(raw)), "written as the protocol says")
     assert north.charges == 0
 
 
@@ -231,7 +244,7 @@ def test_a_key_is_dead_after_its_upload(there):
     roll = called(STUDY, there)
     north = there["north"]
     words_of(north.upload(roll))
-    assert north.silo.releases._attempt.secret is None
+    assert north.silo.releases.session.attempt.secret is None
     assert refused(north.ask(CallRoll(attempt=0)), "must not be used twice")
 
 
@@ -330,7 +343,7 @@ def test_an_attempt_that_is_no_count_is_refused(there, attempt):
 
 @pytest.mark.parametrize("roll", [None, 7, "text", [], b"", b"null", b"{}", b"[]", b'"x"'])
 def test_what_is_no_roll_at_all_is_refused(there, roll):
-    assert refused(there["north"].ask(AskMasked(roll=roll)), "written as the protocol says")
+    assert refused(there["north"].ask(masked_moment(roll)), "written as the protocol says")
 
 
 def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
@@ -361,7 +374,7 @@ def test_dead_between_roll_call_and_upload_the_attempt_fails_and_costs_nothing(t
         assert restarted.upload(roll) == KeyGone()
         assert restarted.charges == 0
         second = called(STUDY, {"north": restarted, **others}, attempt=1)
-        assert isinstance(restarted.upload(second), MaskedMoment)
+        assert isinstance(restarted.upload(second), QueryAnswer)
         assert restarted.charges == 1
 
 

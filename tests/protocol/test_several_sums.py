@@ -2,78 +2,63 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
-from secure_silos import DELTA, EPSILON, RUN, SIZES, D, called, parties, party, roll_of, rows_of, study_of
+from secure_silos import DELTA, EPSILON, RUN, SIZES, D, called, party, roll_of, rows_of, study_of
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.integer_release import root_above
+from fedpower.privacy.budget import QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.sensitivity import summary_size, unpack
-from fedpower.privacy.shares import sum_noise
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import (
-    AskMasked,
-    AskSum,
+    AskQuery,
     CallRoll,
     Enrol,
     KeyGone,
-    MaskedSum,
     Message,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
 )
 from fedpower.protocol.private_study import budget_of, pooled_std, state_privacy
+from fedpower.protocol.query import query_of, vectors_to_bytes
 from fedpower.protocol.roll import new_exchange_key
-from fedpower.protocol.secure_releases import MaskChain, Summand, share_of_integers, total
+from fedpower.protocol.secure import MaskChain, total
 from fedpower.protocol.solvers.shared import enrol
 from fedpower.protocol.solvers.sums import secure_sums
-from fedpower.protocol.study import SumTerms
+from fedpower.protocol.study import PREPARED
 from fedpower.report.record import StudyTerms, plain
-from problems import ArrayMoment
+from fedpower.rows.opening import open_source
+from fedpower.sums.survey import Survey
 
-SUMS = (
-    SumTerms("prepare/1", 2 * D, 0.1),
-    SumTerms("prepare/2", D, 0.1),
-    SumTerms(MOMENT, summary_size(D, with_mean=False), 0.8),
+SHARES = (0.0, 0.0, 0.0, 0.1, 0.1)
+LOW, HIGH = np.full(D, -1.0), np.full(D, 1.0)
+STUDY = study_of(preparation=SHARES, ranges=((-1.0, 1.0),) * D, treatment=PREPARED)
+SUMS = STUDY.queries
+PUBLICS = (
+    vectors_to_bytes((LOW, HIGH, None, None)),
+    vectors_to_bytes((LOW, HIGH, np.zeros(D), HIGH)),
+    vectors_to_bytes((LOW, HIGH, np.zeros(D), HIGH), 1.0),
 )
-STUDY = study_of(sums=SUMS)
-MOVED = {"prepare/1": root_above(2 * D), "prepare/2": root_above(4 * D * 100**2)}
-PER_ROW = {"prepare/1": 1, "prepare/2": 100}
+OTHERS = (vectors_to_bytes((LOW, 2 * HIGH, None, None)), vectors_to_bytes((LOW, HIGH, np.zeros(D), 2 * HIGH)))
 
 
-class Columns:
-    """Signs of every column; then hundredths within a bound that the coordinator found from these."""
+def queries():
+    return [query_of(STUDY, terms.label, public) for terms, public in zip(SUMS, PUBLICS, strict=True)]
 
-    def __init__(self, name):
-        self.rows = rows_of(name)
 
-    def integers(self, label, public):
-        if label == "prepare/1":
-            above = self.rows > 0
-            return np.concatenate([above.sum(axis=0), (~above).sum(axis=0)]).astype(np.int64)
-        bound = json.loads(public)["bound"]
-        return np.rint(100 * np.clip(self.rows / bound, -1, 1)).sum(axis=0).astype(np.int64)
-
-    def summand(self, label, public):
-        return Summand(
-            integers=self.integers(label, public), sensitivity=MOVED[label], per_row=PER_ROW[label]
-        )
-
-    def moment(self, public):
-        assert public == b"as found"
-        return ArrayMoment(self.rows)
+def survey_of(name):
+    return Survey(open_source(rows_of(name)))
 
 
 def one(name, study=STUDY, **options):
-    return party(name, study, summands=Columns(name), **options)
+    return party(name, study, rows=survey_of(name), **options)
 
 
 def everybody(study=STUDY, **options):
@@ -81,13 +66,12 @@ def everybody(study=STUDY, **options):
 
 
 def script(sums):
-    """What a coordinator makes of three sums, each asked with what came before."""
-    first = yield from sums.total("prepare/1", sensitivity=MOVED["prepare/1"], per_row=1)
-    bound = 0.5 if first.values[0] > 0 else 0.25
-    public = json.dumps({"bound": bound}).encode()
-    second = yield from sums.total("prepare/2", public, sensitivity=MOVED["prepare/2"], per_row=100)
-    vector = yield from sums.moment(b"as found")
-    return first, second, vector, bound, sums.sizes
+    """What a coordinator makes of three sums."""
+    first, second, third = queries()
+    one = yield from sums.total(first)
+    two = yield from sums.total(second)
+    found = yield from sums.moment(third.public)
+    return one, two, found, sums.sizes
 
 
 def solver(study=STUDY, run=RUN):
@@ -116,17 +100,15 @@ def drive(made, there, *, lost=frozenset()):
     return made.outcome
 
 
-def ask(roll, index, public=b"", label=None):
-    return AskSum(roll=roll.to_bytes(), index=index, label=label or SUMS[index].label, public=public)
-
-
-PUBLICS = (b"", b'{"bound": 0.5}', b"as found")
+def ask(roll, index, public=None, label=None):
+    public = PUBLICS[index] if public is None else public
+    return AskQuery(roll=roll.to_bytes(), index=index, label=label or SUMS[index].label, public=public)
 
 
 def uploads(there, roll, index, public=None):
     sent = PUBLICS[index] if public is None else public
     answers = {name: each.ask(ask(roll, index, sent)) for name, each in there.items()}
-    assert all(isinstance(answer, MaskedSum) for answer in answers.values()), answers
+    assert all(isinstance(answer, QueryAnswer) for answer in answers.values()), answers
     return {name: answer.words for name, answer in answers.items()}
 
 
@@ -142,22 +124,19 @@ def looks_uniform(words):
 
 
 def test_a_run_of_three_sums_gives_each_total_within_its_noise():
-    """Each of 12 + 6 + 22 numbers is within 7 standard deviations: fails by chance with 1e-10."""
+    """Each of 18 + 30 + 22 numbers is within 7 standard deviations: fails by chance with 1e-9."""
     there = everybody()
     made = coordinator()
-    first, second, vector, bound, sizes = drive(made, there)
+    *totals, found, sizes = drive(made, there)
     assert sizes == SIZES
-    kinds = [each.kind for each in made.history]
-    assert kinds == ["enrol", "call-roll", "masked-sum", "masked-sum", "masked-sum"]
-    exact = sum(Columns(name).integers("prepare/1", b"") for name in SIZES)
-    assert np.abs(first.values - exact).max() < 7 * first.std
-    public = json.dumps({"bound": bound}).encode()
-    exact = sum(Columns(name).integers("prepare/2", public) for name in SIZES)
-    assert np.abs(second.values - exact).max() < 7 * second.std
+    assert [each.kind for each in made.history] == ["enrol", "call-roll", "means", "norms", "moment"]
+    for query, total_ in zip(queries(), totals, strict=False):
+        exact = sum(query.evaluate(survey_of(name), [0] * len(total_.stds)) for name in SIZES)
+        spread = np.repeat(total_.stds, [group.length for group in query.sensitivity.groups])
+        assert np.abs((total_.values - exact) / spread).max() < 7
     rows = np.vstack([rows_of(name) for name in SIZES])
-    moment, _, _ = unpack(vector, D, with_mean=False)
     std = pooled_std(budget_of(STUDY), SIZES)
-    assert np.abs(moment - rows.T @ rows / len(rows)).max() < 7 * std
+    assert np.abs(found[0] - rows.T @ rows / len(rows)).max() < 7 * std
 
 
 def test_the_sums_of_an_attempt_compose_to_the_epsilon_that_was_asked_for():
@@ -167,15 +146,15 @@ def test_the_sums_of_an_attempt_compose_to_the_epsilon_that_was_asked_for():
     budget = budget_of(STUDY)
     for each in there.values():
         entries = each.ledger.entries()
-        assert [entry.purpose.split(" over ")[0] for entry in entries] == [
-            f"share of the secure sum {terms.label}" for terms in SUMS
+        assert [entry.purpose for entry in entries] == [
+            f"{terms.label}, share of a secure sum over 4 silos" for terms in SUMS
         ]
-        assert compose([entry.mu for entry in entries]) == pytest.approx(budget.mu, rel=1e-12)
-        assert compose([entry.mu for entry in entries]) <= budget.mu
+        assert compose([entry.mu for entry in entries]) == pytest.approx(budget.total_mu, rel=1e-12)
+        assert compose([entry.mu for entry in entries]) <= budget.total_mu
         assert sum(entry.slack_delta for entry in entries) == pytest.approx(budget.slack_delta)
     told = state_privacy(STUDY, budget, SIZES, made.history[1:])
     assert told.protections[1].epsilon == pytest.approx(EPSILON, rel=1e-6)
-    assert told.protections[0].mu == pytest.approx(budget.mu * math.sqrt(3 / 4))
+    assert told.protections[0].mu == pytest.approx(budget.total_mu * math.sqrt(3 / 4))
     assert "the 3 noised sums over all silos" in str(told)
     assert "charged most often on these rows was for 1 attempt," in str(told)
 
@@ -189,48 +168,31 @@ def test_the_uploads_of_each_sum_add_up_exactly():
     there = everybody(source=SeededNoiseForExperiments(3))
     roll = called(STUDY, there)
     shared = SeededNoiseForExperiments(3)  # one stream, from which silos draw in turn
-    for index in (0, 1):
-        label, size, _ = SUMS[index]
-        noise = noise_of(index, roll)
+    for index, query in enumerate(queries()[:2]):
+        noise = budget_of(STUDY).noise(query.label, query.sensitivity, tuple(roll.sizes.values()))
         sent = uploads(there, roll, index)
         expected = sum(
-            share_of_integers(
-                Columns(name).summand(label, PUBLICS[index]),
-                noise,
-                size=size,
-                n_rows=SIZES[name],
-                source=shared,
-            )
-            for name in SIZES
+            query.evaluate(survey_of(name), noise.exponents) + noise.draw(shared) for name in SIZES
         )
         assert np.array_equal(total(sent.values()), expected)
         for words in sent.values():
             assert looks_uniform(words.view(np.int64))
 
 
-def noise_of(index, roll, study=STUDY):
-    label = SUMS[index].label
-    return sum_noise(
-        budget_of(study).price_of_sum(index).multiplier,
-        sensitivity=MOVED[label],
-        per_row=PER_ROW[label],
-        sizes=roll.sizes.values(),
-        colluders=study.colluders,
-    )
-
-
 @pytest.mark.slow
 def test_the_noise_of_a_total_is_the_shares_together():
-    """χ² of the noise in 12 numbers of 60 sums; fails by chance with 1e-9."""
-    exact = sum(Columns(name).integers("prepare/1", b"") for name in SIZES)
+    """χ² of the noise in the norms of 60 sums; fails by chance with 1e-9."""
+    _, query, _ = queries()
+    exact = sum(query.evaluate(survey_of(name), (0,)) for name in SIZES)
     seen = []
     for _ in range(60):
         there = everybody()
         roll = called(STUDY, there)
-        noise = noise_of(0, roll)
-        seen.append(total(uploads(there, roll, 0).values()) / 2.0**noise.fineness - exact)
-    low, high = chi2.ppf([5e-10, 1 - 5e-10], 60 * 2 * D)
-    assert low < float(np.sum(np.square(seen))) / noise.std**2 < high
+        noise = budget_of(STUDY).noise(query.label, query.sensitivity, tuple(roll.sizes.values()))
+        uploads(there, roll, 0)
+        seen.append(noise.values(total(uploads(there, roll, 1).values())) - exact)
+    low, high = chi2.ppf([5e-10, 1 - 5e-10], np.size(seen))
+    assert low < float(np.sum(np.square(seen))) / noise.stds[0] ** 2 < high
 
 
 def test_masks_are_of_one_sum_and_one_question_and_are_used_once():
@@ -278,11 +240,11 @@ def test_a_sum_that_was_asked_for_is_not_asked_for_in_other_words():
     uploads(there, roll, 0)
     uploads(there, roll, 1)
     north = there["north"]
-    for index, public in ((0, b"other"), (1, b'{"bound": 0.25}')):
+    for index, public in enumerate(OTHERS):
         assert refused(north.ask(ask(roll, index, public)), "once over a roll", "other numbers")
     assert north.charges == 2
     uploads(there, roll, 2)
-    assert refused(north.ask(ask(roll, 1, b'{"bound": 0.25}')), "once over a roll")
+    assert refused(north.ask(ask(roll, 1, OTHERS[1])), "once over a roll")
     assert north.charges == 3
 
 
@@ -328,7 +290,7 @@ def test_silos_that_are_asked_for_different_things_sum_to_noise():
     uploads(there, roll, 0)
     sent = []
     for name, each in there.items():
-        public = PUBLICS[1] if name != "west" else b'{"bound": 0.25}'
+        public = PUBLICS[1] if name != "west" else OTHERS[1]
         sent.append(each.ask(ask(roll, 1, public)).words)
     assert looks_uniform(total(sent))
     assert looks_uniform(total(sent[:3]))
@@ -359,20 +321,10 @@ def test_a_part_of_the_roll_sums_to_noise_in_every_sum():
 def test_a_sum_that_the_study_does_not_list_is_refused(change):
     there = everybody()
     roll = called(STUDY, there)
-    terms = {"roll": roll.to_bytes(), "index": 0, "label": SUMS[0].label, "public": b""}
-    told = there["north"].ask(AskSum(**terms | change))
+    terms = {"roll": roll.to_bytes(), "index": 0, "label": SUMS[0].label, "public": PUBLICS[0]}
+    told = there["north"].ask(AskQuery(**terms | change))
     assert refused(told, "one of those that the study lists")
     assert there["north"].charges == 0
-
-
-def test_a_study_of_one_sum_and_one_of_several_are_asked_each_in_its_own_way():
-    plain = study_of()
-    there = parties(plain)
-    roll = called(plain, there)
-    assert refused(there["north"].ask(ask(roll, 0)), "one of those that the study lists")
-    several = everybody()
-    told = several["north"].ask(AskMasked(roll=called(STUDY, several).to_bytes()))
-    assert refused(told, "several secure sums")
 
 
 def test_a_silo_that_vanishes_between_sums_costs_the_attempt_and_all_is_summed_anew():
@@ -382,7 +334,7 @@ def test_a_silo_that_vanishes_between_sums_costs_the_attempt_and_all_is_summed_a
     assert list(sizes) == ["north", "south", "west"]
     kinds = [each.kind for each in made.history]
     assert kinds == [
-        "enrol", "call-roll", "masked-sum", "masked-sum", "call-roll", *["masked-sum"] * 3,
+        "enrol", "call-roll", "means", "norms", "call-roll", "means", "norms", "moment",
     ]  # fmt: skip
     assert {name: each.charges for name, each in there.items()} == {
         "north": 5, "south": 5, "east": 1, "west": 5,
@@ -391,7 +343,7 @@ def test_a_silo_that_vanishes_between_sums_costs_the_attempt_and_all_is_summed_a
     assert not np.any(words[0] == words[1])
     told = state_privacy(STUDY, budget_of(STUDY), sizes, made.history[1:])
     assert "charged most often on these rows was for 2 attempts" in str(told)
-    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).mu)
+    assert told.protections[1].mu == pytest.approx(math.sqrt(2) * budget_of(STUDY).total_mu)
 
 
 def test_attempts_are_counted_by_their_first_sum_and_capped():
@@ -423,7 +375,7 @@ def test_a_silo_started_again_between_sums_has_lost_its_masks_and_is_called_agai
         there["north"] = one("north", ledger=ledger)
         assert np.array_equal(there["north"].ask(ask(roll, 0)).words, sent["north"])
         assert there["north"].ask(ask(roll, 1, PUBLICS[1])) == KeyGone()
-        assert there["north"].ask(ask(roll, 0, b"other")) == KeyGone()
+        assert there["north"].ask(ask(roll, 0, OTHERS[0])) == KeyGone()
         assert there["north"].charges == 1
         again = called(STUDY, there, attempt=1)
         for index in range(3):
@@ -444,75 +396,65 @@ def test_a_coordinator_that_is_started_again_goes_on_from_its_record():
 
 
 def test_too_few_that_come_back_end_the_run():
-    there = everybody(study_of(sums=SUMS, min_silos=4))
-    made = coordinator(study_of(sums=SUMS, min_silos=4))
+    there = everybody(replace(STUDY, min_silos=4))
+    made = coordinator(replace(STUDY, min_silos=4))
     with pytest.raises(ProtocolError, match="bring back"):
         drive(made, there, lost={(number, "east") for number in range(2, 40)})
-
-
-def test_a_silo_without_a_way_to_compute_a_sum_tells_its_operator_only(caplog):
-    there = parties(STUDY)
-    roll = called(STUDY, there)
-    assert refused(there["north"].ask(ask(roll, 0)), "its operator's log says why")
-    assert "must know how to compute" in caplog.text
-    assert there["north"].charges == 0
 
 
 def test_an_upload_of_another_length_is_set_aside():
     there = everybody()
     made = coordinator()
-    while made.history[-1].kind != "masked-sum":
+    while made.history[-1].kind != "means":
         for question in made.next():
             made.receive(there[question.silo].silo.answer(question))
     question = made.next()[0]
-    short = MaskedSum(words=np.zeros(3, dtype=np.uint64), charged=1)
+    short = QueryAnswer(words=np.zeros(3, dtype=np.uint64), charged=1)
     told = made.receive(
         Message(study=STUDY.digest, run=RUN, round=question.round, silo=question.silo, body=short)
     )
     assert told.name == "MALFORMED"
 
 
+DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identities": (), "min_silos": 0}
+
+
 @pytest.mark.parametrize(
-    ("sums", "words"),
+    ("design", "words"),
     [
-        ((SumTerms("a", 1, 0.5), SumTerms("a", 1, 0.5)), "different names"),
-        ((SumTerms("", 1, 0.5),), "different names"),
-        ((SumTerms("a\n", 1, 0.5),), "different names"),
-        ((SumTerms("a", 0, 0.5),), "1 number or more"),
-        ((SumTerms("a", 1, 0.0),), "share of"),
-        ((SumTerms("a", 1, math.nan),), "share of"),
-        ((SumTerms("a", 1, 0.6), SumTerms("b", 1, 0.5)), "add up to 1"),
-        ((SumTerms("moment", 5, 0.6),), "22 numbers"),
+        ((QueryTerms("mean", D, 0.5), QueryTerms("mean", D, 0.5)), "each once"),
+        ((QueryTerms("", 7, 0.5),), "each once"),
+        ((QueryTerms("product 1\n", 7, 0.5),), "each once"),
+        ((QueryTerms("product 1", 0, 0.5),), "1 number or more"),
+        ((QueryTerms("product 1", 7, 0.0),), "share"),
+        ((QueryTerms("product 1", 7, math.nan),), "share"),
+        ((QueryTerms("product 1", 7, 0.6), QueryTerms("product 2", 7, 0.5)), "add up to 1"),
+        ((QueryTerms("moment", 5, 0.6),), "as many numbers"),
     ],
 )
-def test_sums_that_cannot_be_agreed_on_are_refused(sums, words):
+def test_queries_that_cannot_be_agreed_on_are_refused(design, words):
     with pytest.raises(InputError, match=words):
-        study_of(sums=sums)
+        study_of(attempts=1, design=design, **DESIGN)
 
 
-def test_sums_are_terms_of_the_study_and_studies_of_one_sum_keep_their_hash():
+def test_queries_follow_from_the_terms_of_the_study():
+    assert [terms.label for terms in SUMS] == ["means", "norms", "moment"]
+    assert math.fsum(terms.share for terms in SUMS) == pytest.approx(1.0)
     assert STUDY.digest != study_of().digest
-    assert study_of(sums=SUMS[:2]).digest != STUDY.digest
-    assert study_of(sums=()).digest == study_of().digest
-    shares = tuple(terms._replace(share=terms.share / 2) for terms in SUMS)
-    assert study_of(sums=shares).digest != STUDY.digest
+    assert [terms.label for terms in study_of().queries] == ["moment"]
+    assert replace(STUDY, preparation=(0.0, 0.0, 0.0, 0.1, 0.2)).digest != STUDY.digest
 
 
 def test_numbers_beyond_what_rows_can_add_are_brought_back_without_a_word():
     """A refusal would depend on rows; and the ring holds no more."""
-    there = everybody()
-    roll = called(STUDY, there)
-
-    def share(number):
-        made = Summand(integers=np.full(2 * D, number), sensitivity=1.0, per_row=1)
-        source = SeededNoiseForExperiments(0)
-        return share_of_integers(made, noise_of(0, roll), size=2 * D, n_rows=300, source=source)
-
-    assert np.array_equal(share(301), share(300))
-    assert np.array_equal(share(-(2**62)), share(-300))
+    query = queries()[1]
+    noise = budget_of(STUDY).noise(query.label, query.sensitivity, tuple(SIZES.values()))
+    most = 300 << noise.exponents[0]
+    for number, kept in ((most + 1, most), (2**62, most), (-(2**62), -most), (most - 1, most - 1)):
+        assert set(noise.bounded(np.full(query.sensitivity.size, number), 300).tolist()) == {kept}
 
 
-def test_a_result_s_record_gives_the_sums_of_its_study_back():
+def test_a_result_s_record_gives_the_terms_of_its_study_back():
     terms = plain(asdict(STUDY))
     terms = json.loads(json.dumps(terms))
     assert StudyTerms(hash=STUDY.digest, terms=terms).agreed == STUDY

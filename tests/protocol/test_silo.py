@@ -25,7 +25,7 @@ GOOD = orth(np.random.default_rng(1).standard_normal((12, 3)))
 
 
 def ask(body: object, *, study: str = STUDY.digest, silo: str = "north") -> object:
-    north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows())))
+    north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows()), STUDY))
     message = Message(study=study, run="r", round=3, silo=silo, body=body)  # type: ignore[arg-type]
     return north.answer(message).body
 
@@ -89,7 +89,7 @@ def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog: pytest.Log
             raise RuntimeError("row 17 holds 42.0")
 
     study = replace(STUDY, center=True)
-    north = Silo("north", study, Broken(ArrayMoment(spiked_rows())))
+    north = Silo("north", study, Broken(ArrayMoment(spiked_rows()), study))
     message = Message(study=study.digest, run="r", round=0, silo="north", body=AskMean())
     answer = north.answer(message).body
     assert isinstance(answer, Refusal)

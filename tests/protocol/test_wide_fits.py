@@ -158,7 +158,7 @@ def test_what_is_no_factor_is_set_aside() -> None:
 def test_a_silo_of_many_rows_sends_no_factor() -> None:
     rows = np.random.default_rng(0).standard_normal((30, 6))
     study = Study(columns=None, n_features=6, iteration_rank=2)
-    releases = ExactReleases(local_moment(open_source(rows), rank=2, steps=4))
+    releases = ExactReleases(local_moment(open_source(rows), rank=2, steps=4), study)
     answered = Silo("north", study, releases).answer(
         Message(study=study.digest, run="", round=1, silo="north", body=AskFactor())
     )

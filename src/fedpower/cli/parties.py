@@ -18,15 +18,15 @@ from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import Budget
-from fedpower.protocol.private_study import study_mu, worst_epsilon
-from fedpower.protocol.secure_releases import SecureReleases
+from fedpower.privacy.budget import SCORES, Budget
+from fedpower.protocol.private_study import worst_epsilon
+from fedpower.protocol.releases import PrivateReleases
 from fedpower.report.text import human_bytes
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.inspecting import doubtful
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import STAGES, Survey
 
 PATH = click.Path(path_type=Path)
 
@@ -211,7 +211,6 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     things = "networks, which is 1" if by_edge else things
     noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
     std = budget.std(node.moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0)
-    delta = budget.delta - budget.n_releases * budget.slack_delta
     facts |= {
         "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
         "leaves_without_noise": (
@@ -219,13 +218,13 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
             if secure
             else f"the number of {things}"
         ),
-        "largest_release": human_bytes(8 * budget.size),
+        "largest_release": human_bytes(8 * max(terms.size for terms in budget.queries)),
         noise: (
             f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll" if secure else f"{std:.3g}"
         ),
     }
-    one = epsilon_of(study_mu(budget, node.moment.n_rows), delta)
-    if isinstance(node.silo.releases, SecureReleases):
+    one = epsilon_of(budget.study_mu, budget.left_delta)
+    if secure and isinstance(node.silo.releases, PrivateReleases):
         facts |= {
             "epsilon_of_one_attempt": f"{one:.4g}",
             "attempts_at_most": terms.attempts,
@@ -265,12 +264,13 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     """Return what leaves the silo in a private study, noised."""
     if budget.mode == "moment":
         parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
-        if budget.preparation:
+        prepares, scores = bool(budget.share(*STAGES)), bool(budget.share(SCORES))
+        if prepares:
             parts = f"tallies of where cells lie and how long rows are, then {parts}"
-        if budget.scores:
+        if scores:
             parts += ", then counts of rows by their scores on two components"
         if not secure:
-            several = budget.preparation or budget.scores
+            several = prepares or scores
             return f"{parts}, {'each ' if several else ''}noised once"
         return (
             f"{parts} under masks, with this silo's share of the noise: readable in the sum over all "
@@ -280,5 +280,5 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     parts = f"{count} of d×{budget.iteration_rank}"
     parts += " with the trace" if budget.with_trace else ""
     parts += " and the mean row" if budget.center else ""
-    parts += ", then counts of rows by their scores" if budget.scores else ""
+    parts += ", then counts of rows by their scores" if budget.share(SCORES) else ""
     return f"{parts}, each noised{' as printed' if budget.mode == 'paper' else ''}"

@@ -32,7 +32,6 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.watch import Watch
 from fedpower.rules.codebook import CodeBook
 from fedpower.sums.device import open_device
-from fedpower.sums.exact_moment import Desk
 from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
@@ -95,7 +94,6 @@ def read_silos(
     place = None if device is None else open_device(device, single=not private)
     at_once, threads = share_cores(len(sources), n_jobs)
     by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
-    desk = Desk()
     moments = {
         name: local_moment(
             source,
@@ -109,7 +107,6 @@ def read_silos(
             fingerprinted=fingerprinted,
             on_lattice=on_lattice,
             rereads=rereads,
-            desk=desk,
         )
         for name, source in sources.items()
     }
@@ -173,11 +170,11 @@ def read_for(
 def _require_network(study: Study, source: RowSource) -> None:
     """Refuse edges that are not bounded as the study says, or rows in their place, and the other way."""
     network = network_of(source)
-    found = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+    opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
     agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
-    if found != agreed:
+    if opened != agreed:
         raise InputError(
-            f"{source.name} must be read as the {agreed} that the study protects, got {found}; open it "
+            f"{source.name} must be read as the {agreed} that the study protects, got {opened}; open it "
             "as the study says"
         )
 

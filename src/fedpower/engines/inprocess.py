@@ -19,7 +19,7 @@ from fedpower.protocol.messages import Message
 _Item = TypeVar("_Item")
 
 _LONGEST_RUN, _RUNS_EACH = 8, 8
-"""Silos that a thread works on without a word between, if each thread gets so many runs at least."""
+"""Silos that a thread answers in one go, if every thread gets at least so many of these runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,11 @@ def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
                 if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
                     enough = now
                 left = pace.left(now - started, None if enough is None else now - enough)
-                arrived = [each for each in (carrier.wait(left),) if each is not None]
-                if not arrived:
+                arrived = carrier.wait(left)
+                if arrived is None:
                     return
-                _send(carrier, (yield arrived.pop()) or ())
+                box, arrived = [arrived], None  # the driver's must be the only reference to a large answer
+                _send(carrier, (yield box.pop()) or ())
         finally:
             carrier.leave()
 
@@ -121,7 +122,7 @@ def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
 
 
 def in_runs(items: Sequence[_Item], at_once: int) -> Iterator[Sequence[_Item]]:
-    """Yield the items in runs that a thread does without a word between: short enough to share out."""
+    """Yield the items in runs that a thread does in one go, short enough to share the work evenly."""
     size = max(1, min(_LONGEST_RUN, len(items) // (_RUNS_EACH * max(1, at_once))))
     for start in range(0, len(items), size):
         yield items[start : start + size]
@@ -183,7 +184,7 @@ class _Threads:
         self._arrived: SimpleQueue[Message | BaseException] = SimpleQueue()
 
     def send(self, question: Message) -> None:
-        """Have the silo work on a question, once all that are sent with it are known."""
+        """Collect a question; threads get all that are sent together."""
         self._unsent.append(question)
         self._n_open += 1
 
@@ -193,16 +194,16 @@ class _Threads:
         if not self._n_open:
             return None
         try:
-            found = self._arrived.get(timeout=seconds)
+            answer = self._arrived.get(timeout=seconds)
         except Empty:
             return None
         self._n_open -= 1
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def leave(self) -> None:
-        """Forget what is unanswered: a silo that slept must not begin with what is over."""
+        """Forget what is unanswered: a slow silo must not begin with a round that is over."""
         self._over.set()
         for run in self._runs:
             run.cancel()

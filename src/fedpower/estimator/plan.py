@@ -17,9 +17,8 @@ from fedpower.parameters import Parameters
 from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipped_rehearsal import narrowed_sums
 from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.rehearsal import Rehearsed, rehearse, secure_bytes, unrehearsed
+from fedpower.protocol.rehearsal import Rehearsed, narrowed_design, query_bytes, rehearse, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
     KrylovSettings,
@@ -342,8 +341,8 @@ def _ways(
             runs = [unrehearsed(settings, n_rows=facts["n_rows"])]
         elif known or solver == "moment" or study.n_steps is not None:
             runs = _tries(settings, study, sizes=sizes, facts=facts, values=values, n_rehearsals=n_rehearsals)
-        # A secure sum's own messages count those of preparation (`secure_bytes`).
-        prepared = study.preparation and not study.sums and runs
+        # A secure sum's own messages count those of preparation (`query_bytes`).
+        prepared = study.preparation and study.aggregation == "plain" and runs
         rounds, up, down = _preparing(varied, facts) if prepared else (0, 0, 0)
         yield Way(
             solver=taken.solver,
@@ -564,7 +563,7 @@ def _narrowed(
         columns=None,
         n_features=fewer,
         iteration_rank=width,
-        sums=narrowed_sums(study, fewer) if clipped else (),
+        design=narrowed_design(study, fewer) if clipped else (),
     )
     small: SolverSettings
     if isinstance(settings, SecureSettings | ClippedSettings):
@@ -582,8 +581,8 @@ def _narrowed(
     if isinstance(settings, ClippedSettings):
         return replace(unrehearsed(settings, n_rows=terms["n_rows"]), error=run.error)
     if isinstance(settings, SecureSettings):
-        down, up = secure_bytes(study, n_rows=terms["n_rows"])
-        rounds = 1 + max(1, len(study.sums))
+        down, up = query_bytes(study, n_rows=terms["n_rows"])
+        rounds = 1 + len(study.queries)
         return replace(run, n_rounds=rounds, bytes_up=up, bytes_down=down)
     uploaded = isinstance(settings, UploadSettings)
     more = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
@@ -689,7 +688,7 @@ def _identities(parameters: Parameters, names: Iterable[str]) -> dict[str, str]:
 def _too_wide(study: Study) -> bool:
     """Return whether a rehearsal would draw d×d noise for too large a d."""
     moment = study.noise == "moment" or (
-        study.noise == "clipped" and any(label == MOMENT for label, _, _ in study.sums)
+        study.noise == "clipped" and any(terms.label == MOMENT for terms in study.design)
     )
     return moment and study.n_features > _MOST_COLUMNS
 

@@ -20,6 +20,7 @@ from fedpower.rows.gaps import with_gaps
 from fedpower.rows.networks import NetworkSource
 from fedpower.rows.source import Block, RowSource, is_sparse
 from fedpower.rows.tables import TableSource
+from fedpower.sums.survey import STAGES
 
 _SKETCH = 64
 """Hashes kept of some rows: the smallest, so that sets which share rows share hashes."""
@@ -78,7 +79,7 @@ def warn_of_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1
     silos = list(sources)
     most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
-    spent = _fits.add(sketch, budget.total_mu if fits else budget.preparation_mu, fits=fits)
+    spent = _fits.add(sketch, budget.total_mu if fits else budget.mu(*STAGES), fits=fits)
     if spent is not None:
         warnings.warn(
             Sentence(

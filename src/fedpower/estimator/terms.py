@@ -14,13 +14,12 @@ from fedpower.estimator.treatment import known_ranges, prepares, rules_of
 from fedpower.parameters import SPECS, Parameters
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.privacy.clipped import Design, choose_design, predicted_gain
-from fedpower.privacy.preparation import STAGES, scores_share, shares_of
+from fedpower.privacy.division import Design, choose_design, predicted_gain, scores_share, shares_of
 from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.roll import Identity
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import PREPARED, NoiseMode, Study, SumTerms, preparation_sums, scores_sum
+from fedpower.protocol.study import PREPARED, NoiseMode, Study
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.rules import TableRules
@@ -138,10 +137,8 @@ def build_study(
     if noise == "clipped":
         _check_clipped(parameters)
         design = _clipped_design(parameters, rank, n_rows, n_features, delta, center=center)
-        sums = (SumTerms(*each) for each in design.sums(n_features, center=center))
-        if scores:
-            sums = (each._replace(share=each.share * (1.0 - scores)) for each in sums)
-        prepared["sums"] = (*sums, *((scores_sum(scores),) if scores and secure else ()))
+        queries = design.queries(n_features, center=center)
+        prepared["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
         width = max(design.widths)
     rules = rules_of(parameters)
     if treatment is None:
@@ -158,18 +155,6 @@ def build_study(
             ),
             "roster": "" if agreement else _roster(roster or {}),
         }
-        if secure:
-            prepared["sums"] = preparation_sums(
-                prepared["preparation"],
-                n_features=n_features,
-                n_open=sum(each is None for each in known),
-                center=center,
-                scores=scores,
-            )
-    elif scores and secure and noise == "moment":
-        prepared["sums"] = preparation_sums(
-            (0.0,) * len(STAGES), n_features=n_features, n_open=0, center=center, scores=scores
-        )
     if scores:
         prepared["scores"] = scores
         prepared["roster"] = "" if agreement else _asked_how(parameters, roster or {})

@@ -6,14 +6,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from fedpower.errors import InputError
-from fedpower.experiments.audit_clipped import ClippedGame, clipped_terms
-from fedpower.experiments.audit_prepared import PreparedGame
-from fedpower.experiments.audit_secure import SecureGame, secured
-from fedpower.experiments.audit_worlds import Game, Progress, budget_for
+from fedpower.experiments.audit_worlds import WIDTH, Game, Progress, SecureGame, budget_for, secured
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
 from fedpower.privacy.audit import AuditResult, audit_scores
+from fedpower.privacy.budget import PRODUCT, QueryTerms
 from fedpower.privacy.noise import NoiseSource, SystemNoise
-from fedpower.protocol.private_study import study_mu
 from fedpower.protocol.study import PREPARED, Study
 
 _DEFAULT_ROWS = 50
@@ -117,16 +114,11 @@ def audit_mode(
         study = replace(study, unit="person")
     promised = budget_for(secured(study)[0] if mode == "secure" else study)
     real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
-    games: dict[str, type[SecureGame | PreparedGame | ClippedGame]] = {
-        "secure": SecureGame,
-        "prepared": PreparedGame,
-        "clipped": ClippedGame,
-    }
-    kind: type[SecureGame | PreparedGame | ClippedGame | Game] = games.get(mode, Game)
+    kind = SecureGame if mode == "secure" else Game
     game = kind(replace(study, epsilon=real), n_rows, source or SystemNoise())
     started = time.perf_counter()
     scores = game.play(n_runs, on_progress)
-    allowed = delta - promised.n_releases * promised.slack_delta
+    allowed = promised.left_delta
     return AuditReport(
         mode=mode,
         center=center,
@@ -134,7 +126,7 @@ def audit_mode(
         n_rows=n_rows,
         noise_factor=noise_factor,
         claimed_epsilon=epsilon,
-        exact_epsilon=epsilon_of(study_mu(promised, n_rows), allowed),
+        exact_epsilon=epsilon_of(promised.study_mu, allowed),
         reachable_epsilon=epsilon_of(game.mu, allowed),
         found=audit_scores(*scores, delta=delta, confidence=confidence),
         seconds=time.perf_counter() - started,
@@ -154,7 +146,13 @@ def control_factor(
         return of_needed
     study = _study(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     promised = budget_for(study)
-    return of_needed * study_mu(promised, _DEFAULT_ROWS) / mu_of(epsilon, delta)
+    return of_needed * promised.study_mu / mu_of(epsilon, delta)
+
+
+def clipped_design(n_features: int, n_steps: int) -> tuple[QueryTerms, ...]:
+    """Return the queries of a clipped study under audit: so many products, of equal shares."""
+    size = WIDTH * n_features + 1
+    return tuple(QueryTerms(f"{PRODUCT} {number}", size, 1.0 / n_steps) for number in range(1, n_steps + 1))
 
 
 def _study(
@@ -191,7 +189,7 @@ def _study(
             noise="clipped",
             epsilon=epsilon,
             delta=delta,
-            sums=clipped_terms(n_features, n_steps),
+            design=clipped_design(n_features, n_steps),
         )
     return Study(
         columns=None,

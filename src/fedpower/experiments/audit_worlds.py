@@ -1,9 +1,10 @@
-"""The two worlds of an audit: neighbouring rows in real silos, what is asked, how it is scored."""
+"""The distinguishing game over any queries: two neighbouring worlds, real silos, scored answers."""
 
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,60 +12,92 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.noise import NoiseSource
-from fedpower.privacy.preparation import SCORES
-from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
+from fedpower.protocol.coordinator import Coordinator
+from fedpower.protocol.driving import drive, in_turn
 from fedpower.protocol.messages import (
     AskMean,
-    AskScores,
+    AskQuery,
     AskSteps,
     LocalSteps,
     MeanRow,
     Message,
+    QueryAnswer,
     Question,
-    Refusal,
-    Tally,
     read_only,
 )
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import ExactReleases, MomentReleases, StepReleases
-from fedpower.protocol.silo import Silo
+from fedpower.protocol.query import (
+    Product,
+    Query,
+    Rows,
+    ScoreCounts,
+    StepMean,
+    StepProduct,
+    Tally,
+    moment_of,
+    vectors_to_bytes,
+)
+from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import total
+from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.solvers.upload import SecureSettings, secure
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import with_ids
+from fedpower.sums.clipped_product import ClippedQuestion
 from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.score_counts import ScoreQuestion
+from fedpower.sums.survey import STAGES, Stage, Survey
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 """Called with the runs played and the runs to play."""
 
-SILO = "audited"
+SILO, HONEST, COLLUDER = "audited", "honest", "colluder"
+RUN = "audit"
 _PROGRESS_EVERY = 50
+
+BOUND = 0.5
+"""B of the prepared moment that is asked for: every row is longer."""
+
+CLIP, WIDTH = 0.25, 2
+"""α and the width of every clipped product."""
 
 
 class Game:
-    """Both worlds of a study, what is asked of each, and how answers are scored."""
+    """Both worlds of a study, the queries that are asked of each, and how answers are scored."""
 
-    def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
+    def __init__(
+        self,
+        study: Study,
+        n_rows: int,
+        source: NoiseSource,
+        *,
+        pair: tuple[Array, Array] | None = None,
+        long: bool = False,
+    ) -> None:
         self._study = study
-        self._digest = study.digest
         self._budget = budget_for(study)
         self._source = source
-        self._questions = [
-            Message(study=self._digest, run="audit", round=number, silo=SILO, body=body)
-            for number, body in enumerate(_questions(study))
+        self._asked = _asked(study, self._budget, n_rows)
+        rows = _clipped_neighbours(study.n_features, n_rows, long=long) if study.design else None
+        held = rows or neighbours(study, n_rows, pair)
+        self._worlds = [rows_as_held(each, study, world) for world, each in enumerate(held)]
+        self._noises = [
+            self._budget.noise(query.label, query.sensitivity, (n_rows,)) for _, query in self._asked
         ]
-        self._worlds = [
-            rows_as_held(rows, study, world) for world, rows in enumerate(neighbours(study, n_rows))
+        apart = [
+            _apart(query, noise, *self._worlds)
+            for (_, query), noise in zip(self._asked, self._noises, strict=True)
         ]
-        truths = [self._truth(world) for world in self._worlds]
-        stds = self._stds(n_rows)
-        self._weights = [(after - before) / std**2 for before, after, std in zip(*truths, stds, strict=True)]
-        self.mu = math.hypot(
-            *(float(np.linalg.norm(weight)) * std for weight, std in zip(self._weights, stds, strict=True))
-        )
+        stds = [_spread(noise) for noise in self._noises]
+        self.weights = [moved / std**2 for moved, std in zip(apart, stds, strict=True)]
+        self.mus = [float(np.linalg.norm(moved / std)) for moved, std in zip(apart, stds, strict=True)]
+        self.mu = math.hypot(*self.mus)
 
     def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
         """Return the scores of both worlds."""
@@ -72,45 +105,83 @@ class Game:
 
     def _score(self, world: int) -> float:
         """Return the score of one run: a fresh silo and a fresh ledger, asked everything once."""
-        budget = self._budget
-        kind = MomentReleases if budget.mode == "moment" else StepReleases
+        budget, study = self._budget, self._study
         with Ledger.in_memory(budget.epsilon, budget.delta, silo=SILO) as ledger:
-            releases = kind(
-                self._worlds[world], self._study, budget, ledger=ledger, source=self._source, data=None
+            silo = assemble(SILO, self._worlds[world], study, ledger=ledger, source=self._source)
+            score = 0.0
+            for place, ((body, _), noise) in enumerate(zip(self._asked, self._noises, strict=True)):
+                message = Message(study=study.digest, run=RUN, round=place, silo=SILO, body=body)
+                score += float(self.weights[place] @ _seen(silo.answer(message).body, noise))
+        return score
+
+
+class SecureGame:
+    """Both worlds of the audited silo in a secure sum: a coordinator's view, helped by a colluding silo."""
+
+    def __init__(self, study: Study, n_rows: int, source: NoiseSource) -> None:
+        self._study, self._keys = secured(study)
+        self._budget = budget_for(self._study)
+        self._source = source
+        self._query = moment_of(self._study)
+        sizes = (n_rows,) * len(self._keys)
+        self._noise = self._budget.noise(self._query.label, self._query.sensitivity, sizes)
+        before, after = (
+            rows_as_held(rows, study, world) for world, rows in enumerate(neighbours(study, n_rows))
+        )
+        self._worlds = (before, after)
+        self._others = before  # rows that the attacker knows
+        honest = len(self._keys) - 1
+        std = _spread(self._noise) * math.sqrt(honest / len(self._keys))
+        moved = _apart(self._query, self._noise, before, after)
+        self._weights = moved / std**2
+        self.mu = float(np.linalg.norm(moved / std))
+        self._played = 0
+
+    def play(self, n_runs: int, on_progress: Progress | None) -> tuple[Array, Array]:
+        """Return the scores of both worlds."""
+        return play_worlds(self._score, n_runs, on_progress)
+
+    def _score(self, world: int) -> float:
+        """Return the score of one run of the whole protocol, with fresh silos, keys and ledgers."""
+        self._played += 1
+        held = {SILO: self._worlds[world], HONEST: self._others, COLLUDER: self._others}
+        known = self._played  # the colluder's noise, which it tells the coordinator
+        settings = SecureSettings(study=self._study, rank=1, run=RUN)
+        with ExitStack() as stack:
+            silos = {name: self._silo(name, rows, known, stack) for name, rows in held.items()}
+            coordinator = Coordinator(
+                secure(settings, np.random.default_rng(0)), list(silos), study=self._study, run=RUN
             )
-            seen = self._seen(Silo(SILO, self._study, releases))
-        return sum(float(w @ values) for w, values in zip(self._weights, seen, strict=True))
+            drive(coordinator, in_turn(silos))
+        uploads = [answer.words for answer in coordinator.history[-1].answers.values()]
+        told = self._query.evaluate(self._others, self._noise.exponents)
+        told = told + self._noise.draw(SeededNoiseForExperiments(known))
+        return float(self._weights @ self._noise.values(total(uploads) - told))
 
-    def _seen(self, silo: Silo) -> list[Array]:
-        """Return the releases in a silo's answers, each in coordinates of equal noise."""
-        answers: list[Any] = [silo.answer(question).body for question in self._questions]
-        for answer in answers:
-            if isinstance(answer, Refusal):
-                raise InputError(f"an audited silo must answer, got a refusal: {answer.reason}")
-        steps = [answer for answer in answers if isinstance(answer, LocalSteps)]
-        means = [answer.mean for answer in answers if isinstance(answer, MeanRow)]
-        if self._budget.mode == "moment":
-            trace = steps[0].total_variance
-            assert trace is not None
-            counts = [answer.counts for answer in answers if isinstance(answer, Tally)]
-            return [pack(steps[0].product, means[0] if means else None, trace), *counts]
-        return [*(_numbers(answer) for answer in steps), *means]
-
-    def _truth(self, world: LocalMoment) -> list[Array]:
-        """Return what the same answers would be without noise."""
-        seen = self._seen(Silo(SILO, self._study, ExactReleases(world)))
-        if self._budget.with_trace:
-            return seen
-        return [*(each[: self._study.n_features] for each in seen)]
-
-    def _stds(self, n_rows: int) -> list[float]:
-        """Return the noise of each of those releases."""
+    def _silo(self, name: str, rows: "LocalMoment | Survey", known: int, stack: ExitStack) -> Silo:
         budget = self._budget
-        if budget.mode == "moment":
-            counts = [float(budget.stage_scales(SCORES, 1)[0])] if budget.scores else []
-            return [budget.std(n_rows), *counts]
-        mean = [budget.mean_sensitivity(n_rows) * budget.multiplier] if budget.center else []
-        return [budget.std(n_rows)] * budget.n_steps + mean
+        ledger = Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
+        return assemble(
+            name,
+            rows,
+            self._study,
+            ledger=stack.enter_context(ledger),
+            identity=self._keys[name],
+            source=SeededNoiseForExperiments(known) if name == COLLUDER else self._source,
+        )
+
+
+def secured(study: Study) -> tuple[Study, dict[str, Identity]]:
+    """Return a moment study as that of a secure sum over three silos, of which one colludes."""
+    keys = {name: Identity.new() for name in (SILO, HONEST, COLLUDER)}
+    terms = replace(
+        study,
+        aggregation="secure",
+        colluders=1,
+        identities=tuple((name, key.public) for name, key in keys.items()),
+        min_silos=len(keys),
+    )
+    return terms, keys
 
 
 def play_worlds(
@@ -125,40 +196,117 @@ def play_worlds(
     return scores[:, 0], scores[:, 1]
 
 
-def _numbers(answer: LocalSteps) -> Array:
-    """Return all that left with one product."""
-    trace = [] if answer.total_variance is None else [answer.total_variance]
-    return np.append(answer.product, trace)
+def _spread(noise: Noise) -> Array:
+    """Return the standard deviation of the noise in each number."""
+    return np.repeat(noise.stds, [group.length for group in noise.sensitivity.groups])
 
 
-def _questions(study: Study) -> list[Question]:
-    """Return what is asked: the whole moment, or T products with turns of the worst plane."""
-    mean: list[Question] = [AskMean()] if study.center else []
-    if study.noise == "moment":
-        whole = AskSteps(basis=read_only(np.eye(study.n_features)), n_local_steps=1)
-        return [whole, *mean, *([_scores(study)] if study.scores else [])]
-    bases = []
-    for step in range(study.n_steps or 0):
-        angle = step / (study.n_steps or 1)  # radians: no two turns agree up to sign
-        turned = np.eye(study.n_features)
-        cos, sin = math.cos(angle), math.sin(angle)
-        turned[:2, :2] = [[cos, -sin], [sin, cos]]
-        bases.append(turned[:, : study.iteration_rank])
-    return [*(AskSteps(basis=read_only(basis), n_local_steps=1) for basis in bases), *mean]
+def _apart(query: Query, noise: Noise, before: "Rows | Survey", after: "Rows | Survey") -> Array:
+    """Return by how much the exact answers of both worlds differ."""
+    one, other = (noise.values(query.evaluate(rows, noise.exponents)) for rows in (before, after))
+    return other - one
 
 
-def _scores(study: Study) -> Question:
+def _seen(answer: object, noise: Noise) -> Array:
+    """Return the numbers of an answer."""
+    if isinstance(answer, QueryAnswer):
+        return noise.values(answer.words.view(np.int64))
+    if isinstance(answer, LocalSteps):
+        trace = [] if answer.total_variance is None else [answer.total_variance]
+        return np.append(answer.product, trace)
+    if isinstance(answer, MeanRow):
+        return answer.mean
+    raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
+
+
+def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
+    """Return what is asked, as messages and as the queries that these ask."""
+    if study.noise in ("step", "paper"):
+        steps = [_turned(study, step) for step in range(study.n_steps or 0)]
+        products: list[tuple[Question, Query]] = [
+            (
+                AskSteps(basis=basis, n_local_steps=1),
+                StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b""),
+            )
+            for basis in steps
+        ]
+        mean: list[tuple[Question, Query]] = [(AskMean(), StepMean(budget=budget, n_rows=n_rows))]
+        return [*products, *(mean if study.center else [])]
+    queries: list[Query] = []
+    for terms in study.queries:
+        if terms.label in STAGES or terms.label == "moment":
+            queries.append(_prepared(study, terms.label))
+        elif study.design:
+            queries.append(Product(label=terms.label, question=_plane(study.n_features, len(queries))))
+        else:
+            queries.append(ScoreCounts(question=_grid(study), per_unit=study.counted_per_unit))
+    return [
+        (AskQuery(index=index, label=query.label, public=query.public), query)
+        for index, query in enumerate(queries)
+    ]
+
+
+def _prepared(study: Study, label: str) -> Query:
+    """Return a stage of preparation, or the moment, that shows the row in question as far as can be."""
+    d = study.n_features
+    ones, away = np.ones(d), np.zeros(d)
+    away[0] = math.sqrt(d)
+    if label == "moment":
+        public = vectors_to_bytes((-ones, ones, away, ones), BOUND) if study.preparation else b""
+        return moment_of(study, public)
+    stage = Stage(kind="octaves", n_features=d, open_columns=np.arange(d))
+    given = {
+        "octaves": stage,
+        "bins": replace(stage, kind="bins", low=-ones, high=ones),
+        "zoom": replace(stage, kind="zoom", low=-ones, high=ones, offset=ones),
+        "means": replace(stage, kind="means", low=-ones, high=ones),
+        "norms": replace(stage, kind="norms", low=-ones, high=ones, offset=ones, scale=ones),
+    }
+    return Tally(stage=given[label], per_unit=study.counted_per_unit)
+
+
+def _turned(study: Study, step: int) -> Array:
+    """Return a turn of the worst plane."""
+    angle = step / (study.n_steps or 1)  # radians: no two turns agree up to sign
+    turned = np.eye(study.n_features)
+    cos, sin = math.cos(angle), math.sin(angle)
+    turned[:2, :2] = [[cos, -sin], [sin, cos]]
+    return read_only(turned[:, : study.iteration_rank])
+
+
+def _plane(n_features: int, place: int) -> ClippedQuestion:
+    """Return a turn of the plane of e₁ and e₂: another question of the same plane."""
+    angle = 0.3 * place
+    basis = np.zeros((n_features, WIDTH))
+    basis[:2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    return ClippedQuestion.of(basis, CLIP)
+
+
+def _grid(study: Study) -> ScoreQuestion:
     """Return a grid in which the two worlds' rows lie in different places."""
-    return AskScores(
-        axes=read_only(np.eye(study.n_features)[:, :2]),
-        offset=read_only(np.zeros(2)),
-        reach=read_only(np.ones(2)),
-        n_bins=4,
-    )
+    axes = np.eye(study.n_features)[:, :2].copy()
+    return ScoreQuestion(axes=axes, offset=np.zeros(2), reach=np.ones(2), n_bins=4)
 
 
-def neighbours(study: Study, n_rows: int) -> tuple[Array, Array]:
+def _clipped_neighbours(n_features: int, n_rows: int, *, long: bool) -> tuple[Array, Array]:
+    rows = np.tile(np.eye(n_features)[2], (n_rows, 1))
+    other = rows.copy()
+    if long:
+        rows[-1], other[-1] = np.eye(n_features)[0], np.eye(n_features)[1]
+        return rows, other
+    rows[-1, 2] = other[-1, 2] = math.sqrt(1 - CLIP**2)
+    rows[-1, 0], other[-1, 0] = CLIP, -CLIP
+    return rows, other
+
+
+def neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
     """Return s rows of both worlds: x or y, and the others the same in both."""
+    if study.preparation:
+        ones = np.ones(study.n_features)
+        rows = np.tile(ones, (n_rows, 1))
+        other = rows.copy()
+        rows[-1], other[-1] = pair or (ones, -ones)
+        return rows, other
     overlap = 0.0
     if study.center:
         overlap = -(MEAN_WEIGHT**2) if study.noise == "moment" else -1 / (4 * (study.n_steps or 1))
@@ -185,14 +333,18 @@ def _spelled(person: int, row: int) -> int | float | str | Decimal:
     return (person, float(person), f"{person}", Decimal(person).quantize(Decimal("0.01")))[row % 4]
 
 
-def rows_as_held(rows: Array, study: Study, world: int = 0) -> LocalMoment:
+def rows_as_held(rows: Array, study: Study, world: int = 0) -> LocalMoment | Survey:
     """Return the rows as a silo holds them: read, bounded and summed by the data layer."""
+    source = source_of(rows, study, world)
+    if study.preparation:
+        return Survey(source)
     return local_moment(
-        source_of(rows, study, world),
+        source,
         RowTreatment(row_norm=1.0),
-        rank=2,
+        rank=WIDTH,
         steps=10,
         on_lattice=study.noise == "moment",
+        rereads=bool(study.design),
     )
 
 

@@ -17,7 +17,7 @@ from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import Answers, Asking, drive, in_turn
 from fedpower.protocol.exchange import Exchange
 from fedpower.protocol.messages import AskSteps, Message, encode
-from fedpower.protocol.releases import Moment
+from fedpower.protocol.query import Rows
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
@@ -40,7 +40,7 @@ def ledgers_for(silos: Iterable[str], *, epsilon: float, delta: float) -> Iterat
 
 
 def silos_of(
-    moments: Mapping[str, Moment], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
+    moments: Mapping[str, Rows], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
 ) -> dict[str, Silo]:
     """Return the silos of ``study`` over ``moments``."""
     # No version: these ledgers live no longer than these rows.

@@ -6,7 +6,7 @@ from fedpower.errors import InputError, installing
 
 
 def needs_flare() -> None:
-    """Refuse to go on without NVIDIA FLARE, in one sentence."""
+    """Refuse to continue without NVIDIA FLARE."""
     if importlib.util.find_spec("nvflare") is None:
         raise InputError(
             "a federation of separate processes must have NVIDIA FLARE, got none installed; run "

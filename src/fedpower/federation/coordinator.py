@@ -74,22 +74,22 @@ class Checkpoint:
         self._write(journal.record(closed, self._study, self._run), os.O_APPEND)
 
     def keep(self, n_rounds: int) -> None:
-        """Forget the rounds read after the first ``n_rounds``: the run goes another way from there."""
+        """Drop the rounds after the first ``n_rounds``: the run asks other questions from there."""
         if n_rounds < len(self.rounds):
             self.rounds = self.rounds[:n_rounds]
             self._cut(self._ends[n_rounds])
 
     def _read(self, content: bytes) -> None:
-        held = journal.read(content)
-        if (held.study, held.run) != (self._study, self._run):
+        stored = journal.read(content)
+        if (stored.study, stored.run) != (self._study, self._run):
             raise ProtocolError(
                 f"checkpoint {self.path} must belong to run {self._run} of study "
-                f"{self._study[:12]}, got run {held.run} of study {held.study[:12]}; start a new run"
+                f"{self._study[:12]}, got run {stored.run} of study {stored.study[:12]}; start a new run"
             )
-        self.rounds, self._ends = held.rounds, held.ends
-        self.n_lost = len(content) - held.sound
+        self.rounds, self._ends = stored.rounds, stored.ends
+        self.n_lost = len(content) - stored.sound
         if self.n_lost:
-            self._cut(held.sound)
+            self._cut(stored.sound)
 
     def _cut(self, size: int) -> None:
         with self.path.open("r+b") as file:
@@ -209,7 +209,7 @@ class Questions:
         self._put(question.silo)
 
     def wait(self, seconds: float | None) -> Arrived | None:
-        """Return what comes next; None when that time is over, or nobody is left who could answer."""
+        """Return what arrives next; None when the time is over, or no silo is left that could answer."""
         over = None if seconds is None else time.monotonic() + seconds
         while True:
             if self._stopped.is_set():
@@ -300,7 +300,7 @@ class RunThread:
         self._thread = threading.Thread(target=self._go, name="run", daemon=True)
 
     def start(self) -> None:
-        """Begin, or go on where its checkpoint ends."""
+        """Begin, or continue where its checkpoint ends."""
         self._thread.start()
 
     def stop(self) -> None:

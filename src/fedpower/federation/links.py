@@ -16,9 +16,9 @@ from typing import Any
 if "nvflare" not in sys.modules:
     # FLARE's package imports all of FLARE at once. Its transport does without: a third of a second and
     # ten megabytes less, and what could run a command is not loaded.
-    found = importlib.util.find_spec("nvflare")
-    if found is not None:
-        sys.modules["nvflare"] = importlib.util.module_from_spec(found)
+    package = importlib.util.find_spec("nvflare")
+    if package is not None:
+        sys.modules["nvflare"] = importlib.util.module_from_spec(package)
 
 from nvflare.fuel.f3.cellnet.identity import CellIdentityResolver
 from nvflare.fuel.f3.comm_error import CommError
@@ -96,7 +96,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
         _check_port(address, port)
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, startup, "server")
-        # FLARE does not report a port that somebody else took meanwhile.
+        # FLARE does not report a port that another process took meanwhile.
         own = ssl.PEM_cert_to_DER_cert(_first_certificate(startup / "server.crt"))
         ends = time.monotonic() + _LISTEN_S
         while _certificate_at(address, port) != own:
@@ -123,8 +123,8 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
 
     def connected(self) -> list[str]:
         """Return the names of the peers that are connected."""
-        found = (self.find_endpoint(peer) for peer in self._accepts)
-        return [each.name for each in found if each and each.state == EndpointState.READY]
+        endpoints = (self.find_endpoint(peer) for peer in self._accepts)
+        return [point.name for point in endpoints if point and point.state == EndpointState.READY]
 
     def process_message(
         self, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
@@ -138,7 +138,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._on_message(endpoint.name, headers["kind"], headers["number"], message.payload or b"")
 
     def process_frame_task(self, sfm_conn: SfmConnection, frame: Any) -> None:
-        """Read a frame; data of a connection that has not said who it is are refused."""
+        """Read a frame; data of a connection that has not identified itself are refused."""
         greeting = frame[_TYPE_BYTE : _TYPE_BYTE + 1] in _GREETINGS
         if sfm_conn.sfm_endpoint is None and not greeting:
             self._refuse(sfm_conn.conn, _peer_cn(sfm_conn.conn) or "somebody", "it did not say who it is")
@@ -148,22 +148,22 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
     def handle_new_connection(self, connection: Connection) -> None:
         """Take a connection, unless its party has too many already."""
         with self.lock:
-            held = [_peer_cn(each.conn) for each in self.sfm_conns.values()]
-        common = _peer_cn(connection)
-        if common is not None and held.count(common) >= _MOST_CONNECTIONS:
-            self._refuse(connection, common, "it has too many connections", close=True)
+            names = [_peer_cn(open_one.conn) for open_one in self.sfm_conns.values()]
+        name = _peer_cn(connection)
+        if name is not None and names.count(name) >= _MOST_CONNECTIONS:
+            self._refuse(connection, name, "it has too many connections", close=True)
             return
         super().handle_new_connection(connection)
 
     def state_change(self, changed: Connection | Endpoint) -> None:
-        """Take note of a connection, or of a peer that came or went: FLARE calls both the same."""
+        """Handle the change of a connection or of a peer: FLARE calls this for both."""
         if isinstance(changed, Connection):
             super().state_change(changed)
         elif self._on_change is not None and changed.name in self._accepts:
             self._on_change(changed.name, changed.state == EndpointState.READY)
 
     def _problem_with(self, peer: str, app_id: int, message: Message) -> str | None:
-        """Return why a message must be refused; no word of it is quoted."""
+        """Return why a message must be refused; nothing of it is quoted."""
         headers = message.headers
         if peer not in self._accepts:
             return "it is no party that may send messages here"
@@ -240,8 +240,8 @@ class _SameThread:
 
 
 def _peer_cn(connection: Connection) -> str | None:
-    found: str | None = connection.get_conn_properties().get(DriverParams.PEER_CN.value)
-    return found
+    name: str | None = connection.get_conn_properties().get(DriverParams.PEER_CN.value)
+    return name
 
 
 def _hang_up(connection: Connection) -> None:
@@ -262,9 +262,9 @@ def _check_port(address: str, port: int) -> None:
             raise _port_in_use(port, (error.strerror or str(error)).lower()) from None
 
 
-def _port_in_use(port: int, found: str) -> InputError:
+def _port_in_use(port: int, problem: str) -> InputError:
     return InputError(
-        f"port {port} must be free for the coordinator, got {found}; stop what uses it, or agree "
+        f"port {port} must be free for the coordinator, got {problem}; stop what uses it, or agree "
         "on another in [coordinator] of the study"
     )
 

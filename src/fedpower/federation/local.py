@@ -137,7 +137,7 @@ def rehearsal_data(
         wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
         raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}; change it")
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    paths = {}
     for place, name in enumerate(study.silos[:n_silos]):
         matches = [] if given is None else [*given.glob(f"{name}.*"), *given.glob(name)]
         if given is not None and len(matches) != 1:
@@ -145,10 +145,10 @@ def rehearsal_data(
                 f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it "
                 f"{name}.csv, {name}.parquet or the like, or put its parts into a folder {name}"
             )
-        found[name] = matches[0] if matches else _made_up(study, folder, name, place)
+        paths[name] = matches[0] if matches else _made_up(study, folder, name, place)
     if given is None:
-        say(f"the rows are made up: {MADE_UP_ROWS} a silo; give --data DIR for others")
-    return found
+        say(f"the rows are made up: {MADE_UP_ROWS} per silo; give --data DIR for others")
+    return paths
 
 
 def _free_port() -> int:

@@ -36,14 +36,14 @@ static inline void put(double *place, pair values) { *(anywhere *)place = values
 typedef pair in_page __attribute__((aligned(1), may_alias));
 typedef double one_in_page __attribute__((aligned(1), may_alias));
 
-/* Add x*x to a sum. Fused where the machine has that: sums of squares of integers are exact either way,
-   and others are looked at only as far as any way of rounding them leaves them. */
+/* Add x*y to a sum. Fused where the machine has that: norms are rounded in some way, and sums of whole numbers
+   are exact either way. */
 #ifdef __ARM_NEON
-#define ADD_SQUARE(sum, x) ((sum) = (pair)vfmaq_f64((float64x2_t)(sum), (float64x2_t)(x), (float64x2_t)(x)))
-#define ROUND(x) ((pair)vrndnq_f64((float64x2_t)(x)))
+#define MULTIPLY_ADD(sum, x, y) ((sum) = (pair)vfmaq_f64((float64x2_t)(sum), (float64x2_t)(x), (float64x2_t)(y)))
+#define TRUNCATE(x) trunc(x)
 #else
-#define ADD_SQUARE(sum, x) ((sum) += (x) * (x))
-#define ROUND(x) (((x) + whole) - whole)
+#define MULTIPLY_ADD(sum, x, y) ((sum) += (x) * (y))
+#define TRUNCATE(x) ((double)(int32_t)(x)) /* SSE2 has no instruction for doubles */
 #endif
 
 #endif

@@ -1,24 +1,27 @@
-"""How a study's (ε, δ) at one silo is divided among its releases."""
+"""How a study's (ε, δ) at one silo is divided among the queries that it lists."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
-from fedpower.privacy.integer_release import IntegerNoise, integer_noise
-from fedpower.privacy.noise import BITS, TV_PER_INTEGER
-from fedpower.privacy.preparation import MOST_COUNTS, SCORES, STAGES, TALLY_PARTS, stage_scales
+from fedpower.privacy.noise import TV_PER_INTEGER
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
+    Noise,
+    Sensitivity,
     mean_sensitivity,
+    noise_for,
+    of_moment,
+    of_reals,
     paper_sensitivity,
     product_sensitivity,
     rounding_slack,
     summary_sensitivity,
-    summary_size,
     unit_sensitivity,
 )
+from fedpower.sums.clipped_product import SIDE
 
 _LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
@@ -30,20 +33,24 @@ FREE_ORDER_ROWS = 2 * 2**16
 PANEL_ROWS = 128
 _CENTRING = 10
 
-
 MOST_ROWS = 64
-"""So many rows a person may have on average where products are summed in float64 (`data.units`)."""
+"""So many rows a person may have on average where products are summed in float64 (`rows.units`)."""
 
-_MOST_CELLS = 24**2
-"""Of a grid of scores (`fedpower.sums.score_counts`)."""
-
-MOMENT = "moment"
-"""What the sum of the moment is called among several sums."""
+MOMENT, MEAN, PRODUCT, SCORES = "moment", "mean", "product", "scores"
+"""Labels of queries; those of stages are their kinds, and clipped products have a number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What one sum of several costs: its Gaussian-DP parameter, and its part of δ."""
+class QueryTerms(NamedTuple):
+    """One query of a study: its label, how many numbers answer it, its share of μ², how often it is asked."""
+
+    label: str
+    size: int
+    share: float
+    times: int = 1
+
+
+class Price(NamedTuple):
+    """What one release costs: its Gaussian-DP parameter, and its part of δ."""
 
     mu: float
     slack_delta: float
@@ -61,23 +68,18 @@ class Budget:
     mode: NoiseMode | Literal["clipped"]
     epsilon: float
     delta: float
+    queries: tuple[QueryTerms, ...]
     n_features: int
-    iteration_rank: int
-    n_steps: int
-    center: bool
+    iteration_rank: int = 1
+    n_steps: int = 1
+    center: bool = False
     n_sharing: int | None = None
     colluders: int = 0
-    sums: tuple[tuple[str, int, float], ...] = ()
-    preparation: tuple[float, ...] = ()
-    n_open: int = 0
     mean_weight: float = MEAN_WEIGHT
     per_unit: int = 0
-    scores: float = 0.0
     slack_delta: float = field(init=False, repr=False, compare=False)
-    mu: float = field(init=False, repr=False, compare=False)
+    """The part of δ that pays for how far all releases together are from the ideal ones."""
     total_mu: float = field(init=False, repr=False, compare=False)
-    _printed: float = field(init=False, repr=False, compare=False)
-    _integers: IntegerNoise | None = field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         # Root finders take milliseconds: found once, not at every release.
@@ -92,77 +94,95 @@ class Budget:
                 advice=f"a {what}",
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
-        left = self.delta - self.n_releases * slack
-        if self.delta > 0 >= left:
+        if self.delta > 0 >= self.delta - slack:
             raise InputError.about(
                 "delta",
                 must="exceed {least:.1g} to release so many numbers at {epsilon:{spent:g}}",
                 got=f"{self.delta:g}",
                 advice="ask for a smaller epsilon",
-                least=self.n_releases * slack,
+                least=slack,
                 spent=self.epsilon,
             )
-        terms = {"epsilon": self.epsilon, "delta": self.delta, "n_steps": self.n_steps}
-        printed = noise_multiplier("paper", **terms) if self.mode == "paper" else math.nan  # type: ignore[arg-type]
         object.__setattr__(self, "slack_delta", slack)
-        whole_mu = mu_of(self.epsilon, left)
-        rest = 1.0 - sum(self.preparation) - self.scores
-        alone = whole_mu * math.sqrt(rest) / math.sqrt(self.n_steps + int(self.center))
-        if self.sums:  # whose shares have those of preparation and of scores
-            alone = whole_mu
-        elif self.mode == "moment":
-            alone = whole_mu * math.sqrt(rest)
-        object.__setattr__(self, "total_mu", whole_mu)
-        object.__setattr__(self, "mu", alone)
-        object.__setattr__(self, "_printed", printed)
+        object.__setattr__(self, "total_mu", mu_of(self.epsilon, self.left_delta))
 
     @property
-    def n_releases(self) -> int:
-        """How many Gaussian releases share the budget; 1 for all sums of an attempt together."""
-        counted = int(self._counts_by_itself)
-        if self.sums:
-            return 1 + counted
-        if self.mode == "moment":
-            return 1 + sum(share > 0 for share in self.preparation) + counted
-        return self.n_steps + int(self.center) + counted
+    def left_delta(self) -> float:
+        """δ less what the releases are off."""
+        return self.delta - self.slack_delta
 
     @property
-    def _counts_by_itself(self) -> bool:
-        """Whether counts of scores are a release of their own, and not one of the secure sums."""
-        return self.scores > 0 and not any(label == SCORES for label, _, _ in self.sums)
+    def size(self) -> int:
+        """How many numbers are released in all, in one attempt."""
+        return sum(terms.size * terms.times for terms in self.queries)
 
     @property
-    def scores_mu(self) -> float:
-        """What the counts of scores cost; 0 where none are asked for."""
-        return self.total_mu * math.sqrt(self.scores)
+    def distance(self) -> float:
+        """Total variation distance of all releases, in one attempt, from the ideal ones."""
+        return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
+
+    def terms(self, label: str) -> QueryTerms | None:
+        """Return the terms of a query; None where the study lists none of that label."""
+        return next((terms for terms in self.queries if terms.label == label), None)
+
+    def share(self, *labels: str) -> float:
+        """Return the share of μ² that queries of these labels have together."""
+        return math.fsum(terms.share * terms.times for terms in self.queries if terms.label in labels)
+
+    def mu(self, *labels: str) -> float:
+        """Return what all queries of these labels cost together."""
+        if self.mode == "paper" and labels == (PRODUCT,):
+            return self.price(PRODUCT).mu * math.sqrt(self.n_steps)
+        return self.total_mu * math.sqrt(self.share(*labels))
 
     @property
-    def preparation_mu(self) -> float:
-        """What preparation costs, all its stages together; 0 where there is none."""
-        return self.total_mu * math.sqrt(sum(self.preparation))
+    def study_mu(self) -> float:
+        """What everything that a silo releases in one attempt costs together."""
+        if self.mode != "paper":
+            return self.total_mu
+        return math.hypot(self.mu(PRODUCT), self.mu(MEAN))
 
-    def stage_mu(self, kind: str) -> float:
-        """Return what a stage of preparation costs."""
-        if kind == SCORES:
-            return self.scores_mu
-        return self.total_mu * math.sqrt(self.preparation[STAGES.index(kind)])
+    def price(self, label: str) -> Price:
+        """Return what one release costs: its share of μ², and of the slack by its length."""
+        found = self.terms(label)
+        assert found is not None, "a query is one of the study's"
+        slack = self.slack_delta * (found.size / self.size)
+        if self.mode == "paper" and label == PRODUCT:
+            return Price(1.0 / self._printed_multiplier, slack)
+        # Shares add up to 1 but for rounding, which is taken off.
+        return Price(self.total_mu * math.sqrt(found.share) * (1 - 2.0**-48), slack)
 
-    def stage_scales(self, kind: str, side: int, n_asked: int | None = None) -> tuple[int, ...]:
-        """Return the noise of a stage's whole numbers, cells having ``side`` for their largest."""
-        multiplier = math.nextafter(1.0 / self.stage_mu(kind), math.inf)
-        return stage_scales(
-            kind,
-            multiplier,
-            n_features=self.n_features,
-            n_open=self.n_open if n_asked is None else n_asked,
-            side=side,
-            per_unit=self.per_unit,
+    @property
+    def _printed_multiplier(self) -> float:
+        """The noise of [FP Thm 2] over the sensitivity that a product has."""
+        printed = noise_multiplier("paper", epsilon=self.epsilon, delta=self.delta, n_steps=self.n_steps)
+        return (
+            printed * paper_sensitivity(1, self.iteration_rank) / product_sensitivity(1, self.iteration_rank)
         )
 
+    def noise(self, label: str, sensitivity: Sensitivity, sizes: tuple[int, ...]) -> Noise:
+        """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
+        colluders = None if self.n_sharing is None else self.colluders
+        return noise_for(sensitivity, self.price(label).multiplier, sizes, colluders)
+
+    def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
+        """Return what a silo adds to its moment."""
+        colluders = None if self.n_sharing is None else self.colluders
+        return noise_for(self._moment_moved, self._moment_multiplier, sizes, colluders)
+
     @property
-    def tally_parts(self) -> int:
-        """How much a row of its own counts for in a stage of preparation."""
-        return TALLY_PARTS if self.per_unit else 1
+    def _moment_moved(self) -> Sensitivity:
+        weight = self.mean_weight if self.center else 0.0
+        return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit)
+
+    @property
+    def _moment_multiplier(self) -> float:
+        """That of the moment; of one with the whole budget, where none is released."""
+        return (
+            self.price(MOMENT).multiplier
+            if self.has_moment
+            else math.nextafter(1.0 / self.total_mu, math.inf)
+        )
 
     @property
     def with_trace(self) -> bool:
@@ -170,58 +190,34 @@ class Budget:
         return self.mode in ("moment", "clipped") or self.iteration_rank > 1
 
     @property
-    def size(self) -> int:
-        """The most numbers in one release; in all sums of an attempt, where there are several."""
-        cells = _MOST_CELLS if self._counts_by_itself else 0
-        if self.sums:
-            return max(sum(size for _, size, _ in self.sums), cells)
-        if self.mode == "moment":
-            stages = MOST_COUNTS * max(self.n_open, 2) if self.preparation else 0
-            return max(summary_size(self.n_features, with_mean=self.center), stages, cells)
-        return max(self.n_features * self.iteration_rank + int(self.with_trace), cells)
-
-    @property
-    def distance(self) -> float:
-        """Total variation distance of one release from the ideal one."""
-        return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
-
-    @property
-    def multiplier(self) -> float:
-        """Noise standard deviation over sensitivity, for one release; rounded up."""
-        for index, (label, _, _) in enumerate(self.sums):
-            if label == MOMENT:
-                return self.price_of_sum(index).multiplier
-        return math.nextafter(1.0 / self.mu, math.inf)
-
-    def price_of_sum(self, index: int) -> "Price":
-        """Return what one of several sums costs: its share of μ², and of the slack by its length."""
-        _, size, share = self.sums[index]
-        # Shares add up to 1 but for rounding, which is taken off.
-        mu = self.mu * math.sqrt(share) * (1 - 2.0**-48)
-        return Price(mu=mu, slack_delta=self.slack_delta * (size / self.size))
-
-    @property
-    def integers(self) -> IntegerNoise:
-        """The noise of a silo's release in ``moment`` mode, whose sums are whole numbers."""
-        found = self._integers
-        if found is None:  # else every silo asks ten times
-            found = integer_noise(
-                self.multiplier, with_mean=self.center, mean_weight=self.mean_weight, per_unit=self.per_unit
-            )
-            object.__setattr__(self, "_integers", found)
-        return found
+    def has_moment(self) -> bool:
+        """Whether the moment is released, and not only products or the like."""
+        return self.terms(MOMENT) is not None
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
-        """Return the sensitivity of a silo's release, rounding of float64 sums included."""
+        """Return the sensitivity of a silo's moment or product, rounding of float64 sums included."""
         if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
             return unit_sensitivity(alone, self._most)
         exact = unit_sensitivity(product_sensitivity(n_rows, self.iteration_rank), self._most)
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 
-    def mean_sensitivity(self, n_rows: int) -> float:
-        """Return the sensitivity of the mean row that ``step`` and ``paper`` release by itself."""
-        return unit_sensitivity(mean_sensitivity(n_rows), self._most) + self._slack(n_rows, 1)
+    def product_sensitivity(
+        self, n_rows: int, center_norm: float = 0.0, width: int | None = None
+    ) -> Sensitivity:
+        """Return that of the product and the trace that ``step`` and ``paper`` release."""
+        columns = self.iteration_rank if width is None else width
+        return of_reals(
+            self.sensitivity(n_rows, center_norm),
+            self.n_features * columns + int(self.with_trace),
+            largest=2.0 * (1.0 + center_norm) ** 2,
+            n_rows=n_rows,
+        )
+
+    def mean_sensitivity(self, n_rows: int) -> Sensitivity:
+        """Return that of the mean row that ``step`` and ``paper`` release by itself."""
+        moved = unit_sensitivity(mean_sensitivity(n_rows), self._most) + self._slack(n_rows, 1)
+        return of_reals(moved, self.n_features, largest=2.0, n_rows=n_rows)
 
     @property
     def _most(self) -> int:
@@ -229,21 +225,12 @@ class Budget:
         return max(1, self.per_unit)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
-        """Return the noise's standard deviation at a silo (lattice rounding, ~1e-9, aside)."""
-        if self.mode == "paper":
-            moved = unit_sensitivity(paper_sensitivity(n_rows, self.iteration_rank), self._most)
-            printed = moved * self._printed
-            return printed * (1.0 + center_norm) ** 2
+        """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
         if self.mode in ("moment", "clipped"):
-            return self.integers.std(n_rows)
-        return self.sensitivity(n_rows, center_norm) * self.multiplier
-
-    def product_mu(self, n_rows: int) -> float:
-        """Return the Gaussian-DP parameter of one noised product, about whichever centre."""
-        if self.mode != "paper":
-            return self.mu
-        quantising = math.sqrt(self.size) * 2.0**-BITS
-        return (self.sensitivity(n_rows) / self.std(n_rows) + quantising) * (1 + 2.0**-40)
+            alone = noise_for(self._moment_moved, self._moment_multiplier, (n_rows,))
+            return alone.stds[0] / (n_rows * float(SIDE) ** 2)
+        found = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
+        return found.stds[0]
 
     def spectral_edge(self, n_rows: int) -> float:
         """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""

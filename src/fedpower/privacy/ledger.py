@@ -362,6 +362,10 @@ class Ledger:
             self._store.append("release", key, purpose, study, mu, slack_delta, digest, sent)
         return sent
 
+    def has(self, key: str) -> bool:
+        """Return whether the answer to a question is kept here."""
+        return self._store.kept(key) is not None
+
     def booked_as(self, data: DataVersion) -> BookedAs:
         """Return what releases of these rows are booked as; refuse others than those of their version.
 

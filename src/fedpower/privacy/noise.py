@@ -1,20 +1,18 @@
-"""Noise: random words, exactly rounded normals, the lattice, and the one mechanism that releases."""
+"""Noise: random words, and exactly rounded normals made of them."""
 
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError
@@ -310,183 +308,3 @@ def _cumulative_table() -> list[int]:
 
 _CUMULATIVE = _cumulative_table()
 _CUMULATIVE_HIGH = np.array([entry >> 64 for entry in _CUMULATIVE], dtype=np.uint64)
-
-
-BITS = 30
-"""The noise is between 2³⁰ and 2³¹ lattice steps wide, more where quantisation has to be paid."""
-
-_LARGEST_INTEGER = 2.0**61
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lattice:
-    """The multiples of `spacing`, and noise of `scale` steps for a release of `sensitivity`."""
-
-    spacing: float
-    scale: int
-    sensitivity: float
-
-    @property
-    def std(self) -> float:
-        """The noise's standard deviation, mg."""
-        return self.scale * self.spacing
-
-
-def lattice_for_multiplier(multiplier: float, *, sensitivity: float, n_coordinates: int) -> _Lattice:
-    """Return the lattice whose noise is at least `multiplier` times the *quantised* sensitivity."""
-    _check_noise("multiplier", multiplier)
-    _check_noise("sensitivity", sensitivity)
-    spacing = _spacing(multiplier * sensitivity)
-    quantised = sensitivity / spacing + math.sqrt(n_coordinates)
-    scale = math.ceil(multiplier * quantised * (1 + 2.0**-50))
-    return _lattice(spacing, scale, sensitivity, n_coordinates)
-
-
-def lattice_for_std(std: float, *, sensitivity: float, n_coordinates: int) -> _Lattice:
-    """Return the lattice whose noise is `std`, rounded up to a step of a relative 2⁻³⁰."""
-    _check_noise("std", std)
-    spacing = _spacing(std)
-    return _lattice(spacing, math.ceil(std / spacing), sensitivity, n_coordinates)
-
-
-def quantise(values: NDArray[np.float64], spacing: float) -> NDArray[np.int64]:
-    """Return round(values/spacing), exact because `spacing` is a power of two, within ±2⁶¹."""
-    _require_finite(values)
-    steps = values / spacing
-    np.clip(steps, -_LARGEST_INTEGER, _LARGEST_INTEGER, out=steps)
-    return np.rint(steps, out=steps).astype(np.int64)
-
-
-def _require_finite(values: NDArray[np.float64]) -> None:
-    # A NaN is the largest and the smallest of numbers, here.
-    if not (math.isfinite(values.max(initial=0.0)) and math.isfinite(values.min(initial=0.0))):
-        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
-
-
-def _spacing(std: float) -> float:
-    return math.ldexp(1.0, math.frexp(std)[1] - 1 - BITS)
-
-
-def _lattice(spacing: float, scale: int, sensitivity: float, n_coordinates: int) -> _Lattice:
-    if scale > _MAX_SCALE:
-        raise InputError(
-            f"quantising {n_coordinates} numbers must not double the noise, got {scale} lattice "
-            "steps; release fewer numbers or ask for a larger epsilon"
-        )
-    total = sensitivity + spacing * math.sqrt(n_coordinates)
-    return _Lattice(spacing=spacing, scale=scale, sensitivity=total * (1 + 2.0**-50))
-
-
-def _check_noise(name: str, value: float) -> None:
-    if not 1e-200 < value < 1e200:
-        raise InputError(f"{name} must be a positive number, got {value!r}; calibrate it first")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Noised:
-    """A release and what it cost."""
-
-    value: NDArray[np.float64]
-    std: float
-    spacing: float
-    sensitivity: float
-    tv: float
-
-    @property
-    def mu(self) -> float:
-        """The release's Gaussian-DP parameter: sensitivity over std; ∞ without noise."""
-        return math.inf if self.std == 0 else self.sensitivity / self.std
-
-
-def perturb(
-    values: ArrayLike,
-    *,
-    sensitivity: float,
-    source: NoiseSource,
-    multiplier: float | None = None,
-    std: float | None = None,
-) -> Noised:
-    """Return everything one release holds, plus N(0, std²) in every number, on a lattice."""
-    value = np.array(values, dtype=np.float64, order="C")
-    lattice = perturb_in_place(value, sensitivity=sensitivity, source=source, multiplier=multiplier, std=std)
-    value.setflags(write=False)
-    if lattice is None:
-        return Noised(value=value, std=0.0, spacing=0.0, sensitivity=math.inf, tv=0.0)
-    return Noised(
-        value=value,
-        std=lattice.std,
-        spacing=lattice.spacing,
-        sensitivity=lattice.sensitivity,
-        tv=value.size * TV_PER_INTEGER,
-    )
-
-
-def perturb_in_place(
-    *arrays: NDArray[np.float64],
-    sensitivity: float,
-    source: NoiseSource,
-    multiplier: float | None = None,
-    std: float | None = None,
-) -> _Lattice | None:
-    """Return the lattice of one release after the noise was added to its numbers where they lie."""
-    parts = [array.reshape(-1) for array in arrays]
-    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
-    size = sum(part.size for part in parts)
-    if size == 0:
-        raise InputError(
-            f"a release must hold at least one number, got shape {arrays[0].shape}; check the basis"
-        )
-    lattice = _lattice_for(size, sensitivity, multiplier, std)
-    if lattice is None:
-        return None
-    for part in parts:
-        _require_finite(part)
-
-    def add(start: int, stop: int) -> None:
-        for piece in _pieces(source, stop - start, lattice.scale):
-            _add_steps(parts, start, piece, lattice.spacing)
-            start += piece.size
-
-    _shared_out(add, size, source)
-    return lattice
-
-
-def _add_steps(
-    parts: Sequence[NDArray[np.float64]], start: int, steps: NDArray[np.int64], spacing: float
-) -> None:
-    """Quantise the numbers from ``start`` on, counted through the parts, and add these steps to them."""
-    for part in parts:
-        here = part[start : start + steps.size] if start < part.size else part[:0]
-        if here.size:
-            _add_to(here, steps[: here.size], spacing)
-            start, steps = part.size, steps[here.size :]
-        start -= part.size
-
-
-def _add_to(values: NDArray[np.float64], steps: NDArray[np.int64], spacing: float) -> None:
-    loops = native.loops()
-    if loops is None:
-        np.multiply(quantise(values, spacing) + steps, spacing, out=values)
-        return
-    run = loops.fedpower_noised
-    run.restype = None
-    run(
-        _at(values),
-        ctypes.c_int64(values.size),
-        ctypes.c_double(spacing),
-        ctypes.c_double(_LARGEST_INTEGER),
-        _at(steps),
-    )
-
-
-def _lattice_for(
-    n_coordinates: int, sensitivity: float, multiplier: float | None, std: float | None
-) -> _Lattice | None:
-    if (multiplier is None) == (std is None):
-        raise InputError("one of multiplier and std must be given, got both or none; pass one")
-    if multiplier == 0 or std == 0:
-        return None
-    if multiplier is not None:
-        return lattice_for_multiplier(multiplier, sensitivity=sensitivity, n_coordinates=n_coordinates)
-    assert std is not None
-    return lattice_for_std(std, sensitivity=sensitivity, n_coordinates=n_coordinates)

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.integer_release import SIDE
-from fedpower.privacy.noise import gaussian_integers, quantise
+from fedpower.privacy.noise import gaussian_integers
+from fedpower.privacy.sensitivity import summary_size
+from fedpower.sums.clipped_product import SIDE
 
 Array = NDArray[np.float64]
 
@@ -22,7 +23,7 @@ SHARE = 2.0**-7
 STEPS = 22
 """That noise is between 2²² and 2²³ lattice steps wide."""
 
-_LARGEST_SUM = 2.0**61  # what `quantise` allows
+_LARGEST_SUM = 2.0**61
 LARGEST_DRAW = 14.0  # where `gaussian_integers` ends
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -44,7 +45,8 @@ class Smoothing:
     def __call__(self, summed: Array, key: bytes) -> Array:
         """Return a packed sum with the noise that ``key`` gives, on the lattice."""
         drawn = gaussian_integers(WordsOfKey(key), summed.size, scale=self.scale)
-        return (quantise(summed, self.spacing) + drawn).astype(np.float64) * self.spacing
+        steps = np.rint(np.clip(summed / self.spacing, -_LARGEST_SUM, _LARGEST_SUM)).astype(np.int64)
+        return (steps + drawn).astype(np.float64) * self.spacing
 
 
 class WordsOfKey:
@@ -77,7 +79,8 @@ def smoothing(budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None
     """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it."""
     rows = list(sizes)
     shares = rows if masses is None else list(masses)
-    m, n, size, d = len(rows), sum(shares), budget.size, budget.n_features
+    m, n, d = len(rows), sum(shares), budget.n_features
+    size = summary_size(d, with_mean=budget.center)
     weights = [share / n for share in shares]
     pairs = list(zip(weights, rows, strict=True))
     std = math.hypot(*(weight * budget.std(count) for weight, count in pairs))
@@ -97,6 +100,7 @@ def smoothing(budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None
 
 def whole_step(budget: Budget, n_rows: int) -> float:
     """Return how long one whole number in each place of a silo's summary is, in units of the bound."""
-    d = budget.n_features
-    mean = 2 * budget.mean_weight**2 * SIDE**2 * d if budget.center else 0.0
-    return math.sqrt(d**2 + 1 + mean) / (n_rows * SIDE**2)
+    noise = budget.moment_noise((n_rows,))
+    groups = zip(noise.sensitivity.groups, noise.exponents, strict=True)
+    squared = sum(float(group.weight) * group.length * 4.0**-power for group, power in groups)
+    return math.sqrt(squared) / (n_rows * float(SIDE) ** 2)

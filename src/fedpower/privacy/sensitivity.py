@@ -1,16 +1,25 @@
-"""How far one row can move what a silo releases: the bounds every noise level rests on."""
+"""How far one row can move what a silo releases, and the noise that hides it: docs/privacy-proof.md."""
 
 from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Integral
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import lower_of, lower_triangle, symmetric_of
+from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
+from fedpower.rows.units import PARTS as UNIT_PARTS
+from fedpower.rows.units import TALLY_PARTS
+from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, SLANT
+from fedpower.sums.survey import CELL_SIDE
 
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -125,3 +134,272 @@ def summary_size(n_features: int, *, with_mean: bool) -> int:
 def factors(n_features: int) -> Array:
     """Return what the isometry multiplies each number of the lower triangle by."""
     return np.where(np.equal(*lower_triangle(n_features)), 1.0, math.sqrt(2.0))
+
+
+SMALLEST_SHARE = 2**10
+"""Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
+
+WIDE_SHARE = 2**20
+"""Numbers of a secure sum are multiplied by a power of two until shares are this wide."""
+
+REAL_SHARE = 2**30
+"""The same for real numbers, which are rounded once they are multiplied."""
+
+LARGEST_DRAW = 16
+"""No draw of noise is as many standard deviations away: `gaussian_integers` ends at 14."""
+
+_LARGEST_SUM = 2**62  # the ring, modulo 2⁶⁴, holds twice as much
+_MOST_SHIFT = 32  # what `Words.over` divides by
+_TRACE_SHARE = 10  # the trace beside a clipped product moves by a tenth of what the product moves by
+
+
+class Group(NamedTuple):
+    """Entries of an answer that have noise of one scale."""
+
+    length: int
+    weight: Fraction
+    most: Fraction | int
+    """The most that one row adds to an entry, in absolute value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """Neighbours differ by at most `squared` in Σ weight·|Δ|², over groups of entries."""
+
+    squared: Fraction
+    groups: tuple[Group, ...]
+    real: bool = False
+    """Whether entries are real numbers, which an answer rounds."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers answer the query."""
+        return sum(group.length for group in self.groups)
+
+    def scales(self, multiplier: float, exponents: Sequence[int] | None = None, honest: int = 1) -> list[int]:
+        """Return the least whole scales of noise, for entries times 2^exponent: the theorem's."""
+        powers = exponents or [0] * len(self.groups)
+        rounded = [
+            group.weight * group.length * Fraction(4) ** -power
+            for group, power in zip(self.groups, powers, strict=True)
+            if self.real or power < 0
+        ]
+        moved = root_above(self.squared) + root_above(sum(rounded)) if rounded else None
+        whole = Fraction(multiplier) ** 2 * (self.squared if moved is None else moved**2) / honest
+        return [
+            ceil_root(whole * Fraction(4) ** power / group.weight)
+            for group, power in zip(self.groups, powers, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What one silo adds to the answer to a query, and by which powers of two entries are multiplied."""
+
+    sensitivity: Sensitivity
+    scales: tuple[int, ...]
+    exponents: tuple[int, ...]
+    n_rows: int
+    n_silos: int
+
+    @property
+    def stds(self) -> tuple[float, ...]:
+        """The noise of the sum over the silos, in the units of the entries, by group."""
+        together = math.sqrt(self.n_silos)
+        return tuple(
+            together * math.ldexp(scale, -power)
+            for scale, power in zip(self.scales, self.exponents, strict=True)
+        )
+
+    def draw(self, source: NoiseSource) -> NDArray[np.int64]:
+        """Return a silo's part of the noise."""
+        lengths = (group.length for group in self.sensitivity.groups)
+        return np.concatenate(
+            [
+                gaussian_integers(source, length, scale=scale)
+                for length, scale in zip(lengths, self.scales, strict=True)
+            ]
+        )
+
+    def values(self, integers: NDArray[np.int64]) -> Array:
+        """Return noised entries in their own units."""
+        found = integers.astype(np.float64)
+        for place, power in zip(self._places(), self.exponents, strict=True):
+            if power:
+                np.ldexp(found[place], -power, out=found[place])
+        return found
+
+    def bounded(self, integers: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
+        """Return exact entries within what so many rows give: others cannot be, and must not be refused."""
+        found = integers.copy()
+        groups = zip(self._places(), self.sensitivity.groups, self.exponents, strict=True)
+        for place, group, power in groups:
+            most = min(math.ceil(n_rows * group.most * Fraction(2) ** power), _LARGEST_SUM)
+            np.clip(found[place], -most, most, out=found[place])
+        return found
+
+    def holds(self, integers: NDArray[np.int64]) -> bool:
+        """Return whether entries are as large as rows, bound and noise allow; loose, and for certain."""
+        limits = zip(self._places(), self._limits(), strict=True)
+        return all(
+            -limit <= int(integers[place].min(initial=0)) and int(integers[place].max(initial=0)) <= limit
+            for place, limit in limits
+        )
+
+    def _places(self) -> Iterator[slice]:
+        start = 0
+        for group in self.sensitivity.groups:
+            yield slice(start, start + group.length)
+            start += group.length
+
+    def _limits(self) -> list[int]:
+        return [
+            math.ceil(self.n_rows * group.most * Fraction(2) ** power)
+            + self.n_silos * (LARGEST_DRAW * scale + 1)
+            for group, power, scale in zip(self.sensitivity.groups, self.exponents, self.scales, strict=True)
+        ]
+
+
+@functools.lru_cache(maxsize=1024)  # fractions take a tenth of a millisecond, and every silo asks
+def noise_for(
+    sensitivity: Sensitivity, multiplier: float, sizes: tuple[int, ...], colluders: int | None = None
+) -> Noise:
+    """Return a silo's noise for a sum over silos of these sizes; of one alone where ``colluders`` is None."""
+    if not 0 < multiplier < math.inf:
+        raise InputError(f"multiplier must be a positive number, got {multiplier!r}; calibrate it first")
+    m, n, honest = len(sizes), sum(sizes), len(sizes) - (colluders or 0)
+    if honest < 1:
+        raise InputError(
+            f"a secure sum must have more silos than the {colluders} that may collude, got {m}; "
+            "bring more silos or declare fewer colluders"
+        )
+    groups = sensitivity.groups
+    least = REAL_SHARE if sensitivity.real else 1 if colluders is None else WIDE_SHARE
+    exact = Fraction(multiplier) ** 2 * sensitivity.squared / honest
+    exponents = [
+        _exponent(exact / group.weight, least, real=sensitivity.real) if least > 1 else 0 for group in groups
+    ]
+    while True:
+        scales = tuple(sensitivity.scales(multiplier, exponents, honest))
+        found = Noise(sensitivity, scales, tuple(exponents), n, m)
+        tight = [place for place, limit in enumerate(found._limits()) if limit > _LARGEST_SUM]
+        if not tight:
+            break
+        for place in tight:
+            exponents[place] -= 1
+        if min(exponents) < -_MOST_SHIFT and not sensitivity.real:
+            raise InputError(
+                f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} silos could need "
+                "more; sum fewer rows or ask for a larger epsilon"
+            )
+    if max(scales) > WIDEST_SCALE:
+        raise InputError(
+            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}; ask for "
+            "a larger epsilon"
+        )
+    if colluders is not None and min(scales) < SMALLEST_SHARE:
+        raise InputError(
+            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {min(scales)} "
+            f"for {m} silos; let fewer silos take part"
+        )
+    return found
+
+
+def _exponent(square: Fraction, least: int, *, real: bool) -> int:
+    """Return the least power of two, whole entries' from 0 on, that makes a scale at least ``least``."""
+    ratio = least**2 / square
+    guess = (ratio.numerator.bit_length() - ratio.denominator.bit_length()) // 2 - 2
+    power = guess if real else max(guess, 0)
+    while square * Fraction(4) ** power < least**2:
+        power += 1
+    return power
+
+
+def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -> Sensitivity:
+    """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
+    if not 0 <= mean_weight <= LARGEST_MEAN_WEIGHT:
+        raise InputError(
+            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem holds, got "
+            f"{mean_weight}; leave it alone"
+        )
+    c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
+    one, square = Fraction(1), SIDE**2
+    mean = [Group(n_features, 2 * (c * SIDE / parts) ** 2, SIDE * parts)] if mean_weight else []
+    below = n_features * (n_features - 1) // 2
+    return Sensitivity(
+        2 * ((1 + c**2) * square * max(1, per_unit)) ** 2,
+        (
+            Group(n_features, one, square),
+            *([Group(below, 2 * one, square)] if below else []),
+            *mean,
+            Group(1, one, square),
+        ),
+    )
+
+
+def of_counts(size: int, *, counted: int = 1, per_unit: int = 0) -> Sensitivity:
+    """Return that of counts, each row adding to one in each of ``counted`` columns (lemma 2)."""
+    parts = TALLY_PARTS if per_unit else 1
+    moved = 2 * whole("counted", counted) * (max(1, per_unit) * parts) ** 2
+    return Sensitivity(Fraction(moved), (Group(size, Fraction(1), parts),))
+
+
+def of_means(n_features: int, *, per_unit: int = 0) -> Sensitivity:
+    """Return that of Σ q, Σ q² and the number of cells of each column, |q| ≤ Q (lemma 3)."""
+    parts, d = TALLY_PARTS if per_unit else 1, n_features
+    moved = 4 * whole("n_features", d) * CELL_SIDE**4 * (max(1, per_unit) * parts) ** 2
+    return Sensitivity(
+        Fraction(moved),
+        (
+            Group(d, Fraction(CELL_SIDE**2), CELL_SIDE * parts),
+            Group(d, Fraction(1), CELL_SIDE**2 * parts),
+            Group(d, Fraction(CELL_SIDE**4), parts),
+        ),
+    )
+
+
+def of_clipped_product(clip: float, width: int, n_features: int) -> tuple[Sensitivity, int]:
+    """Return that of Σ y·c(Zᵀy)ᵀ and κ Σ ‖y‖² in whole numbers, and κ (lemma 4)."""
+    off = SLANT + 2.0**-38 + clip * math.sqrt(width) / CLIP_SIDE
+    bound = (clipped_sensitivity(clip, width) + 2.0 * off) * (1.0 + 2.0**-40)
+    moved = Fraction(bound) * SIDE * CLIP_SIDE / Fraction(clip)
+    kappa = max(1, int(moved) // _TRACE_SHARE)
+    one, most = Fraction(1), max(SIDE * CLIP_SIDE, kappa)
+    return Sensitivity(moved**2 + (kappa + 1) ** 2, (Group(n_features * width + 1, one, most),)), kappa
+
+
+def of_row_sum(n_features: int) -> Sensitivity:
+    """Return that of Σ z: 2S."""
+    return Sensitivity(Fraction(2 * SIDE) ** 2, (Group(n_features, Fraction(1), SIDE),))
+
+
+def of_reals(bound: float, size: int, *, largest: float, n_rows: int) -> Sensitivity:
+    """Return that of real numbers that a row moves by ``bound`` together (lemma 5)."""
+    if not 1e-200 < bound < 1e200:
+        raise InputError(f"sensitivity must be a positive number, got {bound!r}; send a nearer centre")
+    return Sensitivity(
+        Fraction(bound) ** 2, (Group(size, Fraction(1), Fraction(largest) / n_rows),), real=True
+    )
+
+
+def sum_distance(share: float, n_shares: int) -> float:
+    """Return a bound on how far Σ round(aX_i) is from round(√h·aX + V), in total variation."""
+    alias = 3.0 * math.exp(-0.5 * (math.pi * share) ** 2)
+    if n_shares * alias > 1:
+        return 1.0
+    spread = 50.0 * math.sqrt(n_shares) * share + n_shares
+    # e^(−700), 2⁻¹⁰¹⁰, stands for e^(−1250), which is below the smallest float64.
+    return min(1.0, spread * 3 * n_shares * alias + 2.0 * math.exp(-700))
+
+
+def ceil_root(square: Fraction) -> int:
+    """Return the least whole number, 1 or more, whose square is at least the given one."""
+    least = -(-square.numerator // square.denominator)  # squares of whole numbers are whole
+    return math.isqrt(least - 1) + 1 if least > 0 else 1
+
+
+def root_above(square: Fraction | int) -> Fraction:
+    """Return a number whose square is at least the given one, and hardly more."""
+    whole = Fraction(square)
+    bits = 60 + max(0, whole.denominator.bit_length() - whole.numerator.bit_length()) // 2
+    return Fraction(ceil_root(whole * 4**bits), 2**bits)

@@ -9,9 +9,8 @@ from typing import Any
 from fedpower.errors import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
-    AskMasked,
+    AskQuery,
     AskSteps,
-    AskSum,
     Message,
     Present,
     Question,
@@ -72,7 +71,8 @@ class Coordinator:
     @property
     def interruptible(self) -> bool:
         """Whether silos may be started again here at no cost: the keys of an open roll would be lost."""
-        return self._ask is None or not isinstance(self._ask.body, AskMasked | AskSum)
+        body = None if self._ask is None else self._ask.body
+        return not (isinstance(body, AskQuery) and body.roll)
 
     def next(self) -> tuple[Message, ...]:
         """Return the questions of the current round that have no answer yet."""
@@ -197,7 +197,7 @@ class Coordinator:
         self._ask = ask
         self._round = Round(
             number=len(self.history),
-            kind=ask.body.kind.removeprefix("ask-"),
+            kind=ask.body.label if isinstance(ask.body, AskQuery) else ask.body.kind.removeprefix("ask-"),
             step=ask.step,
             asked=asked,
             question=_digest(ask.body),

@@ -37,58 +37,23 @@ class Present:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskMasked:
-    """Asks for the masked moment of a silo on the roll."""
+class AskQuery:
+    """Asks for the answer to one of a study's queries, alone or as a part of a sum over a roll."""
 
-    kind: ClassVar[str] = "ask-masked-moment"
-    roll: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedMoment:
-    """One silo's part of a secure sum, uniform to whoever does not have all the others'."""
-
-    kind: ClassVar[str] = "masked-moment"
-    words: Words
-    charged: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskSum:
-    """Asks for a silo's part of one of several secure sums over one roll."""
-
-    kind: ClassVar[str] = "ask-masked-sum"
-    roll: bytes
+    kind: ClassVar[str] = "ask-query"
     index: int
     label: str
     public: bytes = b""
+    roll: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaskedSum:
-    """One silo's part of one of several secure sums."""
+class QueryAnswer:
+    """A silo's noised whole numbers, in two's complement; under masks where they are a part of a sum."""
 
-    kind: ClassVar[str] = "masked-sum"
+    kind: ClassVar[str] = "query"
     words: Words
-    charged: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskNoisedSum:
-    """Asks for one of a study's sums, which the silo noises by itself; fields as in :class:`AskSum`."""
-
-    kind: ClassVar[str] = "ask-noised-sum"
-    index: int
-    label: str
-    public: bytes = b""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisedSum:
-    """A silo's whole numbers with all their noise, as 64-bit integers in two's complement."""
-
-    kind: ClassVar[str] = "noised-sum"
-    words: Words
+    charged: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +139,7 @@ class AskMoment:
     """Asks for the moment itself, once; everything after it happens at the coordinator."""
 
     kind: ClassVar[str] = "ask-moment"
+    public: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,49 +171,6 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskTally:
-    """Asks for one of the sums that private preparation finds offset, scale and bound from."""
-
-    kind: ClassVar[str] = "ask-tally"
-    stage: str
-    low: Array | None = None
-    high: Array | None = None
-    offset: Array | None = None
-    scale: Array | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """A silo's noised whole numbers, in answer to one stage of preparation or about scores."""
-
-    kind: ClassVar[str] = "tally"
-    counts: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskPreparedMoment:
-    """Asks for the moment of rows that are treated by what preparation found."""
-
-    kind: ClassVar[str] = "ask-prepared-moment"
-    low: Array
-    high: Array
-    offset: Array
-    scale: Array
-    bound: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskScores:
-    """Asks how many rows lie in each place of a grid over their scores on two axes."""
-
-    kind: ClassVar[str] = "ask-scores"
-    axes: Array
-    offset: Array
-    reach: Array
-    n_bins: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A silo's answer to what it will not do, in one sentence without any content of its rows."""
 
@@ -255,34 +178,8 @@ class Refusal:
     reason: str
 
 
-Question = (
-    Enrol
-    | AskMean
-    | AskSteps
-    | AskMoment
-    | AskFactor
-    | AskTally
-    | AskPreparedMoment
-    | AskScores
-    | CallRoll
-    | AskMasked
-    | AskSum
-    | AskNoisedSum
-)
-Answer = (
-    Enrolment
-    | MeanRow
-    | LocalSteps
-    | PackedMoment
-    | Factor
-    | Tally
-    | Present
-    | MaskedMoment
-    | MaskedSum
-    | NoisedSum
-    | KeyGone
-    | Refusal
-)
+Question = Enrol | AskMean | AskSteps | AskMoment | AskFactor | CallRoll | AskQuery
+Answer = Enrolment | MeanRow | LocalSteps | PackedMoment | Factor | Present | QueryAnswer | KeyGone | Refusal
 BODIES: dict[str, type[Any]] = {
     body.kind: body
     for body in (
@@ -296,18 +193,10 @@ BODIES: dict[str, type[Any]] = {
         PackedMoment,
         AskFactor,
         Factor,
-        AskTally,
-        Tally,
-        AskPreparedMoment,
-        AskScores,
         CallRoll,
         Present,
-        AskMasked,
-        MaskedMoment,
-        AskSum,
-        MaskedSum,
-        AskNoisedSum,
-        NoisedSum,
+        AskQuery,
+        QueryAnswer,
         KeyGone,
         Refusal,
     )

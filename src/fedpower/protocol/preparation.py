@@ -1,7 +1,7 @@
 """Preparation at the coordinator: what is asked, and the code book that the noised answers give."""
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedpower.sums.survey import (
     N_OCTAVES,
     NORM_EDGES,
     NORM_STEPS,
+    STAGES,
     Stage,
     octave_edges,
     octave_of,
@@ -109,8 +110,7 @@ def find_code_book(
     found_how = tuple(
         _how(known=ranges[place] is not None, settled=bool(settled[place])) for place in range(d)
     )
-    mu = budget.preparation_mu
-    left = budget.delta - budget.n_releases * budget.slack_delta
+    mu = budget.mu(*STAGES)
     return CodeBook(
         columns=columns,
         offset=offset,
@@ -119,7 +119,7 @@ def find_code_book(
         high=high,
         bound=bound,
         found=found_how,
-        epsilon=epsilon_of(mu, left),
+        epsilon=epsilon_of(mu, budget.left_delta),
         delta=budget.delta,
         mu=mu,
         n_rows=answered.n_rows,
@@ -342,7 +342,7 @@ def _clear_norms(answered: Answered, n_features: int) -> tuple[Array, Array]:
 
 def _moment_std(budget: Budget, answered: Answered) -> float:
     """Return about the pooled noise of the moment to come, from that of the stage just answered."""
-    share = budget.preparation[-1] / (1.0 - sum(budget.preparation))
+    share = budget.share("norms") / (1.0 - budget.share(*STAGES))
     count_std = answered.stds[0] / math.sqrt(2.0)  # of sensitivity 1 at the stage's share
     return math.sqrt(2.0) * count_std * math.sqrt(share) / answered.n_rows
 
@@ -350,16 +350,3 @@ def _moment_std(budget: Budget, answered: Answered) -> float:
 def _how(*, known: bool, settled: bool) -> str:
     begin = "range given" if known else "range found"
     return f"{begin}, mean and spread found" if settled else f"{begin}, {UNSETTLED}"
-
-
-def pooled_answer(
-    answers: Mapping[str, Array], sizes: Mapping[str, int], scales: tuple[int, ...], parts: int = 1
-) -> Answered:
-    """Return the sum of silos' noised whole numbers, each noised by itself with these scales."""
-    total = np.sum([answers[name] for name in answers], axis=0) / parts
-    together = math.sqrt(len(answers)) / parts
-    return Answered(
-        sums=np.asarray(total, dtype=np.float64),
-        stds=tuple(together * scale for scale in scales),
-        n_rows=sum(sizes[name] for name in answers),
-    )

@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
-from fedpower.privacy.budget import MOMENT, Budget
-from fedpower.privacy.preparation import SCORES
+from fedpower.privacy.budget import MEAN, MOMENT, SCORES, Budget
 from fedpower.privacy.publication import smoothing
-from fedpower.privacy.shares import shared_noise
 from fedpower.privacy.statement import (
     ASSUMPTIONS,
     EDGE,
@@ -30,9 +28,11 @@ from fedpower.privacy.statement import (
     person_neighbours,
 )
 from fedpower.protocol.exchange import Round
-from fedpower.protocol.messages import MaskedMoment, MaskedSum, PackedMoment, Present
+from fedpower.protocol.messages import CallRoll, Present, QueryAnswer
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.protocol.weights import Weights, masses, pooled
+from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.survey import STAGES
 
 PUBLISHED = "the published components and eigenvalues"
 """What the public sees of a fit, unless the pooled moment is published too."""
@@ -59,18 +59,15 @@ def budget_of(study: Study) -> Budget | None:
         center=study.center,
         n_sharing=len(study.identities) if study.aggregation == "secure" else None,
         colluders=study.colluders,
-        sums=study.sums,
-        preparation=study.preparation,
-        n_open=study.n_open,
+        queries=study.queries,
         mean_weight=study.mean_weight,
         per_unit=study.counted_per_unit,
-        scores=study.scores,
     )
 
 
 def sums_moment(study: Study) -> bool:
     """Return whether a silo sums its moment in whole numbers: what is noised, or a part of it."""
-    return study.noise == "moment" or any(label == MOMENT for label, _, _ in study.sums)
+    return study.is_private and any(terms.label == MOMENT for terms in study.queries)
 
 
 def noise_shift(
@@ -115,7 +112,8 @@ def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
 def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
     """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
     if budget.n_sharing is not None:
-        return shared_noise(budget, sizes.values()).std
+        rows = tuple(sizes.values())
+        return budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
     return pooled(budget, sizes, weights)
 
 
@@ -130,8 +128,11 @@ def noise_law(
     if budget.center:
         mass = masses(sizes, weights)
         total = sum(mass.values())
-        mean_std = budget.multiplier * math.hypot(
-            *(mass[name] / total * budget.mean_sensitivity(sizes[name]) for name in sizes)
+        mean_std = math.hypot(
+            *(
+                mass[name] / total * budget.noise(MEAN, budget.mean_sensitivity(size), (size,)).stds[0]
+                for name, size in sizes.items()
+            )
         )
     return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
 
@@ -146,14 +147,12 @@ def state_privacy(
     used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
-    distance = 0.0
+    distance = 0.0 if budget is None else budget.distance
     if budget is not None and budget.n_sharing is not None:
         stated = _state_secure_privacy(study, budget, sizes, rounds)
-        distance = attempts_charged(rounds) * budget.distance
+        distance *= attempts_charged(rounds)
     else:
         stated = _state_plain_privacy(study, budget, sizes, rounds, sampled=sampled, used_before=used_before)
-        if budget is not None:
-            distance = budget.n_releases * budget.distance
     if study.network and stated.protections:
         return _of_network(study, stated, distance)
     return _by_person(study, stated, len(sizes), distance)
@@ -228,8 +227,7 @@ def _state_plain_privacy(
             public=public,
             notes=(EXACT_SCORES,) if study.scores else (),
         )
-    delta = budget.delta - budget.n_releases * budget.slack_delta
-    mu = max(study_mu(budget, count) for count in sizes.values())
+    delta, mu = budget.left_delta, budget.study_mu
     rows = [
         Protection(
             observer="the coordinator and whoever reads a silo's messages",
@@ -249,8 +247,8 @@ def _state_plain_privacy(
         assert noise is not None
         # Every silo's integers are a little off the ideal, and those that were added to the sum.
         outside, left = noise.mu, delta - len(sizes) * budget.slack_delta
-        if budget.scores:  # each silo's counts are published, with its own noise
-            outside = math.hypot(outside, budget.scores_mu)
+        if study.scores:  # each silo's counts are published, with its own noise
+            outside = math.hypot(outside, budget.mu(SCORES))
         sees += " of this fit and of no other from the same releases"
         assumptions += (SMOOTHED,)
     rows.append(
@@ -270,8 +268,8 @@ def _state_plain_privacy(
         public=public,
         notes=(
             *((USED_BEFORE,) if summed and used_before else ()),
-            *((_preparation_note(budget),) if budget.preparation else ()),
-            *((_scores_note(budget),) if budget.scores else ()),
+            *((_preparation_note(budget),) if study.preparation else ()),
+            *((_scores_note(budget),) if study.scores else ()),
         ),
         assumptions=assumptions,
     )
@@ -279,10 +277,10 @@ def _state_plain_privacy(
 
 def _preparation_note(budget: Budget) -> str:
     """Return what private preparation took of the budget, for a statement."""
-    alone = epsilon_of(budget.preparation_mu, budget.delta - budget.n_releases * budget.slack_delta)
+    alone = epsilon_of(budget.mu(*STAGES), budget.left_delta)
     return (
         "offset, scale and bound of the columns were found privately, out of the same epsilon. That took "
-        f"{sum(budget.preparation):.1%} of the budget (of mu squared), which alone is "
+        f"{budget.share(*STAGES):.1%} of the budget (of mu squared), which alone is "
         f"epsilon={alone:.3g}. The code book that holds them is public: later fits may use it without "
         "paying for it again"
     )
@@ -290,25 +288,16 @@ def _preparation_note(budget: Budget) -> str:
 
 def _scores_note(budget: Budget) -> str:
     """Return what the counts of scores took of the budget, for a statement."""
-    alone = epsilon_of(budget.scores_mu, budget.delta - budget.n_releases * budget.slack_delta)
+    alone = epsilon_of(budget.mu(SCORES), budget.left_delta)
     return (
         "rows were counted by their scores on the first two components, with noise, out of the same "
-        f"epsilon. That took {budget.scores:.2%} of the budget (of mu squared), which alone is "
+        f"epsilon. That took {budget.share(SCORES):.2%} of the budget (of mu squared), which alone is "
         f"epsilon={alone:.3g}. Where the grid lies follows from what was released before"
     )
 
 
 def _published(study: Study) -> str:
     return f"{PUBLISHED}, and the counts of scores" if study.scores else PUBLISHED
-
-
-def study_mu(budget: Budget, n_rows: int) -> float:
-    """Return what everything that a silo of ``n_rows`` releases in the study costs together."""
-    if budget.mode in ("moment", "clipped"):
-        return budget.total_mu
-    steps = budget.product_mu(n_rows) * math.sqrt(budget.n_steps)
-    together = math.hypot(steps, budget.mu) if budget.center else steps
-    return math.hypot(together, budget.scores_mu) if budget.scores else together
 
 
 def worst_epsilon(study: Study) -> float:
@@ -327,7 +316,7 @@ def attempt_epsilon(study: Study, most: float) -> float:
 def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
     """Return whether the result is computed from one sum of everybody's noised moment, and that alone."""
     asked = [(each.kind, len(each.answers)) for each in rounds if each.kind != SCORES]
-    return budget.mode == "moment" and asked == [(PackedMoment.kind, len(sizes))]
+    return budget.mode == "moment" and asked == [(MOMENT, len(sizes))]
 
 
 REHEARSED = (
@@ -373,11 +362,13 @@ def _state_secure_privacy(
 ) -> PrivacyStatement:
     """Return the privacy statement of a secure sum over silos of ``sizes`` rows."""
     attempts = attempts_charged(rounds)
-    noise = shared_noise(budget, sizes.values())
-    c = noise.colluders
+    m, c = len(sizes), budget.colluders
 
-    def protection(observer: str, sees: str, mu: float) -> Protection:
-        together = mu * math.sqrt(attempts)
+    def protection(observer: str, sees: str, known: int) -> Protection:
+        """Return what holds against whoever knows the shares of so many silos."""
+        together = budget.total_mu * math.sqrt(attempts)
+        if attempts == 1:  # each query's share of the noise is at least as wide as the exact one
+            together *= math.sqrt((m - c) / (m - known)) * (1 + 2.0**-50)
         return Protection(
             observer=observer,
             sees=sees,
@@ -386,29 +377,20 @@ def _state_secure_privacy(
             mu=together,
         )
 
-    def mu(known: int) -> float:
-        """Return what one attempt costs whoever knows so many shares."""
-        if attempts > 1:
-            return budget.mu
-        if study.sums:  # each sum's share is at least as wide as the exact one
-            honest = (noise.n_silos - c) / (noise.n_silos - known)
-            return budget.mu * math.sqrt(honest) * (1 + 2.0**-50)
-        return noise.mu(known)
-
     silos = "1 silo" if c == 1 else f"{c} silos"
-    summed = f"{len(study.sums)} noised sums" if len(study.sums) > 1 else "noised sum"
+    summed = f"{len(study.queries)} noised sums" if len(study.queries) > 1 else "noised sum"
     return PrivacyStatement(
         mode=budget.mode,
         asked_epsilon=budget.epsilon,
         delta=budget.delta,
         protections=(
-            protection("the coordinator by itself", f"the {summed} over all silos", mu(0)),
+            protection("the coordinator by itself", f"the {summed} over all silos", 0),
             protection(
                 f"the coordinator together with {silos} of the {len(sizes)}",
                 f"the {summed} over all silos and the noise of those that collude",
-                mu(c),
+                c,
             ),
-            protection("the public", _published(study), mu(0)),
+            protection("the public", _published(study), 0),
         ),
         public=(*_public_facts(study), "who was on the roll"),
         notes=(
@@ -417,15 +399,11 @@ def _state_secure_privacy(
             f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
             f"this one counted. All {study.attempts} that the study allows would cost "
             f"epsilon={_epsilon_of_attempts(budget, study.attempts):.4g}",
-            *((_preparation_note(budget),) if budget.preparation else ()),
-            *((_scores_note(budget),) if budget.scores else ()),
+            *((_preparation_note(budget),) if study.preparation else ()),
+            *((_scores_note(budget),) if study.scores else ()),
         ),
         assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
     )
-
-
-_UPLOADS = (MaskedMoment.kind, MaskedSum.kind)
-"""Rounds in which silos are charged; the first of an attempt brings it to step 1."""
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:
@@ -433,12 +411,13 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
-        if each.kind in _UPLOADS and each.step == 1:
+        uploads = each.kind != CallRoll.kind
+        if uploads and each.step == 1:  # the first sum of an attempt
             charges |= {name: charges[name] + 1 for name in each.asked}
         for name, body in each.answers.items():
-            if isinstance(body, Present | MaskedMoment | MaskedSum):
+            if isinstance(body, Present | QueryAnswer):
                 charges[name] = body.charged
-        if each.kind in _UPLOADS:
+        if uploads:
             most = max(most, *(charges[name] for name in each.asked))
     return most
 
@@ -447,7 +426,7 @@ def _epsilon_of_attempts(budget: Budget, attempts: int) -> float:
     """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
     if attempts == 1:
         return budget.epsilon
-    mu = budget.mu * math.sqrt(attempts)
+    mu = budget.total_mu * math.sqrt(attempts)
     return _epsilon(mu, budget.delta, attempts * budget.distance)
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Collection
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,44 +11,31 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.data_version import is_label
-from fedpower.privacy.preparation import SCORES
-from fedpower.privacy.sensitivity import summary_size
-from fedpower.privacy.shares import shared_noise
-from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise
+from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
     AskFactor,
-    AskMasked,
     AskMean,
     AskMoment,
-    AskNoisedSum,
-    AskPreparedMoment,
-    AskScores,
+    AskQuery,
     AskSteps,
-    AskSum,
-    AskTally,
     CallRoll,
     Enrol,
     Enrolment,
     Factor,
     KeyGone,
     LocalSteps,
-    MaskedMoment,
-    MaskedSum,
     MeanRow,
-    NoisedSum,
     PackedMoment,
     Present,
+    QueryAnswer,
     Question,
-    Tally,
 )
-from fedpower.protocol.prepared_sums import tally_parts
 from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.query import query_of, tally_parts
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
 from fedpower.protocol.study import Study
 from fedpower.rows.networks import MOST_LAYERS
 from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
-from fedpower.sums.score_counts import SCORE_CELLS
-from fedpower.sums.survey import CELL_SIDE, STAGES, Stage, StageKind
 
 Array = NDArray[np.float64]
 
@@ -58,13 +45,8 @@ _ANSWER_TO: dict[type, tuple[type, ...]] = {
     AskSteps: (LocalSteps,),
     AskMoment: (PackedMoment,),
     AskFactor: (Factor,),
-    AskTally: (Tally,),
-    AskPreparedMoment: (PackedMoment,),
-    AskScores: (Tally,),
     CallRoll: (Present,),
-    AskMasked: (MaskedMoment, KeyGone),
-    AskSum: (MaskedSum, KeyGone),
-    AskNoisedSum: (NoisedSum,),
+    AskQuery: (QueryAnswer, KeyGone),
 }
 
 _MOST_ROWS = 2**40
@@ -72,9 +54,6 @@ _MOST_ROWS = 2**40
 
 LARGEST_EXACT = 2.0**500
 """Where nothing is noised rows have any unit, but squares of what is sent must still be finite."""
-
-LARGEST_DRAW = 16.0
-"""No draw of noise is as many standard deviations away: `gaussian_integers` ends at 14."""
 
 _LONGEST_RUN = 256
 """The most characters of the name of a run."""
@@ -106,7 +85,7 @@ def most_answer_bytes(study: Study, question: Question | None = None) -> int:
 
 def _is_asked(kind: type, study: Study) -> bool:
     """Return whether a kind of question can be part of a study."""
-    if kind in (AskMoment, AskPreparedMoment, AskMasked):
+    if kind is AskMoment:
         return study.noise != "none" or study.n_features <= MOST_SQUARE_FEATURES
     return kind is not AskFactor or study.noise == "none"
 
@@ -114,16 +93,13 @@ def _is_asked(kind: type, study: Study) -> bool:
 def _most_numbers(kind: type, study: Study) -> int:
     """Return how many numbers of 8 bytes answer a kind of question at most."""
     d, r = study.n_features, study.iteration_rank
-    if kind in (AskSum, AskNoisedSum):
-        return max((size for _, size, _ in study.sums), default=0)
-    if kind in (AskMoment, AskPreparedMoment, AskMasked):
+    if kind is AskQuery:
+        return max((terms.size for terms in study.queries), default=0)
+    if kind is AskMoment:
         return summary_size(d, with_mean=True) if study.noise in ("none", "moment") else 0
     if kind is AskFactor:
         return MOST_FACTOR_BYTES // 8 + d
-    if kind is AskTally:
-        places = np.arange(study.n_open if study.preparation else 0)
-        return max(Stage(kind=each, n_features=d, open_columns=places).size for each in STAGES)
-    return {AskMean: 2 * d, AskSteps: 2 * d * r, AskScores: SCORE_CELLS}.get(kind, 0)
+    return {AskMean: 2 * d, AskSteps: 2 * d * r}.get(kind, 0)
 
 
 def problem_with(
@@ -143,7 +119,8 @@ def problem_with(
     if isinstance(body, Enrolment):
         return _enrolment(body, study)
     if isinstance(body, KeyGone):
-        return None
+        gone = study.aggregation == "secure"
+        return None if gone else _must(f"an answer to {question.kind!r}", "numbers", "none")
     if isinstance(body, Present):
         assert isinstance(question, CallRoll)
         return (
@@ -151,23 +128,9 @@ def problem_with(
             or _charged(body.charged, study, least=0)
             or _place(body, question, study, silo=silo, run=run, keys=keys)
         )
-    if isinstance(body, MaskedMoment):
-        size = summary_size(study.n_features, with_mean=study.center)
-        found = _array("a masked moment", body.words, (size,), np.uint64)
-        return found or _charged(body.charged, study, least=1)
-    if isinstance(body, MaskedSum):
-        assert isinstance(question, AskSum)
-        size = study.sums[question.index].size
-        found = _array("a masked sum", body.words, (size,), np.uint64)
-        return found or _charged(body.charged, study, least=1)
-    if isinstance(body, NoisedSum):
-        assert isinstance(question, AskNoisedSum)
-        return _noised_sum(body, question, study, n_rows or 1)
-    if isinstance(body, Tally):
-        if isinstance(question, AskScores):
-            return _score_counts(body, question, study, n_rows or 1)
-        assert isinstance(question, AskTally)
-        return _tally(body, question, study, n_rows or 1)
+    if isinstance(body, QueryAnswer):
+        assert isinstance(question, AskQuery)
+        return _query_answer(body, question, study, n_rows or 1)
     peak = _peak(study, n_rows or 1)
     if isinstance(body, MeanRow):
         return _mean(body, question, study, peak)
@@ -220,7 +183,8 @@ class _Peak:
     def _noised(self, norm: float) -> float:
         """Return 1 and the largest draw of the noise of a mean, which has √2 times a moment's."""
         assert self._budget is not None
-        widest = max(self._budget.std(self._n_rows, norm), self._budget.multiplier / self._n_rows)
+        multiplier = max(self._budget.price(terms.label).multiplier for terms in self._budget.queries)
+        widest = max(self._budget.std(self._n_rows, norm), multiplier / self._n_rows)
         return 1.0 + LARGEST_DRAW * 2.0 * widest
 
 
@@ -252,9 +216,9 @@ def _has_noise(study: Study, n_rows: int) -> bool:
     """Return whether the study has noise for a silo of so many rows, if all others are small."""
     budget = budget_of(study)
     try:
-        if budget is not None and budget.n_sharing is not None:
-            shared_noise(budget, [n_rows, *[1] * (study.min_silos - 1)])
-        elif budget is not None:
+        if budget is not None and budget.n_sharing is not None and budget.has_moment:
+            budget.moment_noise((n_rows, *[1] * (study.min_silos - 1)))
+        elif budget is not None and budget.n_sharing is None and study.noise != "clipped":
             budget.std(n_rows)
     except InputError:
         return False
@@ -315,41 +279,24 @@ def _factor(body: Factor, study: Study, peak: _Peak, n_rows: int) -> str | None:
     return _scalar("a total variance", body.total_variance, squares - slack, squares + slack)
 
 
-def _noised_sum(body: NoisedSum, ask: AskNoisedSum, study: Study, n_rows: int) -> str | None:
-    """Return what is wrong with the noised whole numbers of a sum."""
-    found = _array("a noised sum", body.words, (study.sums[ask.index].size,), np.uint64)
+def _query_answer(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) -> str | None:
+    """Return what is wrong with whole numbers: their count or their size."""
+    what = f"an answer to {ask.label!r}"
+    found = _array(what, body.words, (study.queries[ask.index].size,), np.uint64)
     if found is not None:
         return found
-    noise = plain_noise(study, ask, n_rows)
-    _, per_row = moved_by_a_row(study, ask.label, ask.public)
-    most = (n_rows * per_row << noise.fineness) + int(LARGEST_DRAW) * noise.share
-    peak = int(np.abs(body.words.view(np.int64).astype(np.float64)).max())
-    return None if peak <= most else _must("a noised sum", "numbers that can be", "a larger one")
-
-
-def _tally(body: Tally, ask: AskTally, study: Study, n_rows: int) -> str | None:
-    """Return what is wrong with the whole numbers of a stage of preparation."""
-    budget = budget_of(study)
-    assert budget is not None, "only a private study prepares"
-    places = np.arange(study.n_open)
-    stage = Stage(kind=cast("StageKind", ask.stage), n_features=study.n_features, open_columns=places)
-    scales = budget.stage_scales(ask.stage, CELL_SIDE)
-    most = n_rows * budget.tally_parts * (CELL_SIDE**2 if ask.stage == "means" else 1)
-    found = _numbers("a tally", body.counts, (stage.size,), most + LARGEST_DRAW * max(scales))
-    if found is None and not (body.counts == np.rint(body.counts)).all():
-        return _must("a tally", "whole numbers", "others")
-    return found
-
-
-def _score_counts(body: Tally, ask: AskScores, study: Study, n_rows: int) -> str | None:
-    """Return what is wrong with the counts of rows by their scores."""
-    budget = budget_of(study)
-    scale = 0 if budget is None else budget.stage_scales(SCORES, 1)[0]
-    most = n_rows * tally_parts(study) + LARGEST_DRAW * scale
-    found = _numbers("counts of scores", body.counts, (ask.n_bins**2,), most)
-    if found is None and not (body.counts == np.rint(body.counts)).all():
-        return _must("counts of scores", "whole numbers", "others")
-    return found
+    if study.aggregation == "secure":  # under masks any words can be
+        return _charged(body.charged, study, least=1)
+    query, budget, numbers = (
+        query_of(study, ask.label, ask.public),
+        budget_of(study),
+        body.words.view(np.int64),
+    )
+    if budget is None:
+        holds = numbers.min() >= 0 and int(numbers.max()) <= n_rows * tally_parts(study)
+    else:
+        holds = budget.noise(ask.label, query.sensitivity, (n_rows,)).holds(numbers)
+    return None if holds else _must(what, "numbers that can be", "a larger one")
 
 
 def _mean(body: MeanRow, ask: Question, study: Study, peak: _Peak) -> str | None:

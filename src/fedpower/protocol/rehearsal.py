@@ -1,47 +1,47 @@
 """A run before the run: the real solver on a made-up spectrum with the noise that is to come."""
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.preparation import SCORES
-from fedpower.privacy.sensitivity import summary_size
-from fedpower.protocol.clipped_rehearsal import plain_bytes, question_bytes, rehearsed_error, rounds_of
+from fedpower.privacy.budget import MEAN, MOMENT, SCORES, QueryTerms
+from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.driving import drive, in_turn
+from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     Answer,
-    AskMasked,
     AskMean,
-    AskScores,
+    AskMoment,
+    AskQuery,
     AskSteps,
-    AskSum,
     CallRoll,
     Factor,
     LocalSteps,
-    MaskedMoment,
-    MaskedSum,
     MeanRow,
     Message,
     PackedMoment,
     Present,
+    QueryAnswer,
     Question,
-    Tally,
     encoded_size,
     read_only,
     rounded,
 )
-from fedpower.protocol.prepared_sums import N_VECTORS, to_public
-from fedpower.protocol.private_study import NOISE_SHARE
+from fedpower.protocol.private_study import NOISE_SHARE, budget_of
+from fedpower.protocol.query import N_VECTORS, Product, Query, vectors_to_bytes, width_of
 from fedpower.protocol.releases import packed, take_local_steps
 from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers.clipped import iterate, part_kept
+from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import Study
+from fedpower.sums.clipped_product import clipped_scale
 from fedpower.sums.score_counts import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]
@@ -86,7 +86,7 @@ def rehearse(
         floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
         settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
     coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
-    drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))
+    drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))  # type: ignore[arg-type]
     rounds = [each for each in coordinator.history if each.kind != "enrol"]
     rank, angles = coordinator.outcome.rank, coordinator.outcome.angles
     nothing = settings.rank == "auto" and angles is not None and angles.n_determined == 0
@@ -112,18 +112,9 @@ def _with_scores(found: Rehearsed, study: Study) -> Rehearsed:
     """Return what a plain run comes to with the round in which scores are counted, if there is one."""
     if not study.scores:
         return found
-    asked = _score_question(study)
-    question = AskScores(axes=asked.axes, offset=asked.offset, reach=asked.reach, n_bins=MOST_BINS)
-    answer = Tally(counts=np.zeros(MOST_BINS**2))
-
-    def sent(body: Question | Answer) -> int:
-        return encoded_size(Message(study=study.digest, run="", round=0, silo=SILO, body=body))
-
+    down, up = query_bytes(study, label=SCORES)
     return replace(
-        found,
-        n_rounds=found.n_rounds + 1,
-        bytes_up=found.bytes_up + sent(answer),
-        bytes_down=found.bytes_down + sent(question),
+        found, n_rounds=found.n_rounds + 1, bytes_up=found.bytes_up + up, bytes_down=found.bytes_down + down
     )
 
 
@@ -138,18 +129,9 @@ def _rehearse_clipped(
 def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
     """Return what of clipped iterates does not depend on eigenvalues; the error is NaN."""
     study = settings.study
-    labels = [label for label, _, _ in study.sums if label != SCORES]
-    down, up = sum(len(question_bytes(study, label)) for label in labels), 0
-    if study.aggregation == "secure":
-        down, up = secure_bytes(study, n_rows=n_rows)
-    found = Rehearsed(
-        n_rounds=rounds_of(study),
-        bytes_up=up or plain_bytes(study),
-        bytes_down=down,
-        error=math.nan,
-        rank=settings.rank,
-    )
-    return found if study.aggregation == "secure" else _with_scores(found, study)
+    down, up = query_bytes(study, n_rows=n_rows)
+    n_rounds = len(study.queries) + int(study.aggregation == "secure")
+    return Rehearsed(n_rounds=n_rounds, bytes_up=up, bytes_down=down, error=math.nan, rank=settings.rank)
 
 
 def _rehearse_secure(
@@ -158,7 +140,7 @@ def _rehearse_secure(
     """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
     study = settings.study
     plain = replace(
-        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, sums=(), scores=0.0
+        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, scores=0.0
     )
     upload = UploadSettings(
         n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
@@ -166,51 +148,132 @@ def _rehearse_secure(
     found = rehearse(
         upload, plain, spectrum=spectrum, noise_std=noise_std, silo_std=0.0, n_rows=n_rows, rng=rng
     )
-    down, up = secure_bytes(study, n_rows=n_rows)
-    return replace(found, n_rounds=1 + max(1, len(study.sums)), bytes_up=up, bytes_down=down)
+    down, up = query_bytes(study, n_rows=n_rows)
+    return replace(found, n_rounds=1 + len(study.queries), bytes_up=up, bytes_down=down)
 
 
-def secure_bytes(study: Study, *, n_rows: int) -> tuple[int, int]:
-    """Return the bytes down to one silo of a secure sum and up from it, the roll call included."""
+def _public(study: Study, label: str) -> bytes:
+    """Return bytes as long as what a query is asked with."""
+    if label == SCORES:
+        return _score_question(study).to_bytes()
+    if study.noise == "clipped":
+        if label in (MOMENT, MEAN):
+            return b""
+        return bytes(24 + 4 * study.n_features * (width_of(study, label) + int(study.center)))
+    if not study.preparation:
+        return b""
+    given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
+    return vectors_to_bytes((given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None)
 
-    def public(label: str) -> bytes:
-        if study.noise == "clipped" and label != SCORES:
-            return question_bytes(study, label)
-        if label == SCORES:
-            return _score_question(study).to_bytes()
-        given = [np.zeros(study.n_features) if n < N_VECTORS[label] else None for n in range(4)]
-        return to_public((given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None)
 
-    names = [name for name, _ in study.identities]
-    present = Present(
-        n_rows=max(1, n_rows // len(names)), key=bytes(KEY_BYTES), signature=bytes(SIGNATURE_BYTES), charged=0
-    )
-    places = tuple(
-        Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
-        for name in names
-    )
-    roll = Roll(
-        study=study.digest,
-        run="0" * 16,
-        attempt=0,
-        places=places,
-        neighbours=n_neighbours(len(places), study.colluders),
-    )
+def query_bytes(study: Study, *, n_rows: int = 1, label: str | None = None) -> tuple[int, int]:
+    """Return the bytes down to one silo and up from it for all queries or one, a roll call included."""
+    names = [name for name, _ in study.identities] or [SILO]
 
     def sent(number: int, body: Question | Answer) -> int:
-        return encoded_size(Message(study=study.digest, run=roll.run, round=number, silo=names[0], body=body))
+        return encoded_size(Message(study=study.digest, run="0" * 16, round=number, silo=names[0], body=body))
 
-    down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
-    content = roll.to_bytes()
-    if not study.sums:
-        words = np.zeros(summary_size(study.n_features, with_mean=study.center), dtype=np.uint64)
-        down += sent(2, AskMasked(roll=content))
-        return down, up + sent(2, MaskedMoment(words=words, charged=1))
-    for index, (label, size, _) in enumerate(study.sums):
-        down += sent(index + 2, AskSum(roll=content, index=index, label=label, public=public(label)))
-        words = np.zeros(size, dtype=np.uint64)
-        up += sent(index + 2, MaskedSum(words=words, charged=1))
+    down = up = 0
+    content = b""
+    if study.aggregation == "secure":
+        present = Present(
+            n_rows=max(1, n_rows // len(names)),
+            key=bytes(KEY_BYTES),
+            signature=bytes(SIGNATURE_BYTES),
+            charged=0,
+        )
+        places = tuple(
+            Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
+            for name in names
+        )
+        neighbours = n_neighbours(len(places), study.colluders)
+        roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places, neighbours=neighbours)
+        content = roll.to_bytes()
+        down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
+    for index, terms in enumerate(study.queries):
+        if label in (None, terms.label):
+            ask = AskQuery(index=index, label=terms.label, public=_public(study, terms.label), roll=content)
+            words = np.zeros(terms.size, dtype=np.uint64)
+            down += sent(index + 2, ask)
+            up += sent(index + 2, QueryAnswer(words=words, charged=int(bool(content))))
     return down, up
+
+
+@dataclass(slots=True, kw_only=True)
+class _MadeUpSums(Sums):
+    """Sums over rows that are nobody's, of normal coordinates with the moment diag(λ)."""
+
+    spectrum: Array
+    times: float
+    rng: np.random.Generator
+
+    def total(self, query: Query, *, step: int | None = None) -> Generator[Ask, Round, Total]:
+        """Return the study's next sum."""
+        yield from ()
+        budget = budget_of(self.study)
+        assert budget is not None
+        rows = sum(self.sizes.values())
+        noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
+        exact = np.zeros(self.spectrum.size)
+        if isinstance(query, Product):
+            question = query.question
+            basis = question.real_basis
+            product = self.spectrum[:, np.newaxis] * basis
+            held = float(np.sum(basis * product))
+            kept = part_kept(held, question.clip, basis.shape[1])
+            exact = np.append(
+                kept * product.reshape(-1) * clipped_scale(question.clip),
+                float(self.spectrum.sum()) * query.kappa,
+            )
+        drawn = self.times * noise.stds[0] * self.rng.standard_normal(exact.size)
+        return Total(values=exact * rows + drawn, stds=noise.stds, by_silo={})
+
+    @property
+    def moment_std(self) -> float:
+        """The noise that was asked for."""
+        budget = budget_of(self.study)
+        assert budget is not None
+        return self.times * budget.std(sum(self.sizes.values()))
+
+    def moment(self, public: bytes = b"") -> Generator[Ask, Round, tuple[Array, Array | None, float]]:
+        """Return the noised moment of a warm start."""
+        yield from ()
+        dim = self.spectrum.size
+        square = self.rng.standard_normal((dim, dim)) * self.moment_std
+        square += square.T.copy()
+        square /= 2.0
+        square[np.diag_indices(dim)] += self.spectrum
+        mean = np.zeros(dim) if self.study.center else None
+        return square, mean, float(self.spectrum.sum())
+
+
+def rehearsed_error(
+    settings: ClippedSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
+) -> float:
+    """Return the sin θ_k that clipped iterates would come to on a moment with these eigenvalues."""
+    study = settings.study
+    budget = budget_of(study)
+    assert budget is not None
+    sums = _MadeUpSums(
+        study=study, sizes={SILO: n_rows}, spectrum=spectrum, times=noise_std / budget.std(n_rows), rng=rng
+    )
+    begin = rng.standard_normal((spectrum.size, study.iteration_rank))
+    run = iterate(sums, begin, rank=settings.rank)
+    try:
+        while True:
+            next(run)
+    except StopIteration as stop:
+        found: Array = stop.value.vectors
+    return sin_theta(found, np.eye(spectrum.size, settings.rank))
+
+
+def narrowed_design(study: Study, n_features: int) -> tuple[QueryTerms, ...]:
+    """Return what a clipped study would list of fewer columns, with the same widths and shares."""
+    wanted = {MOMENT: summary_size(n_features, with_mean=study.center), MEAN: n_features}
+    return tuple(
+        terms._replace(size=wanted.get(terms.label) or n_features * width_of(study, terms.label) + 1)
+        for terms in study.design
+    )
 
 
 class _Pooled:
@@ -249,15 +312,11 @@ class _Pooled:
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
         return replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
 
-    def moment(self, *, run: str) -> PackedMoment:
+    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
         """Return the noised diagonal moment."""
         moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
         mean = np.zeros(self._spectrum.size) if self._study.center else None
         return packed(moment, mean, float(self._spectrum.sum()))
-
-    def scores(self, question: ScoreQuestion) -> Tally:
-        """Return counts of nothing: a rehearsal has no rows."""
-        return Tally(counts=np.zeros(question.n_bins**2))
 
     def factor(self) -> Factor:
         """Return the moment by its factor; what is rehearsed has a narrow one."""

@@ -1,49 +1,42 @@
-"""What a silo computes from its rows and lets out: exact, the moment noised once, or each step noised."""
+"""What a silo computes from its rows and lets out: exact, or through `release` and nothing else."""
 
 import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import BudgetError, ProtocolError
 from fedpower.linalg import lower_of, lower_triangle, misalignment, orth, rotation, symmetric_of
 from fedpower.linalg.memory import LARGE, give_back
-from fedpower.linalg.words import Words
-from fedpower.privacy.budget import Budget, Price
-from fedpower.privacy.data_version import THIS_FIT, DataVersion
-from fedpower.privacy.integer_release import IntegerNoise, packed_integers, perturb_integers
-from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, Ledger
-from fedpower.privacy.noise import NoiseSource, perturb, perturb_in_place
-from fedpower.privacy.preparation import SCORES, perturb_stage
-from fedpower.privacy.sensitivity import unpack_below
+from fedpower.privacy.budget import MOMENT, Budget
+from fedpower.privacy.data_version import DataVersion
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.messages import (
     AskMean,
+    AskMoment,
+    AskQuery,
     AskSteps,
+    CallRoll,
     Factor,
+    KeyGone,
     LocalSteps,
     MeanRow,
-    Message,
     PackedMoment,
-    Tally,
-    decode,
-    encode,
+    Present,
+    QueryAnswer,
     frozen,
-    narrowed,
     read_only,
     rounded,
 )
-from fedpower.protocol.private_study import study_mu
+from fedpower.protocol.query import Query, Rows, StepMean, StepProduct, moment_of, norm_of, query_of
+from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
+from fedpower.protocol.secure import KeyGoneError, SecureSession
 from fedpower.protocol.study import Study
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.watch import Watch
-from fedpower.sums.exact_moment import ExactMoments
-from fedpower.sums.score_counts import ScoreQuestion, count_scores
-from fedpower.sums.survey import CELL_SIDE, Stage, Survey
+from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
@@ -78,104 +71,58 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
     )
 
 
-class Moment(Protocol):
-    """A silo's rows as the method sees them; :class:`fedpower.sums.local.LocalMoment` is one."""
-
-    @property
-    def n_rows(self) -> int:
-        """s_i, the number of rows."""
-
-    def mean(self) -> Array:
-        """Return the mean row."""
-
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        """Return A_i Z, with rows taken about ``center``, in an array that nobody else holds."""
-
-    def trace(self, center: Array | None = None) -> float:
-        """Return tr A_i, with rows taken about ``center``."""
-
-    def diagonal(self, center: Array | None = None) -> Array:
-        """Return the diagonal of A_i, with rows taken about ``center``."""
-
-    def moment(self, center: Array | None = None) -> Array:
-        """Return A_i itself, d×d."""
-
-    def factor(self, center: Array | None = None) -> Array:
-        """Return F, q×d, with FᵀF = A_i."""
-
-    def sums(self) -> ExactMoments:
-        """Return the sums over bounded rows in whole numbers: what a noised moment is made from."""
-
-    @property
-    def source(self) -> RowSource:
-        """The rows themselves."""
-
-    @property
-    def treatment(self) -> RowTreatment:
-        """What is done to them."""
-
-    @property
-    def watch(self) -> Watch:
-        """Is told of every block of them that is read."""
-
-
-def counted(rows: Moment | Survey, question: ScoreQuestion) -> NDArray[np.int64]:
-    """Return how many of a silo's rows lie in each place of a grid over their scores, without noise."""
-    treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
-    source = rows.filled if isinstance(rows, Survey) else rows.source
-    return count_scores(source, treatment, question, watch=rows.watch)
-
-
 class ExactReleases:
     """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
 
-    def __init__(self, moment: Moment, *, center: bool = False) -> None:
-        self._moment = moment
-        self._center = center
+    def __init__(self, rows: Rows, study: Study) -> None:
+        self._rows = rows
+        self._study = study
+        self._center = study.center
 
     @property
     def n_rows(self) -> int:
         """The number of rows."""
-        return self._moment.n_rows
+        return self._rows.n_rows
 
     def check_affordable(self) -> None:
         """Do nothing: there is no charge."""
 
     def mean(self, ask: AskMean, *, run: str) -> MeanRow:
         """Return the exact mean row, and variances about it where they are asked for."""
-        mean = self._moment.mean()
-        variances = read_only(self._moment.diagonal(mean)) if ask.variances else None
+        mean = self._rows.mean()
+        variances = read_only(self._rows.diagonal(mean)) if ask.variances else None
         return MeanRow(mean=read_only(mean), variances=variances)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return exact local power steps: LocalPower."""
-        moment, center = self._moment, ask.center
+        rows, center = self._rows, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: moment.product(basis, center), ask, total_variance=moment.trace(center)
+                lambda basis: rows.product(basis, center), ask, total_variance=rows.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
-            lambda basis: gains * moment.product(gains * basis, center),
+            lambda basis: gains * rows.product(gains * basis, center),
             ask,
-            total_variance=float(ask.gains**2 @ moment.diagonal(center)),
+            total_variance=float(ask.gains**2 @ rows.diagonal(center)),
         )
 
-    def moment(self, *, run: str) -> PackedMoment:
+    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
         """Return the exact moment, about the silo's own mean where the study centres."""
-        mean = self._moment.mean() if self._center else None
-        return packed(self._moment.moment(mean), mean, self._moment.trace(mean))
+        mean = self._rows.mean() if self._center else None
+        return packed(self._rows.moment(mean), mean, self._rows.trace(mean))
 
-    def scores(self, question: ScoreQuestion) -> Tally:
+    def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
         """Return the exact counts of rows by their scores."""
-        return Tally(counts=read_only(counted(self._moment, question).astype(np.float64)))
+        counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
+        return QueryAnswer(words=frozen(counts.view(np.uint64)))
 
     def factor(self) -> Factor:
         """Return the exact moment by its factor, about the silo's own mean where the study centres."""
-        mean = self._moment.mean() if self._center else None
+        mean = self._rows.mean() if self._center else None
         return Factor(
-            factor=read_only(self._moment.factor(mean)),
-            total_variance=self._moment.trace(mean),
+            factor=read_only(self._rows.factor(mean)),
+            total_variance=self._rows.trace(mean),
             mean=None if mean is None else read_only(mean),
         )
 
@@ -189,85 +136,151 @@ def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
     )
 
 
-def integers_of(
-    moment: Moment, noise: IntegerNoise, *, n_rows: int, with_mean: bool
-) -> tuple[Words, NDArray[np.int64] | None, int]:
-    """Return the lower triangle of Σ z zᵀ, Σ z and Σ ‖z‖² of a silo's rows, not noised yet."""
-    sums = moment.sums()
-    if (sums.lattice.side, sums.parts, sums.n_rows) != (noise.side, noise.parts, n_rows):
-        raise InputError(
-            f"noise must be made for the rows that were summed, got {n_rows} rows of side {noise.side} "
-            f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
-        )
-    return sums.squares.below(), sums.total if with_mean else None, sums.square_total
-
-
-def purpose_of(study: Study, text: str) -> str:
-    """Return what a ledger says that a release was, and what it protects where that is no row."""
-    if study.network == "edge":
-        return f"adjacency{BY_EDGE}"
-    return f"{text}{BY_PERSON}" if study.unit else text
-
-
-class _ChargedReleases:
-    """A silo's rows, its ledger and the names under which it books releases."""
+class PrivateReleases:
+    """Noised answers, each charged before it leaves; all else is computed from these."""
 
     def __init__(
         self,
-        moment: Moment,
+        rows: Rows | Survey,
         study: Study,
         budget: Budget,
         *,
         ledger: Ledger,
         source: NoiseSource,
         data: DataVersion | None,
+        session: SecureSession | None = None,
     ) -> None:
-        self._moment = moment
+        self._rows = rows
         self._study = study
         self._budget = budget
         self._ledger = ledger
         self._source = source
-        self._data = data
-        self._booked = THIS_FIT if data is None else ledger.booked_as(data)
-        # The ledger's name for this study on this version: another version is another release.
-        self._booked_as = f"{study.ledger_name}/{self._booked.name}"
-        self._digest = study.digest
+        self._terms = Terms.of(study, budget, ledger, data)
+        self.session = session
+        self._moment: tuple[bytes, tuple[Array, Array | None, float], str] | None = None
+        self._square: Array | None = None
 
     @property
     def n_rows(self) -> int:
         """The public number of rows."""
-        return self._moment.n_rows
-
-    def check_affordable(self) -> None:
-        """Refuse now, in one sentence, a study that the ledger could not pay for to the end."""
-        budget = self._budget
-        mu = study_mu(budget, self.n_rows)
-        slack = budget.slack_delta * budget.n_releases
-        self._ledger.check_affordable(study=self._booked_as, mu=mu, slack_delta=slack)
-
-    def scores(self, question: ScoreQuestion) -> Tally:
-        """Return the noised counts of rows by their scores: one release more, asked last."""
-        budget = self._budget
-        exact = counted(self._counted_rows, question)
-
-        def payload() -> bytes:
-            return perturb_stage(exact, budget.stage_scales(SCORES, 1), self._source).tobytes()
-
-        raw = self._ledger.release(
-            key=self._key(SCORES, self._digest.encode(), question.to_bytes()),
-            purpose=purpose_of(self._study, "counts of scores on two components"),
-            study=self._booked_as,
-            data=self._data,
-            mu=budget.scores_mu,
-            slack_delta=budget.slack_delta,
-            study_mu=study_mu(budget, self.n_rows),
-            payload=payload,
-        )
-        return Tally(counts=read_only(np.frombuffer(raw, dtype="<i8").astype(np.float64)))
+        return self._rows.n_rows
 
     @property
-    def _counted_rows(self) -> "Moment | Survey":
-        return self._moment
+    def attempts_charged(self) -> int:
+        """For how many attempts this silo was charged so far, in this study and on these rows."""
+        opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
+        return self._ledger.spent_on(self._terms.recorded_as, key=opening).n_releases
+
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
+        name = self._terms.recorded_as
+        if self.session is not None:
+            charged = self.attempts_charged
+            if charged >= self._study.attempts:
+                raise BudgetError(
+                    f"a study must keep to the attempts it agreed on, but this silo was charged "
+                    f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
+                )
+            name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
+        self._ledger.check_affordable(
+            study=name, mu=self._budget.study_mu, slack_delta=self._budget.slack_delta
+        )
+
+    def present(self, call: CallRoll, *, run: str) -> Present:
+        """Return this silo's place for an attempt at the study's sums."""
+        session = self._session()
+        with session.lock:
+            if session.is_new(call, run):
+                self.check_affordable()
+            return session.present(call, run, charged=self.attempts_charged)
+
+    def query(self, ask: AskQuery, *, run: str) -> QueryAnswer | KeyGone:
+        """Return the answer to one of the study's queries, alone or under masks."""
+        listed = self._study.queries
+        if (
+            type(ask.index) is not int
+            or not 0 <= ask.index < len(listed)
+            or listed[ask.index].label != ask.label
+        ):
+            raise ProtocolError(
+                "a query must be one of those that the study lists, by its number and name, got another; "
+                "ask for them in the study's order"
+            )
+        asked = query_of(self._study, ask.label, ask.public)
+        if self.session is None:
+            if ask.roll:
+                raise ProtocolError(
+                    "a roll must be called in a study with aggregation='secure', got one without"
+                )
+            integers, _ = self._release(asked, run)
+            return QueryAnswer(words=frozen(integers.view(np.uint64)))
+        session = self.session
+        roll, own = session.place_on(ask.roll, run)
+        noise_of(
+            asked, self._budget, tuple(roll.sizes.values())
+        )  # refused before the key is bound to the roll
+        with session.lock:
+            channel = session.channel(ask, roll, own)
+            try:
+                integers, _ = release(
+                    asked,
+                    self._rows,
+                    terms=self._terms,
+                    ledger=self._ledger,
+                    noise=self._source,
+                    channel=channel,
+                )
+            except KeyGoneError:
+                return KeyGone()
+            session.advance(channel)
+        return QueryAnswer(words=frozen(integers.view(np.uint64)), charged=self.attempts_charged)
+
+    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
+        """Return the noised moment, about the silo's own noised mean where the study centres."""
+        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
+        (below, mean, trace), made_for = self._noised_moment(run, ask.public)
+        if mean is not None:
+            rows, columns = lower_triangle(mean.size)
+            below = below - mean[rows] * mean[columns]
+            trace -= float(mean @ mean)
+        return PackedMoment(
+            triangle=read_only(below),
+            total_variance=trace,
+            mean=None if mean is None else read_only(mean),
+            made_for="" if self._study.noise == "clipped" else made_for,
+        )
+
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        """Return the mean row: of the noised moment, or noised by itself."""
+        if self._has_steps():
+            query = StepMean(budget=self._budget, n_rows=self.n_rows)
+            return MeanRow(mean=read_only(self._values(query, run)))
+        (_, mean, _), _ = self._noised_moment(run)
+        assert mean is not None, "a study that centres releases the mean"
+        return MeanRow(mean=read_only(mean))
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        """Return local power steps: on the noised moment, or with products noised one by one."""
+        if self._has_steps():
+            return self._noised_steps(ask, run)
+        (below, mean, trace), made_for = self._noised_moment(run)
+        if self._square is None:
+            self._square = symmetric_of(below, self._budget.n_features)
+        moment, center = self._square, ask.center
+
+        def multiply(basis: Array) -> Array:
+            if center is None:
+                return moment @ basis
+            assert mean is not None
+            about_mean, about_center = mean @ basis, center @ basis
+            return moment @ basis - np.outer(center, about_mean - about_center) - np.outer(mean, about_center)
+
+        if center is not None and mean is not None:
+            trace += float(center @ center) - 2 * float(center @ mean)
+        found = take_local_steps(multiply, ask, total_variance=trace)
+        # The noise off the diagonal is also about that of a product's entries.
+        product = read_only(rounded(found.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
+        return replace(found, product=product, made_for=made_for)
 
     def factor(self) -> Factor:
         """Refuse: it has no price, and no noise is made for it."""
@@ -276,231 +289,8 @@ class _ChargedReleases:
             "for what it releases"
         )
 
-    def _key(self, kind: str, *parts: bytes | memoryview) -> str:
-        """Return the identity of a question: equal questions get the stored answer."""
-        digest = hashlib.sha256()
-        for part in (kind.encode(), self._booked.key.encode(), *parts):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        return f"{kind}:{digest.hexdigest()}"
-
-
-class MomentReleases(_ChargedReleases):
-    """Mode ``moment``: A_i, its mean row and its trace are noised once; all else is post-processing."""
-
-    _vector: Array | None = None
-    _summary: tuple[Array, Array | None, float] | None = None
-    _made_for = ""
-    """The run for which the release was made: others that are given it analyse it once more."""
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the mean row of the one noised release."""
-        _, mean, _ = self._below(run)
-        assert mean is not None, "a study that centres releases the mean"
-        return MeanRow(mean=read_only(mean))
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return local power steps on the noised moment: free."""
-        moment, mean, trace = self._released(run)
-        center = ask.center
-        if center is None:
-            return self._rounded(take_local_steps(lambda basis: moment @ basis, ask, total_variance=trace))
-        assert mean is not None
-
-        def multiply(basis: Array) -> Array:
-            about_mean = mean @ basis
-            about_center = center @ basis
-            return moment @ basis - np.outer(center, about_mean - about_center) - np.outer(mean, about_center)
-
-        total = trace - 2 * float(center @ mean) + float(center @ center)
-        return self._rounded(take_local_steps(multiply, ask, total_variance=total))
-
-    def moment(self, *, run: str) -> PackedMoment:
-        """Return the noised moment itself, about the silo's own noised mean where the study centres."""
-        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
-        below, mean, trace = self._below(run)
-        if mean is not None:
-            rows, columns = lower_triangle(mean.size)
-            below -= mean[rows] * mean[columns]
-            trace -= float(mean @ mean)
-        return PackedMoment(
-            triangle=read_only(frozen(below)),
-            total_variance=trace,
-            mean=None if mean is None else read_only(frozen(mean)),
-            made_for=self._made_for,
-        )
-
-    @property
-    def _entry_std(self) -> float:
-        """The noise off the diagonal, which is also about that of a product's entries."""
-        return self._budget.std(self.n_rows) / math.sqrt(2.0)
-
-    def _rounded(self, outcome: LocalSteps) -> LocalSteps:
-        product = read_only(rounded(outcome.product, self._entry_std))
-        return replace(outcome, product=product, made_for=self._made_for)
-
-    def _released(self, run: str) -> tuple[Array, Array | None, float]:
-        """Return the noised moment, mean and trace."""
-        if self._summary is None:
-            below, mean, trace = self._below(run)
-            self._summary = symmetric_of(below, self._budget.n_features), mean, trace
-        return self._summary
-
-    def _below(self, run: str) -> tuple[Array, Array | None, float]:
-        """Return the same with the moment's lower triangle in its place, in arrays of their own."""
-        if self._vector is None:
-            self._vector = self._release(run)
-        return unpack_below(
-            self._vector,
-            self._budget.n_features,
-            with_mean=self._study.center,
-            mean_weight=self._budget.mean_weight,
-        )
-
-    def _release(self, run: str) -> Array:
-        """Return the one noised release as it is packed."""
-        budget, with_mean = self._budget, self._study.center
-        noise, n_rows = budget.integers, self.n_rows
-        exact = integers_of(self._moment, noise, n_rows=n_rows, with_mean=with_mean)
-
-        def payload() -> bytes:
-            noised = perturb_integers(*exact, noise=noise, source=self._source)
-            vector = packed_integers(*noised, n_rows=n_rows, noise=noise)
-            name = run.encode()
-            sent = vector.astype("<f8", copy=False).tobytes()
-            return len(name).to_bytes(2, "little") + name + sent
-
-        raw = self._ledger.release(
-            key=self._key("moment", *self._terms),
-            purpose=purpose_of(self._study, "moment, mean and trace" if with_mean else "moment and trace"),
-            study=self._booked_as,
-            data=self._data,
-            mu=self._price.mu,
-            slack_delta=self._price.slack_delta,
-            study_mu=budget.total_mu if budget.preparation or budget.sums or budget.scores else None,
-            payload=payload,
-        )
-        length = int.from_bytes(raw[:2], "little")
-        self._made_for = raw[2 : 2 + length].decode()
-        return np.frombuffer(raw, dtype="<f8", offset=2 + length)
-
-    @property
-    def _price(self) -> Price:
-        """What the noised moment costs."""
-        return Price(mu=self._budget.mu, slack_delta=self._budget.slack_delta)
-
-    @property
-    def _terms(self) -> tuple[bytes, ...]:
-        """What the noised moment depends on beside the rows."""
-        return (self._study.moment_terms.encode(),)
-
-
-class PreparedReleases(MomentReleases):
-    """Mode ``moment`` where the run itself finds offset, scale and bound: five tallies, then the moment."""
-
-    def __init__(
-        self,
-        survey: Survey,
-        study: Study,
-        budget: Budget,
-        *,
-        ledger: Ledger,
-        source: NoiseSource,
-        data: DataVersion | None,
-    ) -> None:
-        super().__init__(cast("Moment", survey), study, budget, ledger=ledger, source=source, data=data)
-        self._survey = survey
-        self._rule: RowTreatment | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """The public number of rows."""
-        return self._survey.n_rows
-
-    @property
-    def _counted_rows(self) -> Survey:
-        return self._survey
-
-    def tally(self, stage: Stage) -> Tally:
-        """Return the noised whole numbers that answer one stage."""
-        budget = self._budget
-        exact = self._survey.tally(stage)
-
-        def payload() -> bytes:
-            scales = budget.stage_scales(stage.kind, CELL_SIDE, stage.n_asked)
-            noised = perturb_stage(exact, scales, self._source)
-            return noised.astype("<i8").tobytes()
-
-        question = (
-            b"" if part is None else np.ascontiguousarray(part, dtype="<f8").tobytes()
-            for part in (stage.low, stage.high, stage.offset, stage.scale)
-        )
-        raw = self._ledger.release(
-            key=self._key("tally", self._study.moment_terms.encode(), stage.kind.encode(), *question),
-            purpose=purpose_of(self._study, f"preparation: {stage.kind}"),
-            study=self._booked_as,
-            data=self._data,
-            mu=budget.stage_mu(stage.kind),
-            slack_delta=budget.slack_delta,
-            study_mu=budget.total_mu,
-            payload=payload,
-        )
-        return Tally(counts=read_only(np.frombuffer(raw, dtype="<i8").astype(np.float64)))
-
-    def prepared_moment(self, treatment: RowTreatment, *, run: str) -> PackedMoment:
-        """Return the noised moment of rows treated so."""
-        if self._rule != treatment:
-            self._rule, self._vector, self._summary = treatment, None, None
-            self._moment = self._survey.treated(treatment)
-        return super().moment(run=run)
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Refuse: there is no mean before rows are prepared."""
-        raise ProtocolError(_NOT_PREPARED)
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Refuse: there is no moment before rows are prepared."""
-        raise ProtocolError(_NOT_PREPARED)
-
-    def moment(self, *, run: str) -> PackedMoment:
-        """Refuse: there is no moment before rows are prepared."""
-        raise ProtocolError(_NOT_PREPARED)
-
-    @property
-    def _terms(self) -> tuple[bytes, ...]:
-        assert self._rule is not None, "a moment is asked for with its treatment"
-        return (*super()._terms, self._rule.digest().encode())
-
-
-_NOT_PREPARED = (
-    "a study that prepares rows privately must be asked for its tallies and then for the moment of rows "
-    "so prepared, got another question; ask those"
-)
-
-
-_Body = TypeVar("_Body", MeanRow, LocalSteps)
-
-
-class StepReleases(_ChargedReleases):
-    """Modes ``step`` and ``paper``: every step's product is noised [FP Alg. 2, line 6]."""
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the noised mean row: one release of the study's T + 1."""
-        budget, n_rows = self._budget, self._moment.n_rows
-
-        def payload() -> bytes:
-            noised = perturb(
-                self._moment.mean(),
-                sensitivity=budget.mean_sensitivity(n_rows),
-                multiplier=budget.multiplier,
-                source=self._source,
-            )
-            return _store(MeanRow(mean=noised.value))
-
-        return _recall(self._release("mean", payload, 1, self._digest.encode()), MeanRow)
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return noised local steps; costs as many releases as there are steps."""
+    def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
+        """Return local steps with noised products, each of them a release."""
         if ask.shift != 0:
             raise ProtocolError(
                 f"a shift must be 0 where products are noised, got {ask.shift}; "
@@ -511,88 +301,80 @@ class StepReleases(_ChargedReleases):
                 "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
                 "one whose products are noised: the product they need would be one more release"
             )
-
-        def payload() -> bytes:
-            traces: list[float] = []
-
-            def multiply(basis: Array) -> Array:
-                product, trace = self._noised_product(basis, ask.center)
-                traces.append(trace)
-                return product
-
-            outcome = take_local_steps(multiply, ask)
-            total = float(np.mean(traces)) if self._budget.with_trace else None
-            std = self._budget.std(self.n_rows, _norm(ask.center))
-            sent = cast("Array", narrowed(outcome.product, std))  # to be stored, and read again
-            outcome = replace(outcome, product=sent, total_variance=total)
-            return _store(outcome)
-
-        question = (
-            self._digest.encode(),
-            repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode(),
-            _bytes_of(ask.basis),
-            b"" if ask.center is None else _bytes_of(ask.center),
+        # By the question, and not by each step's basis: its last bits may be another machine's.
+        digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
+        for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        budget, n_rows = self._budget, self.n_rows
+        query = StepProduct(
+            budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest()
         )
-        found = _recall(self._release("steps", payload, ask.n_local_steps, *question), LocalSteps)
+        noise = noise_of(query, budget, (n_rows,))
+
+        def asking(answering: Answering) -> None:
+            def multiply(basis: Array) -> Array:
+                return _product_of(noise.values(answering(replace(query, basis=basis))), basis)
+
+            take_local_steps(multiply, ask)
+
+        integers, _ = self._release(query, run, asking=asking, times=ask.n_local_steps)
+        stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
+        left = iter(stored)
+        found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
+        total = float(np.mean(stored[:, -1])) if budget.with_trace else None
+        std = budget.std(n_rows, norm_of(ask.center))
         if ask.basis.nbytes >= LARGE:
             give_back()
-        return found
+        return replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
 
-    def moment(self, *, run: str) -> PackedMoment:
-        """Refuse: only ``moment`` mode has a price for the moment itself."""
-        raise ProtocolError(
-            f"the moment itself must be asked for in a study with noise='moment', got one with "
-            f"noise={self._budget.mode!r}; ask for steps"
-        )
+    def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
+        """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
+        if not any(terms.label == MOMENT for terms in self._study.queries):
+            raise ProtocolError(
+                f"the moment itself must be asked for in a study that lists it, got one with "
+                f"noise={self._study.noise!r} and without; ask for its steps or products"
+            )
+        query = moment_of(self._study, public)
+        if self._moment is None or self._moment[0] != public:
+            integers, made_for = self._release(query, run)
+            values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
+            self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
+        return self._moment[1:]
 
-    def _noised_product(self, basis: Array, center: Array | None) -> tuple[Array, float]:
-        """Return A_i Z plus noise, and tr A_i plus noise from the same release."""
-        budget, n_rows, norm = self._budget, self._moment.n_rows, _norm(center)
-        product = np.require(self._moment.product(basis, center), np.float64, ["C", "W"])
-        traces = [self._moment.trace(center)] if budget.with_trace else []
-        trace = np.array(traces, dtype=np.float64)
-        printed = budget.mode == "paper"
-        perturb_in_place(
-            product,
-            trace,
-            sensitivity=budget.sensitivity(n_rows, norm),
-            source=self._source,
-            multiplier=None if printed else budget.multiplier,
-            std=budget.std(n_rows, norm) if printed else None,
-        )
-        return product, float(trace[0]) if traces else math.nan
+    def _values(self, query: Query, run: str) -> Array:
+        integers, _ = self._release(query, run)
+        return noise_of(query, self._budget, (self.n_rows,)).values(integers)
 
     def _release(
-        self, purpose: str, payload: Callable[[], bytes], count: int, *question: bytes | memoryview
-    ) -> bytes:
-        budget = self._budget
-        mu = budget.mu if purpose == "mean" else budget.product_mu(self.n_rows)
-        return self._ledger.release(
-            key=self._key(purpose, *question),
-            purpose=purpose_of(self._study, f"{count} noised {purpose} ({budget.mode})"),
-            study=self._booked_as,
-            data=self._data,
-            mu=mu * math.sqrt(count),
-            slack_delta=budget.slack_delta * count,
-            study_mu=study_mu(budget, self.n_rows),
-            payload=payload,
+        self, query: Query, run: str, asking: Callable[[Answering], object] | None = None, times: int = 1
+    ) -> tuple[NDArray[np.int64], str]:
+        return release(
+            query,
+            self._rows,
+            terms=self._terms,
+            ledger=self._ledger,
+            noise=self._source,
+            channel=Plain(self.n_rows),
+            run=run,
+            asking=asking,
+            times=times,
         )
 
+    def _has_steps(self) -> bool:
+        """Return whether every step is noised; refuse steps where there are none."""
+        if self._study.noise == "clipped" or self._study.preparation:
+            raise ProtocolError(
+                "a study that prepares rows or clips products must be asked for the queries that it lists, "
+                "got another question; ask those"
+            )
+        return self._study.noise in ("step", "paper")
 
-def _norm(center: Array | None) -> float:
-    return 0.0 if center is None else float(np.linalg.norm(center))
+    def _session(self) -> SecureSession:
+        if self.session is None:
+            raise ProtocolError("a roll must be called in a study with aggregation='secure', got one without")
+        return self.session
 
 
-def _bytes_of(array: Array) -> memoryview:
-    """Return the bytes of an array, as they lie where it is contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _store(body: MeanRow | LocalSteps) -> bytes:
-    return encode(Message(study="", run="", round=0, silo="", body=body))
-
-
-def _recall(raw: bytes, kind: type[_Body]) -> _Body:
-    body = decode(raw).body
-    assert isinstance(body, kind)
-    return body
+def _product_of(values: Array, basis: Array) -> Array:
+    """Return the product in a release of it and perhaps the trace."""
+    return values[: basis.size].reshape(basis.shape)

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,42 +12,27 @@ from fedpower.parameters import check_sums_are_noised
 from fedpower.privacy.data_version import DataVersion
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol.clipped_releases import ClippedReleases
-from fedpower.protocol.clipped_sums import ClippedSums
 from fedpower.protocol.messages import (
     Answer,
     AskFactor,
-    AskMasked,
     AskMean,
     AskMoment,
-    AskNoisedSum,
-    AskPreparedMoment,
-    AskScores,
+    AskQuery,
     AskSteps,
-    AskSum,
-    AskTally,
     CallRoll,
     Enrol,
     Enrolment,
-    Factor,
-    LocalSteps,
-    MeanRow,
     Message,
-    PackedMoment,
     Refusal,
-    Tally,
     read_only,
 )
-from fedpower.protocol.prepared_sums import PreparedSums, checked_stage, checked_treatment
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import ExactReleases, Moment, MomentReleases, PreparedReleases, StepReleases
+from fedpower.protocol.query import Rows
+from fedpower.protocol.releases import ExactReleases, PrivateReleases
 from fedpower.protocol.roll import Exchanging, Identity, exchanged
-from fedpower.protocol.score_sums import ScoreSums
-from fedpower.protocol.secure_releases import SecureReleases, Summands
+from fedpower.protocol.secure import SecureSession
 from fedpower.protocol.study import Study
-from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import told_of_units
-from fedpower.sums.score_counts import ScoreQuestion
 from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
@@ -62,30 +46,7 @@ _MOST_LOCAL_STEPS = 10_000
 NOT_YOURS = "the silo could not answer; its operator's log says why"
 
 
-class Releases(Protocol):
-    """What a silo lets out, computed from its rows and, where the study is private, noised."""
-
-    @property
-    def n_rows(self) -> int:
-        """The public number of rows."""
-
-    def check_affordable(self) -> None:
-        """Refuse a study that the ledger could not pay for to the end."""
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the mean row."""
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return the outcome of local power steps."""
-
-    def moment(self, *, run: str) -> PackedMoment:
-        """Return the moment itself."""
-
-    def factor(self) -> Factor:
-        """Return the moment as a factor of few rows."""
-
-    def scores(self, question: ScoreQuestion) -> Tally:
-        """Return the counts of rows by their scores."""
+Releases = ExactReleases | PrivateReleases
 
 
 class Silo:
@@ -95,15 +56,15 @@ class Silo:
         self,
         name: str,
         study: Study,
-        releases: Releases | SecureReleases,
+        releases: Releases,
         *,
         data_version: str = "",
         survey: Survey | None = None,
     ) -> None:
-        if isinstance(releases, SecureReleases) != (study.aggregation == "secure"):
+        if (getattr(releases, "session", None) is not None) != (study.aggregation == "secure"):
             raise InputError(
                 f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
-                "something else; use SecureReleases with 'secure' and only with it"
+                "something else; give a session with 'secure' and only with it"
             )
         self.name = name
         self.study = study
@@ -162,44 +123,46 @@ class Silo:
             return Enrolment(
                 n_rows=releases.n_rows, n_features=self.study.n_features, data_version=self._data_version
             )
-        if isinstance(releases, SecureReleases):
-            return _summed(message, releases)
+        if self.study.aggregation == "secure":
+            return self._summed(message, releases)
         return self._computed(message, releases)
 
     def _computed(self, message: Message, releases: Releases) -> Answer:
+        run = message.run
         match message.body:
             case AskMean() as ask:
                 problem = self._problem_with_mean(ask)
-                if problem:
-                    return Refusal(reason=problem)
-                return releases.mean(ask, run=message.run)
+                return Refusal(reason=problem) if problem else releases.mean(ask, run=run)
             case AskSteps() as ask:
                 problem = self._problem_with(ask)
-                if problem:
-                    return Refusal(reason=problem)
-                return releases.steps(_cleaned(ask), run=message.run)
-            case AskMoment():
-                return releases.moment(run=message.run)
+                return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask), run=run)
+            case AskMoment() as ask:
+                return releases.moment(ask, run=run)
             case AskFactor():
                 return releases.factor()
-            case AskScores() as ask:
-                return _scored(ask, self.study, releases)
-            case AskTally() | AskPreparedMoment():
-                if not isinstance(releases, PreparedReleases):
-                    return Refusal(
-                        reason="a tally must be asked for in a study that prepares rows privately, got "
-                        "one whose treatment is agreed on; ask for the moment"
-                    )
-                return _prepared(message.body, self.study, releases, run=message.run)
-            case AskNoisedSum() as ask:
-                return _noised(ask, releases)
-            case CallRoll() | AskMasked() | AskSum():
+            case AskQuery() as ask if not ask.roll:
+                return releases.query(ask, run=run)
+            case CallRoll() | AskQuery():
                 return Refusal(
                     reason="a roll must be called in a study with aggregation='secure', got one without; "
                     "agree on such a study first"
                 )
             case _:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
+
+    def _summed(self, message: Message, releases: Releases) -> Answer:
+        """Return the answer in a study of which nothing leaves but a part of a secure sum."""
+        assert isinstance(releases, PrivateReleases), "sums are noised"
+        match message.body:
+            case CallRoll() as call:
+                return releases.present(call, run=message.run)
+            case AskQuery() as ask:
+                return releases.query(ask, run=message.run)
+            case _:
+                return Refusal(
+                    reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
+                    "another question; call the roll"
+                )
 
     def _problem_with_mean(self, ask: AskMean) -> str | None:
         if ask.variances and self.study.is_private:
@@ -266,54 +229,6 @@ class Silo:
         return None
 
 
-def _noised(ask: AskNoisedSum, releases: Releases) -> Answer:
-    """Return a sum of a clipped fit; refuses in another study."""
-    if isinstance(releases, ClippedReleases):
-        return releases.noised_sum(ask)
-    return Refusal(
-        reason="a noised sum must be asked for in a study with noise='clipped', got another study; ask "
-        "for what it releases"
-    )
-
-
-def _scored(ask: AskScores, study: Study, releases: Releases) -> Answer:
-    """Return the counts of rows by their scores; refuses what was not agreed on."""
-    if not study.scores:
-        return Refusal(
-            reason="scores must be counted in a study that has a share of its budget for them, got one "
-            "without; ask for none"
-        )
-    question = ScoreQuestion(axes=ask.axes, offset=ask.offset, reach=ask.reach, n_bins=ask.n_bins)
-    question.check(study.n_features)
-    return releases.scores(question)
-
-
-def _prepared(
-    body: AskTally | AskPreparedMoment, study: Study, releases: PreparedReleases, *, run: str
-) -> Answer:
-    """Return the answer to a question of preparation; refuses what is none."""
-    vectors = (body.low, body.high, body.offset, body.scale)
-    if isinstance(body, AskPreparedMoment):
-        return releases.prepared_moment(checked_treatment(study, vectors, body.bound), run=run)
-    return releases.tally(checked_stage(study, body.stage, vectors))
-
-
-def _summed(message: Message, releases: SecureReleases) -> Answer:
-    """Return the answer in a study of which nothing leaves but a part of a secure sum."""
-    match message.body:
-        case CallRoll() as call:
-            return releases.present(call, run=message.run)
-        case AskMasked() as ask:
-            return releases.masked_moment(ask, run=message.run)
-        case AskSum() as ask:
-            return releases.masked_sum(ask, run=message.run)
-        case _:
-            return Refusal(
-                reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
-                "another question; call the roll"
-            )
-
-
 def _cleaned(ask: AskSteps) -> AskSteps:
     """Return the question with its basis orthonormal to the last bit, not only to 1e-6."""
     if is_orthonormal(ask.basis, 1e-12):
@@ -323,60 +238,45 @@ def _cleaned(ask: AskSteps) -> AskSteps:
 
 def assemble(
     name: str,
-    moment: Moment | Survey,
+    rows: Rows | Survey,
     study: Study,
     *,
     ledger: Ledger | None,
     identity: Identity | None = None,
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
-    summands: Summands | None = None,
     exchange: Exchanging = exchanged,
 ) -> Silo:
     """Return a silo of ``study``: the one way to put one together, for every engine."""
     check_sums_are_noised(study.aggregation, study.epsilon)
-    releases = _releases(
-        name,
-        moment,
-        study,
-        ledger=ledger,
-        identity=identity,
-        source=source,
-        data=data,
-        summands=summands,
-        exchange=exchange,
-    )
-    return Silo(
-        name,
-        study,
-        releases,
-        data_version="" if data is None else data.version,
-        survey=moment if isinstance(moment, Survey) else None,
-    )
-
-
-def _releases(
-    name: str,
-    moment: Moment | Survey,
-    study: Study,
-    *,
-    ledger: Ledger | None,
-    identity: Identity | None,
-    source: NoiseSource | None,
-    data: DataVersion | None,
-    summands: Summands | None,
-    exchange: Exchanging,
-) -> Releases | SecureReleases:
-    """Return what a silo lets out of ``study``: exact answers where nothing is private."""
     budget = budget_of(study)
-    if isinstance(moment, Survey) != bool(study.preparation):
+    if isinstance(rows, Survey) != bool(study.preparation):
         raise InputError(
             f"the rows of silo {name!r} must be read to be prepared in a study that prepares them, and "
             "only there, got another; read them as the study says"
         )
+    releases: Releases
     if budget is None:
-        assert not isinstance(moment, Survey), "only a private study prepares"
-        return ExactReleases(moment, center=study.center)
+        assert not isinstance(rows, Survey), "only a private study prepares"
+        releases = ExactReleases(rows, study)
+    else:
+        releases = PrivateReleases(
+            rows,
+            study,
+            budget,
+            ledger=_paying(name, ledger, source),
+            source=source or SystemNoise(),
+            data=data,
+            session=SecureSession(name, study, rows.n_rows, _signing(name, identity), exchange)
+            if study.aggregation == "secure"
+            else None,
+        )
+    survey = rows if isinstance(rows, Survey) else None
+    return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)
+
+
+def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
+    """Return the ledger that releases are charged to; refuse none, and seeded noise on a real one."""
     if ledger is None:
         raise InputError(
             "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
@@ -387,31 +287,7 @@ def _releases(
             "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
             "for experiments"
         )
-    means: dict[str, Any] = {"ledger": ledger, "source": source or SystemNoise(), "data": data}
-    if isinstance(moment, Survey) and study.aggregation == "plain":
-        return PreparedReleases(moment, study, budget, **means)
-    if study.aggregation == "secure":
-        if isinstance(moment, Survey) and summands is None:
-            summands = PreparedSums(moment, study)
-        elif study.noise == "clipped" and summands is None:
-            summands = ClippedSums(cast("LocalMoment", moment), study)
-        if study.scores:
-            summands = ScoreSums(moment, study, summands)
-        return SecureReleases(
-            name,
-            moment,
-            study,
-            budget,
-            identity=_signing(name, identity),
-            summands=summands,
-            exchange=exchange,
-            **means,
-        )
-    assert not isinstance(moment, Survey), "rows that are prepared have been dealt with"
-    if budget.mode == "clipped":
-        return ClippedReleases(moment, study, budget, **means)
-    kind = MomentReleases if budget.mode == "moment" else StepReleases
-    return kind(moment, study, budget, **means)
+    return ledger
 
 
 def _signing(name: str, identity: Identity | None) -> Identity:

@@ -4,15 +4,15 @@ import functools
 import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.parameters import EDGE_WEIGHT, check_sums_are_noised
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.preparation import SCORES
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, QueryTerms
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.protocol.weights import Weights
 from fedpower.sums.score_counts import SCORE_CELLS
@@ -25,39 +25,9 @@ PREPARED = "found by private preparation"
 """The treatment of a study that finds it."""
 
 Aggregation = Literal["plain", "secure"]
-_SECURE_TERMS = ("aggregation", "colluders", "identities", "min_silos", "attempts")
-"""Terms that only a study with a secure sum has; another's hash is made without them."""
 
-_MOST_SUMS = 1000
-"""Of one attempt."""
-
-
-class SumTerms(NamedTuple):
-    """One of several secure sums of a study."""
-
-    label: str
-    size: int
-    share: float
-
-
-def preparation_sums(
-    shares: tuple[float, ...], *, n_features: int, n_open: int, center: bool, scores: float = 0.0
-) -> tuple[SumTerms, ...]:
-    """Return the secure sums of a study that prepares rows: one for each stage asked, and the moment's."""
-    places = np.arange(n_open, dtype=np.intp)
-    stages = (
-        SumTerms(kind, Stage(kind=kind, n_features=n_features, open_columns=places).size, float(share))
-        for kind, share in zip(STAGES, shares, strict=True)
-        if share > 0
-    )
-    rest = 1.0 - math.fsum(shares) - scores
-    moment = SumTerms(MOMENT, summary_size(n_features, with_mean=center), rest)
-    return (*stages, moment, *((scores_sum(scores),) if scores else ()))
-
-
-def scores_sum(share: float) -> SumTerms:
-    """Return the secure sum of the counts of scores, the last of a study."""
-    return SumTerms(SCORES, SCORE_CELLS, share)
+_MOST_QUERIES = 1000
+"""Of the design of a clipped fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +50,8 @@ class Study:
     min_silos: int = 0
     attempts: int = 1
     weights: Weights = "rows"
-    sums: tuple[SumTerms, ...] = ()
+    design: tuple[QueryTerms, ...] = ()
+    """The queries of a clipped fit, but for scores; those of others follow from the other terms."""
     preparation: tuple[float, ...] = ()
     ranges: tuple[tuple[float, float] | None, ...] = ()
     roster: str = ""
@@ -131,10 +102,10 @@ class Study:
                 f"groups must be of different columns among the {self.n_features}, got others; leave "
                 "them to the rules"
             )
-        if self.noise == "clipped" and (not self.sums or self.weights != "rows"):
+        if (self.noise == "clipped") != bool(self.design) or (self.design and self.weights != "rows"):
             raise InputError(
-                "noise='clipped' must have its sums listed and weigh silos by their rows, got another "
-                "study; leave them to the study"
+                "noise='clipped', and only that, must have its queries listed and weigh silos by their "
+                "rows, got another study; leave them to the study"
             )
         if self.noise == "clipped" and self.unit:
             raise InputError(
@@ -143,13 +114,13 @@ class Study:
                     "choose {noise:moment}, or leave {unit} out"
                 )
             )
+        self._check_design()
         self._check_preparation()
         self._check_scores()
         self._check_aggregation()
 
     def _check_scores(self) -> None:
-        listed = [each for each in self.sums if each[0] == SCORES]
-        if not self.scores and not listed:
+        if not self.scores:
             return
         if self.noise == "paper":
             raise InputError(
@@ -162,12 +133,6 @@ class Study:
             raise InputError(
                 f"counts of scores must have a share of the budget between 0 and 1, or be exact in an "
                 f"exact study, got {self.scores}; leave it to the study"
-            )
-        wanted = [scores_sum(self.scores)] if self.aggregation == "secure" else []
-        if listed != wanted or listed != list(self.sums[len(self.sums) - len(wanted) :]):
-            raise InputError(
-                "the secure sum of scores must be the last one of its study, with their share, got "
-                "other sums; leave them to the study"
             )
 
     def _check_unit(self) -> None:
@@ -239,17 +204,6 @@ class Study:
                 "shares of preparation must be positive for what is asked, and below 1 together, got "
                 f"{self.preparation}; leave them to the study"
             )
-        if self.aggregation == "secure" and self.sums != preparation_sums(
-            self.preparation,
-            n_features=self.n_features,
-            n_open=self.n_open,
-            center=self.center,
-            scores=self.scores,
-        ):
-            raise InputError(
-                "private preparation with aggregation='secure' must have a sum for each of its stages "
-                "and for the moment, with their shares, got other sums; leave them to the study"
-            )
 
     @property
     def n_open(self) -> int:
@@ -265,12 +219,7 @@ class Study:
                     "colluders, identities, min_silos and attempts must go with aggregation='secure', "
                     "got one of them without; leave them out"
                 )
-            if self.noise == "clipped":
-                self._check_sums()
-            elif self.sums:
-                raise InputError("sums must go with aggregation='secure', got them without; leave them out")
             return
-        self._check_sums()
         if self.noise not in ("moment", "clipped"):
             raise InputError(
                 "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
@@ -296,32 +245,35 @@ class Study:
         if self.attempts < 1:
             raise InputError(f"attempts must be at least 1, got {self.attempts}; give 1 or more")
 
-    def _check_sums(self) -> None:
-        labels = [label for label, _, _ in self.sums]
+    def _check_design(self) -> None:
+        labels = [terms.label for terms in self.design]
         if len(set(labels)) < len(labels) or not all(
-            label and len(label) <= 64 and is_showable(label) for label in labels
+            label in (MOMENT, MEAN) or re.fullmatch(rf"{PRODUCT} [0-9]{{1,4}}", label) for label in labels
         ):
             raise InputError(
-                "secure sums must have different names of 1 to 64 characters that can be shown, got "
+                "queries must be the moment, the mean or numbered products, each once, got "
                 f"{labels!a}; rename them"
             )
-        if len(labels) > _MOST_SUMS or not all(
-            type(size) is int and size >= 1 and 0 < share <= 1 for _, size, share in self.sums
+        if len(labels) > _MOST_QUERIES or not all(
+            type(terms.size) is int and terms.size >= 1 and 0 < terms.share <= 1 and terms.times == 1
+            for terms in self.design
         ):
             raise InputError(
-                f"there must be at most {_MOST_SUMS} secure sums, each of 1 number or more and with "
-                "a share of "
-                "the budget between 0 and 1, got others; agree on other sums"
+                f"there must be at most {_MOST_QUERIES} queries, each of 1 number or more and with a share "
+                "of the budget between 0 and 1, got others; agree on other ones"
             )
-        if self.sums and math.fsum(share for _, _, share in self.sums) > 1 + 2.0**-50:
+        if math.fsum(terms.share for terms in self.design) + self.scores > 1 + 2.0**-50:
             raise InputError(
-                "the shares of all secure sums must add up to 1 at most, got more; make them smaller"
+                "the shares of all queries must add up to 1 at most, got more; make them smaller"
             )
-        wanted = summary_size(self.n_features, with_mean=self.center)
-        for label, size, _ in self.sums:
-            if label == MOMENT and size != wanted:
+        wanted = {MOMENT: summary_size(self.n_features, with_mean=self.center), MEAN: self.n_features}
+        for label, size, _, _ in self.design:
+            if size != wanted.get(label, size) or (
+                label not in wanted and size % self.n_features != 1 % self.n_features
+            ):
                 raise InputError(
-                    f"the secure sum of the moment must have its {wanted} numbers, got {size}; give that many"
+                    f"the query {label!r} must have as many numbers as the columns give, got {size}; leave "
+                    "it to the study"
                 )
 
     @property
@@ -340,14 +292,9 @@ class Study:
         return _moment_terms(self)
 
     @property
-    def _not_prepared(self) -> set[str]:
-        """Newer terms that this study leaves alone: it keeps the hash that it had without them."""
-        left = set() if self.preparation else {"preparation", "ranges"}
-        left |= set() if self.preparation or self.scores else {"roster"}
-        left |= {name for name in ("rules", "groups", "unit", "network", "scores") if not getattr(self, name)}
-        left |= {"edge_weight"} if self.edge_weight == 1 else set()
-        left |= {"rows_per_unit"} if self.rows_per_unit == 1 else set()
-        return left | ({"mean_weight"} if self.mean_weight == MEAN_WEIGHT else set())
+    def queries(self) -> tuple[QueryTerms, ...]:
+        """Everything that is noised, in order; in an exact study the counts of scores alone."""
+        return _queries(self)
 
     @property
     def ledger_name(self) -> str:
@@ -361,28 +308,42 @@ def _is_public_key(text: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
+def _queries(study: Study) -> tuple[QueryTerms, ...]:
+    scores = (QueryTerms(SCORES, SCORE_CELLS, study.scores),) if study.scores else ()
+    d, rest = study.n_features, 1.0 - math.fsum(study.preparation) - study.scores
+    if study.noise == "none":
+        return scores
+    if study.noise == "clipped":
+        return (*study.design, *scores)
+    if study.noise == "moment":
+        places = np.arange(study.n_open, dtype=np.intp)
+        stages = (
+            QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
+            for kind, share in zip(STAGES, study.preparation or (0.0,) * len(STAGES), strict=True)
+            if share > 0
+        )
+        return (*stages, QueryTerms(MOMENT, summary_size(d, with_mean=study.center), rest), *scores)
+    steps = study.n_steps or 1
+    share, size = rest / (steps + int(study.center)), d * study.iteration_rank + int(study.iteration_rank > 1)
+    mean = (QueryTerms(MEAN, d, share),) if study.center else ()
+    return (*mean, QueryTerms(PRODUCT, size, share, steps), *scores)
+
+
+@functools.lru_cache(maxsize=256)
 def _whole_digest(study: Study) -> str:
-    left_out = set(_SECURE_TERMS) if study.aggregation == "plain" else set()
-    if not study.agreement:
-        left_out.add("agreement")
-    if study.weights == "rows":  # studies from before there was a choice keep their hash
-        left_out.add("weights")
-    if not study.sums:  # likewise those of one sum
-        left_out.add("sums")
-    left_out |= study._not_prepared
-    names = (field.name for field in fields(study))
-    return _digest(study, tuple(name for name in names if name not in left_out))
+    return _digest(study, tuple(field.name for field in fields(study)))
+
+
+_MOMENT_TERMS = (
+    "columns", "n_features", "center", "treatment", "epsilon", "delta", "preparation", "ranges", "roster",
+    "mean_weight", "rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores",
+)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def _moment_terms(study: Study) -> str:
-    names = ("columns", "n_features", "center", "treatment", "epsilon", "delta")
-    newer: tuple[str, ...] = ("preparation", "ranges", "roster", "mean_weight")
-    newer += ("rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores")
-    if study.preparation or study.scores:
-        newer += ("agreement",)
-    left_out = study._not_prepared
-    return _digest(study, names + tuple(name for name in newer if name not in left_out))
+    agreed = ("agreement",) if study.preparation or study.scores else ()
+    return _digest(study, _MOMENT_TERMS + agreed)
 
 
 def _digest(study: Study, names: tuple[str, ...]) -> str:

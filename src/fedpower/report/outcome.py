@@ -197,7 +197,7 @@ def recorded(parameters: Parameters) -> dict[str, Any]:
 
 def _terms(study: Study) -> dict[str, Any]:
     """Return the terms of a study by name; some are named only where it has them."""
-    left = {name for name in ("sums", "rules", "groups", "scores") if not getattr(study, name)}
+    left = {name for name in ("design", "rules", "groups", "scores") if not getattr(study, name)}
     left |= set() if study.network else _OF_NETWORKS
     left |= set() if study.unit else _OF_PERSONS
     return {name: value for name, value in asdict(study).items() if name not in left}

@@ -19,10 +19,11 @@ import numpy as np
 from msgspec import Meta, structs
 
 from fedpower.errors import InputError
+from fedpower.privacy.budget import QueryTerms
 from fedpower.privacy.statement import PrivacyStatement, Protection, counted_as
 from fedpower.protocol.clipping import Clipping, told
 from fedpower.protocol.schedule import Schedule
-from fedpower.protocol.study import Study, SumTerms
+from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
@@ -57,7 +58,7 @@ class StudyTerms(_Part):
             terms = dict(self.terms)
             terms["epsilon"] = float(terms["epsilon"])
             terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
-            terms["sums"] = tuple(SumTerms(*entry) for entry in terms.get("sums", ()))
+            terms["design"] = tuple(QueryTerms(*entry) for entry in terms.get("design", ()))
             terms["preparation"] = tuple(terms.get("preparation", ()))
             for name in ("identities", "groups", "ranges"):
                 terms[name] = tuple(None if x is None else tuple(x) for x in terms.get(name, ()))

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, Sentence
-from fedpower.protocol.score_sums import ScoreCounts
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
+from fedpower.protocol.solvers.shared import CountedScores
 from fedpower.report.record import Record, ScoreRecord
 from fedpower.report.text import count, degrees, listed
 
@@ -98,7 +98,7 @@ class ScoreHistogram:
                 yield first[row], first[row + 1], second[place], second[place + 1], cell
 
 
-def score_record(scores: ScoreCounts, unit: float) -> dict[str, Any]:
+def score_record(scores: CountedScores, unit: float) -> dict[str, Any]:
     """Return counts for a record, ``unit`` being what one of the treated rows' is in the scores'."""
     return {
         "reach": [float(reach) * unit for reach in scores.reach],

@@ -152,25 +152,26 @@ class _Text:
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         """Yield raw batches; lines without any cell are no rows."""
         past, wanted = 0, [*numbers, *words]
-        try:
-            if self._has_blank_lines is None:
-                self._has_blank_lines = len(self._columns) > 1 and _has_blank_lines(self._bytes())
-        except (OSError, EOFError, UnicodeError):
-            raise _unreadable(self._name, self._encoding) from None
         # With decimal commas Polars would take a point for one too.
-        for typed in (numbers if self._decimal == "." else [], []):
-            if self._as_text.intersection(typed):
-                continue
+        typed = [] if self._decimal == "," or self._as_text.intersection(numbers) else numbers
+        while True:
             row = 0
             try:
                 for batch in self._scan(typed, wanted, max_rows):
                     start, row = row, row + len(batch)
                     if row > past:
-                        past, fresh = row, batch[max(past - start, 0) :]
+                        fresh = batch[max(past - start, 0) :]
+                        if self._may_be_blank(fresh):
+                            break  # to be read again with all columns, by which blank lines are told
+                        past = row
                         yield self._rows(fresh, wanted)
-                return
-            except (pl.exceptions.PolarsError, OSError):
+                else:
+                    return
+            except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError):
+                if not typed:
+                    break
                 self._as_text |= set(typed)  # Polars' own words quote the cell
+                typed = []
         self._refuse_long_rows()
         raise _unreadable(self._name, self._encoding)
 
@@ -191,6 +192,14 @@ class _Text:
         if self._has_blank_lines:
             return batch.filter(~pl.all_horizontal(pl.all().is_null())).select(wanted)
         return batch
+
+    def _may_be_blank(self, batch: pl.DataFrame) -> bool:
+        """Find out whether there are blank lines, once a row has nothing in the wanted columns."""
+        if self._has_blank_lines is not None or not all(each.null_count() for each in batch.iter_columns()):
+            return False
+        if batch.select(pl.all_horizontal(pl.all().is_null()).any()).item():
+            self._has_blank_lines = len(self._columns) > 1 and _has_blank_lines(self._bytes())
+        return bool(self._has_blank_lines)
 
     def _bytes(self) -> IO[bytes]:
         """Return the text in UTF-8: one in another encoding whole, in memory."""

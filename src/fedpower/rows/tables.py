@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, require_shape, shown
 from fedpower.rows.source import Block, Extra, Matrix, pl
-from fedpower.rules.expressions import Cells, Problem, compiled, first_problem
+from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
 
 if TYPE_CHECKING:
@@ -94,6 +94,14 @@ class Group:
 
     column: str
     value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """The rules of a source as expressions over batches of one schema."""
+
+    read: list[tuple[Rule, Compiled]]
+    features: list[pl.Expr]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -178,11 +186,15 @@ class TableSource:
         others = [name for rule in rules for name in rule.columns if name not in numbers]
         words = (*others, *(() if label is None else (label,)))
         as_other = {rule.column: 0 for rule in rules if rule.kind == "levels"}
+        plans: dict[Any, _Plan] = {}
         seen = 0
         for part, rows, batch in self.picked(numbers, words, max_rows):
             seen += len(batch)
             cells = None if label is None else batch[part.cells[label].own]
-            block = self._block(part, rows, batch, rules)
+            key = (part.name, *batch.dtypes)  # text may come as numbers first
+            if key not in plans:
+                plans[key] = self._plan(part, batch, rules)
+            block = self._block(part, rows, batch, plans[key])
             for column in as_other:
                 name = f"{column}=other"
                 if name in self.columns:
@@ -207,29 +219,31 @@ class TableSource:
             if rows.size:
                 yield part, row + rows, batch[rows]
 
-    def _block(self, part: Part, rows: Rows, batch: pl.DataFrame, rules: Sequence[Rule]) -> Matrix:
-        """Return the features of a batch; columns with anything but finite numbers are looked at again."""
-        plain = self.rules is None
-        read = [compiled(rule, part.cells, batch.schema, gaps=self.gaps, plain=plain) for rule in rules]
+    def _plan(self, part: Part, batch: pl.DataFrame, rules: Sequence[Rule]) -> _Plan:
+        plain, schema = self.rules is None, batch.schema
+        read = [(rule, compiled(rule, part.cells, schema, gaps=self.gaps, plain=plain)) for rule in rules]
         values = {
             name: value.alias(name)
-            for rule, each in zip(rules, read, strict=True)
+            for rule, each in read
             for name, value in zip(rule.features, each.values, strict=True)
         }
-        wanted = [values[name] for name in self.columns]
-        features = batch.select(wanted) if plain else batch.lazy().select(wanted).collect()
-        block: Matrix = features.to_numpy(order="c")
+        return _Plan(read=read, features=[values[name] for name in self.columns])
+
+    def _block(self, part: Part, rows: Rows, batch: pl.DataFrame, plan: _Plan) -> Matrix:
+        """Return the features of a batch; columns with anything but finite numbers are looked at again."""
+        ready = staged(batch, (each for _, each in plan.read))
+        block: Matrix = ready.select(plan.features).to_numpy(order="c")
         with np.errstate(over="ignore", invalid="ignore"):
             odd = ~np.isfinite(block.sum(axis=0))
         if odd.any():
             names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
             problems = [
                 (rule, problem)
-                for rule, each in zip(rules, read, strict=True)
+                for rule, each in plan.read
                 if names.intersection(rule.features)
                 for problem in each.problems
             ]
-            self._refuse(part, rows, batch, problems)
+            self._refuse(part, rows, ready, problems)
         return block
 
     def _refuse(

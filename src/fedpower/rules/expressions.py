@@ -6,18 +6,15 @@ features are all finite has no problem, and the expressions of problems run only
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from fedpower.errors import CellError, Sentence
 from fedpower.rows.columns import LARGEST_EXACT
 from fedpower.rows.source import pl
-from fedpower.rules.rules import KNOWN, LEVEL, SECONDS, Rule
-
-FORMATS = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S")
-"""How dates are written unless a rule has a format; a T may stand for the blank."""
+from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
 
 _YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
 _NO_NUMBERS = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
@@ -73,8 +70,14 @@ class Problem:
         )
 
 
+def staged(batch: pl.DataFrame, read: Iterable[Compiled]) -> pl.DataFrame:
+    """Return a raw batch with what several expressions of some rules start from."""
+    stages = [stage.alias(name) for each in read for name, stage in each.stages.items()]
+    return batch.with_columns(stages) if stages else batch
+
+
 def first_problem(batch: pl.DataFrame, problems: Sequence[Problem]) -> tuple[int, int] | None:
-    """Return the first row with a problem and the first of its problems; None where there is none."""
+    """Return the first row of a staged batch with a problem and the first of its problems, or None."""
     if not problems:
         return None
     found = batch.select(
@@ -84,7 +87,7 @@ def first_problem(batch: pl.DataFrame, problems: Sequence[Problem]) -> tuple[int
 
 
 def counted_problems(batch: pl.DataFrame, problems: Sequence[Problem]) -> list[tuple[int, int]]:
-    """Return of each problem how many rows have it, and the first of them."""
+    """Return of each problem how many rows of a staged batch have it, and the first of them."""
     if not problems:
         return []
     counts = [problem.where.sum().alias(f"n{place}") for place, problem in enumerate(problems)]
@@ -98,10 +101,11 @@ def counted_problems(batch: pl.DataFrame, problems: Sequence[Problem]) -> list[t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One expression for each feature of a rule, and its problems."""
+    """One expression for each feature of a rule, and its problems, over a batch with its stages."""
 
     values: list[pl.Expr]
     problems: list[Problem]
+    stages: dict[str, pl.Expr] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,7 @@ class _Column:
     value: pl.Expr
     missing: pl.Expr
     problems: tuple[Problem, ...] = ()
+    stages: dict[str, pl.Expr] = field(default_factory=dict)
 
 
 def compiled(
@@ -140,9 +145,9 @@ def compiled(
         ]
         return Compiled(values=values, problems=problems)
     if rule.kind == "levels":
-        return Compiled(values=_indicators(rule, column), problems=problems)
+        return Compiled(values=_indicators(rule, column), problems=problems, stages=column.stages)
     if rule.kind in ("person", "item"):
-        return Compiled(values=[], problems=list(column.problems))
+        return Compiled(values=[], problems=list(column.problems), stages=column.stages)
     value = column.value
     fill = None if counts_for_nothing else rule.fill
     if fill is not None:
@@ -150,7 +155,7 @@ def compiled(
     if rule.range is not None:
         value = value.clip(*rule.range)
     marked = [column.missing.cast(pl.Float64)] if rule.indicator else []
-    return Compiled(values=[value, *marked], problems=problems)
+    return Compiled(values=[value, *marked], problems=problems, stages=column.stages)
 
 
 def _missing(where: pl.Expr, plain: bool) -> Problem:
@@ -311,11 +316,18 @@ def _decoded(cells: Cells, dtype: Any) -> pl.Expr:
     return cell if dtype == pl.String else cell.cast(pl.String, strict=False)
 
 
-def _text(cells: Cells, dtype: Any, words: Sequence[str] = (), *, lower: bool = False) -> pl.Expr:
+def _text(cells: Cells, dtype: Any, missing: Sequence[str] = (), words: Sequence[str] = ()) -> pl.Expr:
     """Return cells as text without blanks around them, 1.0 as 1, null where they are missing."""
-    text = _decoded(cells, dtype).str.strip_chars().str.replace(_WHOLE, "$1")
-    text = pl.when(~text.is_in(["", *words])).then(text)
-    return text.str.to_lowercase() if lower else text
+    text = _decoded(cells, dtype).str.strip_chars()
+    if dtype.is_float() or any(word[:1] in "+-0123456789" for word in (*missing, *words) if word):
+        text = text.str.replace(_WHOLE, "$1")
+    return pl.when(~text.is_in(["", *missing])).then(text)
+
+
+def _staged(rule: Rule, text: pl.Expr) -> tuple[pl.Expr, dict[str, pl.Expr]]:
+    """Return the text as a column of its own, for all that start from it, and how it is made."""
+    name = f"\0{rule.column}"
+    return pl.col(name), {name: text}
 
 
 def codes(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
@@ -326,26 +338,30 @@ def codes(text: pl.Expr, words: Sequence[str]) -> pl.Expr:
 
 def item_codes(cells: Cells, dtype: Any, items: Sequence[str]) -> pl.Expr:
     """Return the place of each cell among items; null for those that do not count."""
-    return codes(_text(cells, dtype), items)
+    return codes(_text(cells, dtype, words=items), items)
 
 
 def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text = _text(cells, dtype, rule.missing_words)
-    return _Column(value=text, missing=text.is_null())
+    """Return the place of each cell among the levels, one after them for other words."""
+    text = _text(cells, dtype, rule.missing_words, rule.levels)
+    places = {word: place for place, word in enumerate((*rule.levels, OTHER))}
+    code = text.replace_strict(places, default=places[OTHER], return_dtype=pl.Int32)
+    missing = None if rule.missing is None else places[str(rule.missing)]
+    code = pl.when(text.is_not_null()).then(code).otherwise(missing)
+    value, stages = _staged(rule, code)
+    return _Column(value=value, missing=value.is_null(), stages=stages)
 
 
 def _indicators(rule: Rule, column: _Column) -> list[pl.Expr]:
     """Return a column for each level, one for all other words, and perhaps one for missing cells."""
-    text = column.value if rule.missing is None else column.value.fill_null(str(rule.missing))
-    flags = [text == level for level in rule.levels]
-    flags.append(~text.is_in(list(rule.levels)))
+    flags = [column.value == place for place in range(len(rule.levels) + 1)]
     if rule.indicator:
         flags = [*(flag.fill_null(value=False) for flag in flags), column.missing]
     return [flag.cast(pl.Float64) * LEVEL for flag in flags]
 
 
 def _ordered(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text = _text(cells, dtype, rule.missing_words)
+    text, stages = _staged(rule, _text(cells, dtype, rule.missing_words, rule.levels))
     value = codes(text, rule.levels)
     problem = Problem(
         must="hold its ordered levels and nothing else",
@@ -353,11 +369,12 @@ def _ordered(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         advice="agree on a place for it among the levels, or list it in missing_words",
         where=text.is_not_null() & value.is_null(),
     )
-    return _Column(value=value, missing=text.is_null(), problems=(problem,))
+    return _Column(value=value, missing=text.is_null(), problems=(problem,), stages=stages)
 
 
 def _yes_or_no(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text = _text(cells, dtype, rule.missing_words, lower=True)
+    words = _text(cells, dtype, rule.missing_words, (*_YES, *_NO)).str.to_lowercase()
+    text, stages = _staged(rule, words)
     meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
     value = text.replace_strict(meant, default=None, return_dtype=pl.Float64)
     problem = Problem(
@@ -366,7 +383,7 @@ def _yes_or_no(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         advice="give it levels, or list the word in missing_words",
         where=text.is_not_null() & value.is_null(),
     )
-    return _Column(value=value, missing=text.is_null(), problems=(problem,))
+    return _Column(value=value, missing=text.is_null(), problems=(problem,), stages=stages)
 
 
 def _names(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
@@ -383,11 +400,12 @@ def _names(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 
 def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     cell = pl.col(cells.own)
+    stages: dict[str, pl.Expr] = {}
     problems: tuple[Problem, ...] = ()
     if dtype == pl.Null:
         return _Column(value=cell.cast(pl.Float64), missing=cell.is_null())
     if _is_text(dtype):
-        text = _text(cells, dtype, rule.missing_words)
+        text, stages = _staged(rule, _text(cells, dtype, rule.missing_words))
         moments, missing = _parsed(text, rule.format), text.is_null()
         written = rule.format or "2000-01-31, or 2000-01-31 23:59"
         problem = Problem(
@@ -412,15 +430,19 @@ def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         return _Column(value=nothing, missing=cell.is_null(), problems=(problem,))
     origin = (datetime.fromisoformat(rule.origin) - datetime(1970, 1, 1)).total_seconds()
     since = moments.dt.epoch("us").cast(pl.Float64) / 1e6 - origin
-    return _Column(value=since / SECONDS[rule.unit], missing=missing, problems=problems)
+    return _Column(value=since / SECONDS[rule.unit], missing=missing, problems=problems, stages=stages)
 
 
 def _parsed(text: pl.Expr, written: str) -> pl.Expr:
-    """Return moments, null where a text is none."""
+    """Return moments, null where a text is none: days, and times of days with or without seconds."""
     if written:
         return text.str.strptime(pl.Datetime("us"), written, strict=False)
-    bare = text.str.replace(r"^(\S{10})T(\S*?)Z?$", "$1 $2")
-    return pl.coalesce(bare.str.strptime(pl.Datetime("us"), form, strict=False) for form in FORMATS)
+    day = text.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    rest = pl.when(text.str.len_bytes() > 10).then(text.str.slice(10))
+    clock: pl.Expr = pl.when(rest.str.contains("^[T ]")).then(rest.str.slice(1).str.strip_suffix("Z"))
+    clock = pl.when(clock.str.len_bytes() == 5).then(clock + ":00").otherwise(clock)
+    time = clock.str.to_time("%H:%M:%S", strict=False)
+    return pl.when(rest.is_null()).then(day.cast(pl.Datetime("us"))).otherwise(day.dt.combine(time))
 
 
 def _comparisons(rule: Rule, cells: Sequence[Cells], kinds: Sequence[Any]) -> Compiled:

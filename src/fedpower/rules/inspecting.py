@@ -16,7 +16,7 @@ from fedpower.rows.source import RowSource, Vector, pl
 from fedpower.rows.sql import QuerySource
 from fedpower.rows.tables import Part, TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.expressions import compiled, counted_problems
+from fedpower.rules.expressions import compiled, counted_problems, staged
 from fedpower.rules.ruled import rules_of_source
 from fedpower.rules.rules import Rule
 
@@ -98,7 +98,7 @@ class _Looked:
         look.n_rows += len(cells)
         for kind, rule in self._rules.items():
             read = compiled(rule, part.cells, batch.schema)
-            counts = counted_problems(batch, read.problems)
+            counts = counted_problems(staged(batch, [read]), read.problems)
             pairs = list(zip(read.problems, counts, strict=True))
             nothing = sum(count for problem, (count, _) in pairs if problem.got == "nothing")
             wrong = sum(count for problem, (count, _) in pairs if problem.got != "nothing")

@@ -7,7 +7,7 @@ from fedpower.errors import CellError
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import Table, TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.expressions import Problem, compiled, counted_problems
+from fedpower.rules.expressions import Problem, compiled, counted_problems, staged
 from fedpower.rules.ruled import rules_of_source, stored_table
 from fedpower.rules.rules import TableRules
 
@@ -57,13 +57,11 @@ def _problems_of(table: Table, rules: TableRules) -> list[str]:
     for part, row, batch in table.batches(numbers, _ROWS, words=words):
         before, last = (before, last) if part is last else (before + end, part)
         end = row + len(batch)
-        listed = [
-            (rule, problem)
-            for rule in rules.rules
-            if rule.kind != "drop"
-            for problem in compiled(rule, part.cells, batch.schema).problems
-        ]
-        counts = counted_problems(batch, [problem for _, problem in listed])
+        schema = batch.schema
+        read = [(rule, compiled(rule, part.cells, schema)) for rule in rules.rules if rule.kind != "drop"]
+        listed = [(rule, problem) for rule, each in read for problem in each.problems]
+        ready = staged(batch, (each for _, each in read))
+        counts = counted_problems(ready, [problem for _, problem in listed])
         for (rule, problem), (count, first) in zip(listed, counts, strict=True):
             if count:
                 key = (rule.column, problem.must, problem.got)

@@ -12,7 +12,6 @@ from fedpower.rows.columns import match_columns, require_distinct, shown
 from fedpower.rows.source import Extra, RowSource, Vector
 from fedpower.rows.tables import Table, TableSource
 from fedpower.rows.units import UnitRows, by_unit, features_of
-from fedpower.rules.expressions import FORMATS
 from fedpower.rules.long_table import long_table
 from fedpower.rules.rules import SECONDS, Rule, TableRules, require_alone
 
@@ -38,7 +37,7 @@ def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]
             return [repr(each) for each in numbers.tolist()]
         start = datetime.fromisoformat(rule.origin)
         days = (numbers * SECONDS[rule.unit] / SECONDS["days"]).tolist()
-        form = rule.format or FORMATS[0]
+        form = rule.format or "%Y-%m-%d"
         return [(start + timedelta(days=int(each))).strftime(form) for each in days]
     if rule.kind == "rating":
         low, high = rule.range or (0.0, 1.0)

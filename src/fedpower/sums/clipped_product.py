@@ -1,21 +1,21 @@
 """Clipped products in whole numbers: Σ y·c(Zᵀy)ᵀ over bounded rows, for a public basis Z."""
 
+import functools
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.rows.columns import require_count
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.source import Matrix, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.watch import Watch
-from fedpower.sums.blocks import dense_blocks, full_blocks
 from fedpower.sums.lattice_rows import BITS, LatticeRows
 from fedpower.sums.local import LocalMoment
+from fedpower.sums.reduce import room
 
 SIDE = 2**BITS
 """S, the whole number that a row of norm 1 has for its norm."""
@@ -108,64 +108,76 @@ def clipped_scale(clip: float) -> float:
     return float(SIDE * CLIP_SIDE) / float(clip)
 
 
+class _WholeSum:
+    """A sum over bounded rows times S in whole numbers."""
+
+    def __init__(self, treatment: RowTreatment, shape: tuple[int, ...]) -> None:
+        self._rows = LatticeRows(treatment, shape[0])
+        self.total = np.zeros(shape, dtype=np.int64)
+        self.n_rows = self.squares = 0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        """Add the rows of a block."""
+        assert weights is None, "persons have no clipped products"
+        rows = block.toarray() if is_sparse(block) else block
+        integers, _ = self._rows.of_dense(rows, room("integers", rows.shape))
+        self.n_rows += len(integers)
+        self._add(integers)
+
+    def _add(self, rows: Matrix) -> None:
+        raise NotImplementedError
+
+    def merge(self, other: "_WholeSum") -> None:
+        """Add what another sum holds."""
+        self.total += other.total
+        self.n_rows += other.n_rows
+        self.squares += other.squares
+
+
+W = TypeVar("W", bound=_WholeSum)
+
+
+class ClippedSum(_WholeSum):
+    """Σ y qᵀ and Σ ⌊κ‖y‖²⌋."""
+
+    def __init__(self, treatment: RowTreatment, question: ClippedQuestion, kappa: int) -> None:
+        super().__init__(treatment, question.basis.shape)
+        self._question, self._kappa = question, kappa
+
+    def _add(self, rows: Matrix) -> None:
+        about, norms = _about(rows, self._question.center)
+        clipped = _clipped(about @ self._question.basis.astype(np.float64), self._question.clip)
+        self.total += (about.T @ clipped).astype(np.int64)
+        self.squares += int(np.floor(norms * (self._kappa / float(SIDE) ** 2)).astype(np.int64).sum())
+
+
+class _RowTotal(_WholeSum):
+    """Σ z."""
+
+    def __init__(self, treatment: RowTreatment, n_features: int) -> None:
+        super().__init__(treatment, (n_features,))
+
+    def _add(self, rows: Matrix) -> None:
+        self.total += rows.sum(axis=0).astype(np.int64)
+
+
 def clipped_sums(moment: LocalMoment, question: ClippedQuestion, *, kappa: int) -> NDArray[np.int64]:
     """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers."""
-    return _over_all(moment, _products, question, kappa)
+    found = _over_all(moment, functools.partial(ClippedSum, moment.treatment, question, kappa))
+    return np.append(found.total.reshape(-1), found.squares)
 
 
 def mean_sums(moment: LocalMoment) -> NDArray[np.int64]:
     """Return Σ z of the bounded rows, in whole numbers."""
-    return _over_all(moment, _rows_added)
+    return _over_all(moment, functools.partial(_RowTotal, moment.treatment, moment.source.n_features)).total
 
 
-def _over_all(
-    moment: LocalMoment, summed: Callable[..., NDArray[np.int64]], *shared: Any
-) -> NDArray[np.int64]:
-    """Return sums over all rows, whose last number is how many these were; refuse another number."""
-    found = moment.integers(summed, *shared)
-    require_count(moment.source.name, moment.n_rows, int(found[-1]))
-    return found[:-1]
-
-
-def _products(
-    source: RowSource, treatment: RowTreatment, watch: Watch, question: ClippedQuestion, kappa: int
-) -> NDArray[np.int64]:
-    """Return what `clipped_sums` returns of these rows, and their number."""
-    basis = question.basis.astype(np.float64)
-    total = np.zeros(basis.shape, dtype=np.int64)
-    squares = count = 0
-    for integers in _whole_rows(source, treatment, watch):
-        about, norms = _about(integers, question.center)
-        total += (about.T @ _clipped(about @ basis, question.clip)).astype(np.int64)
-        squares += int(np.floor(norms * (kappa / float(SIDE) ** 2)).astype(np.int64).sum())
-        count += len(integers)
-    return np.append(total.reshape(-1), [squares, count])
-
-
-def _rows_added(source: RowSource, treatment: RowTreatment, watch: Watch) -> NDArray[np.int64]:
-    """Return what `mean_sums` returns of these rows, and their number."""
-    total = np.zeros(source.n_features + 1, dtype=np.int64)
-    for integers in _whole_rows(source, treatment, watch):
-        total[:-1] += integers.sum(axis=0).astype(np.int64)
-        total[-1] += len(integers)
-    return total
-
-
-def _whole_rows(source: RowSource, treatment: RowTreatment, watch: Watch) -> Iterator[Matrix]:
-    """Yield the bounded rows times S in whole numbers, some at a time; the memory is used again."""
-    width = source.n_features
-    size = max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width)))
-    blocks: Iterator[Any]
-    if source.sparse:
-        blocks, recheck = full_blocks(source, size, watch), lambda: None
-    else:
-        blocks, recheck = dense_blocks(source, size, watch)
-    rows = LatticeRows(treatment, width, recheck)
-    for block in blocks:
-        for start in range(0, int(block.shape[0]), size):
-            part = block[start : start + size]
-            integers, _ = rows.of_dense(part.toarray() if is_sparse(part) else part)
-            yield integers
+def _over_all(moment: LocalMoment, make: Callable[[], W]) -> W:
+    """Return a sum over all rows; refuse another number of them than the silo has."""
+    width = moment.source.n_features
+    found = moment.total(make, max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width))))
+    require_count(moment.source.name, moment.n_rows, found.n_rows)
+    return found
 
 
 def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:

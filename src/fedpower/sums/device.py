@@ -1,10 +1,9 @@
-"""A PyTorch device for a silo's arithmetic: its name, its precision, and rows moved to it in blocks."""
+"""A PyTorch device for a silo's arithmetic: rows moved to it in blocks, and sums over them there."""
 
 import functools
 import importlib.util
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -12,13 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError, installing
+from fedpower.linalg.words import Words
 from fedpower.rows.arrays import ArraySource, PositionalSource
 from fedpower.rows.columns import require_count, require_exact, require_finite, require_matrix
-from fedpower.rows.source import Block, RowSource
+from fedpower.rows.source import Block, Matrix, RowSource, Vector
 from fedpower.rows.treatment import TINY, RowTreatment, margin
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.blocks import full_blocks
+from fedpower.sums.exact_moment import ExactMoments, frozen_sums
 from fedpower.sums.kernel import block_rows as cpu_block_rows
+from fedpower.sums.lattice_rows import RowLattice
+from fedpower.sums.moment import Moments, require_center
+from fedpower.sums.product import RowSums, require_basis
+from fedpower.sums.reduce import S, full_blocks, merged
 
 BLOCK_BYTES = 512 * 2**20
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
@@ -30,30 +34,6 @@ MIN_ROWS, MAX_ROWS = 256, 2**20
 def torch() -> Any:
     """Return PyTorch, imported on first use."""
     return import_module("torch")
-
-
-def interpreted() -> bool:
-    """Return whether Triton interprets kernels on the CPU, as its tests have it do."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Return whether Triton is here, which PyTorch brings along where there is a GPU."""
-    return importlib.util.find_spec("triton") is not None
-
-
-@functools.cache
-def multiprocessors(device: Any) -> int:
-    """Return how many programs of a kernel run beside each other at least."""
-    if device.type != "cuda":
-        return 1
-    return int(torch().cuda.get_device_properties(device).multi_processor_count)
-
-
-def on(device: Any) -> Any:
-    """Return a context in which launches go to the device."""
-    return torch().cuda.device(device) if device.type == "cuda" else torch().device(device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,13 +71,6 @@ def require_dense(source: RowSource) -> None:
         )
 
 
-def resident(source: RowSource, device: Device) -> Any | None:
-    """Return the tensor of a source whose rows lie on the device as they are, else None."""
-    if not isinstance(source, TensorSource) or source.keep is not None:
-        return None
-    return source.tensor if str(source.tensor.device) == device.name else None
-
-
 def precision(source: RowSource, device: Device) -> Any:
     """Return the dtype in which a source's rows are multiplied."""
     library = torch()
@@ -118,22 +91,15 @@ def block_rows(n_features: int, device: Device) -> int:
 
 
 def device_blocks(
-    source: RowSource,
-    device: Device,
-    *,
-    check: bool,
-    watch: Watch = UNWATCHED,
-    as_stored: bool = False,
-    max_rows: int | None = None,
+    source: RowSource, device: Device, *, check: bool, watch: Watch = UNWATCHED
 ) -> Iterator[Any]:
     """Yield the rows as tensors on the device, in the precision in which they are multiplied."""
     dtype = precision(source, device)
-    rows = max_rows or block_rows(source.n_features, device)
+    rows = block_rows(source.n_features, device)
     start = 0
     for block in _stored(source, rows):
         watch.saw(int(block.shape[0]))
-        stored = as_stored and block.dtype in {torch().float32, torch().float64}
-        part = block.to(device=device.name, dtype=block.dtype if stored else dtype)
+        part = block.to(device=device.name, dtype=dtype)
         # A finite sum has finite terms; otherwise the CPU's check finds the place and the words.
         if check and not bool(torch().isfinite(part.sum())):
             cells = part.double().cpu().numpy()
@@ -280,3 +246,186 @@ def panels(rows: Any, size: int) -> list[Any]:
     full = count - count % size
     stacks = [rows[:full].view(-1, size, width), rows[full:].view(1, count - full, width)]
     return [stack for stack in stacks if stack.shape[0] and stack.shape[1]]
+
+
+class DeviceSums(RowSums):
+    """Sums over a source's treated rows, computed on a device in float64 or, where asked for, float32."""
+
+    def __init__(
+        self, source: RowSource, treatment: RowTreatment, device: Device, watch: Watch = UNWATCHED
+    ) -> None:
+        require_dense(source)
+        super().__init__(source, treatment, watch)
+        self._device = device
+
+    @property
+    def where(self) -> str:
+        """Where and in which precision, for the sentence about the kernel."""
+        digits = "float32" if precision(self.source, self._device) == torch().float32 else "float64"
+        return f"on {self._device.name} in {digits}"
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over the bounded rows in whole numbers, from one pass."""
+        total = self._on_device(lambda: TorchLatticeSum(self.treatment, self.source.n_features), check=True)
+        return total.result()
+
+    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
+        """Return the moment about `center` times the basis."""
+        width = self.source.n_features
+        basis = require_basis(basis, width)
+        shift = None if center is None else require_center(center, width)
+        return self._on_device(lambda: TorchProductSum(self.treatment, basis, shift), check=False).result()
+
+    def _scatter(self, *, full: bool) -> Moments:
+        return self._on_device(lambda: TorchScatterSum(self.treatment, full=full), check=True).result()
+
+    def _on_device(self, make: Callable[[], S], *, check: bool) -> S:
+        blocks = device_blocks(self.source, self._device, check=check, watch=self.watch)
+        return merged(((block, None) for block in blocks), make)
+
+
+class TorchScatterSum:
+    """`ScatterSum` on a device."""
+
+    def __init__(self, treatment: RowTreatment, *, full: bool) -> None:
+        self._treatment, self._full = treatment, full
+        self._count, self._n_clipped = 0, 0
+        self._mean: Any = 0.0
+        self._scatter: Any = 0.0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        """Add the rows of a tensor."""
+        assert weights is None, "persons are counted by the processor"
+        rows, n_clipped = treat(self._treatment, block)
+        mean = sum_rows(rows) / rows.shape[0]
+        moved = rows - mean.to(rows.dtype)
+        scatter = sum_products(moved, moved) if self._full else sum_rows(moved.square())
+        self._merge(int(rows.shape[0]), mean, scatter, n_clipped)
+
+    def merge(self, other: "TorchScatterSum") -> None:
+        """Add what another sum holds."""
+        self._merge(other._count, other._mean, other._scatter, other._n_clipped)
+
+    def _merge(self, count: int, mean: Any, scatter: Any, n_clipped: int) -> None:
+        total, step = self._count + count, mean - self._mean
+        weight = self._count * count / total
+        between = torch().outer(step * weight, step) if self._full else step.square() * weight
+        self._scatter = self._scatter + scatter + between
+        self._mean = self._mean + step * (count / total)
+        self._count, self._n_clipped = total, self._n_clipped + n_clipped
+
+    def result(self) -> Moments:
+        """Return the moments, in this machine's memory."""
+        scatter = self._scatter / self._count
+        return Moments(
+            n_rows=self._count,
+            mean=_array(self._mean),
+            covariance=_array((scatter + scatter.T) / 2 if self._full else scatter),
+            n_clipped=self._n_clipped,
+        )
+
+
+class TorchProductSum:
+    """`ProductSum` on a device."""
+
+    def __init__(self, treatment: RowTreatment, basis: Matrix, shift: Vector | None) -> None:
+        self._treatment, self._basis, self._shift = treatment, basis, shift
+        self._count = 0
+        self._total: Any = 0.0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        """Add the rows of a tensor."""
+        assert weights is None, "persons are counted by the processor"
+        moved, _ = treat(self._treatment, block)
+        if self._shift is not None:
+            moved = moved - like(self._shift, moved)
+        self._total = self._total + sum_products(moved, moved @ like(self._basis, moved))
+        self._count += int(block.shape[0])
+
+    def merge(self, other: "TorchProductSum") -> None:
+        """Add what another sum holds."""
+        self._total, self._count = self._total + other._total, self._count + other._count
+
+    def result(self) -> Matrix:
+        """Return the sum over the number of rows, in this machine's memory."""
+        return np.asarray(_array(self._total) / self._count)
+
+
+class TorchLatticeSum:
+    """`LatticeSum` on a device: rows truncated to whole numbers, whose products float64 holds exactly."""
+
+    def __init__(self, treatment: RowTreatment, n_features: int, lattice: RowLattice | None = None) -> None:
+        self._treatment, self._width = treatment, n_features
+        self._lattice = RowLattice() if lattice is None else lattice
+        self._n_rows, self._n_clipped = 0, 0
+        self._total: Any = 0
+        self._low: Any = 0
+        self._high: Any = 0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        """Add the rows of a tensor."""
+        assert weights is None, "persons are counted by the processor"
+        rows, n_clipped = lattice_tensor(self._treatment, block, self._lattice)
+        squares: Any = 0
+        for stack in panels(rows, self._lattice.exact_rows):
+            squares = squares + torch().bmm(stack.transpose(1, 2), stack).long().sum(dim=0)
+        # A block has fewer rows than squares of which fit one word; sums of blocks need two.
+        self._add(int(rows.shape[0]), n_clipped, rows.sum(dim=0).long(), squares & 0xFFFFFFFF, squares >> 32)
+
+    def merge(self, other: "TorchLatticeSum") -> None:
+        """Add what another sum holds."""
+        self._add(other._n_rows, other._n_clipped, other._total, other._low, other._high)
+
+    def _add(self, n_rows: int, n_clipped: int, total: Any, low: Any, high: Any) -> None:
+        low = self._low + low
+        self._low, self._high = low & 0xFFFFFFFF, self._high + high + (low >> 32)
+        self._total = self._total + total
+        self._n_rows, self._n_clipped = self._n_rows + n_rows, self._n_clipped + n_clipped
+
+    def result(self) -> ExactMoments:
+        """Return the sums, in this machine's memory."""
+        low, high, total = (each.cpu().numpy() for each in (self._low, self._high, self._total))
+        fits = self._n_rows <= self._lattice.word_rows
+        return frozen_sums(
+            n_rows=self._n_rows,
+            lattice=self._lattice,
+            total=total,
+            squares=Words(low=(high << 32) + low) if fits else Words(low=low, high=high),
+            n_clipped=self._n_clipped,
+        )
+
+
+def lattice_tensor(treatment: RowTreatment, block: Any, lattice: RowLattice) -> tuple[Any, int]:
+    """Return a block's rows as whole numbers in float64, and how many were clipped (`LatticeRows`)."""
+    library, width = torch(), int(block.shape[1])
+    rows = block.double()
+    if treatment.low is not None:
+        rows = rows.clamp(like(treatment.low, rows), like(treatment.high, rows))
+    if treatment.center is not None:
+        rows = rows - like(treatment.center, rows)
+    if treatment.scale is not None:
+        rows = rows * like(1.0 / treatment.scale, rows)
+    bounds: Any = 1.0 if treatment.row_norm is None else treatment.row_norm
+    norms = rows.square().sum(dim=1).sqrt()
+    extreme = ~(norms <= 1e140)
+    if treatment.normalize:
+        extreme = extreme | (norms < 1e-140)
+    if bool(extreme.any()):
+        rows = library.nan_to_num(rows)  # as they were read they are finite
+        peaks = library.where(extreme, rows.abs().amax(dim=1), 1.0)
+        peaks = library.where(peaks > 0, peaks, 1.0)
+        rows, bounds = rows / peaks[:, None], bounds / peaks
+        norms = rows.square().sum(dim=1).sqrt()
+    if treatment.normalize:
+        lengths, n_clipped = library.where(norms > 0, norms, 1.0), 0
+    else:
+        lengths = norms.clamp(min=bounds)
+        n_clipped = int((norms > bounds * (1 + margin(width))).sum())
+    return (rows * (lattice.target(width) / lengths)[:, None]).trunc(), n_clipped
+
+
+def _array(tensor: Any) -> Any:
+    """Return a tensor as a read-only array."""
+    array = tensor.cpu().numpy()
+    array.flags.writeable = False
+    return array

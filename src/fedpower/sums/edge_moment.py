@@ -10,16 +10,15 @@ from fedpower.linalg.words import Words
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.blocks import full_blocks
 from fedpower.sums.exact_moment import ExactMoments
 from fedpower.sums.kernel import block_rows
 from fedpower.sums.lattice_rows import RowLattice
 from fedpower.sums.moment import Moments
-from fedpower.sums.product import RowSummary
+from fedpower.sums.reduce import full_blocks
 
 
 class EdgeMoment:
-    """What `RowProduct` and `accumulate_moment` give, the sum of a network's layers being the moment."""
+    """What `RowSums` gives, the sum of a network's layers being the moment."""
 
     def __init__(self, source: RowSource, watch: Watch = UNWATCHED) -> None:
         found = network_of(source)
@@ -47,7 +46,7 @@ class EdgeMoment:
         nothing = np.zeros(width)
         for array in (matrix, nothing):
             array.flags.writeable = False
-        return Moments(n_rows=1, origin=nothing, drift=nothing, covariance=matrix, n_clipped=0)
+        return Moments(n_rows=1, mean=nothing, covariance=matrix, n_clipped=0)
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         """Return the adjacency times the basis."""
@@ -57,10 +56,10 @@ class EdgeMoment:
         """Return 0: no edge goes from a node to itself."""
         return self.moments().trace(center)
 
-    def summary(self) -> RowSummary:
+    def summary(self) -> Moments:
         """Return that it counts for one."""
         nothing = np.zeros(self._network.n_features)
-        return RowSummary(n_rows=1, origin=nothing, drift=nothing, variances=nothing, n_clipped=0)
+        return Moments(n_rows=1, mean=nothing, covariance=nothing, n_clipped=0)
 
     def _added(self, unit: int) -> NDArray[np.int64]:
         width = self._network.n_features

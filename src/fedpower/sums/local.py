@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError, Sentence
 from fedpower.linalg.symmetric import moment_factor
@@ -13,49 +11,24 @@ from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.gaps import FilledRows, with_gaps
 from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.source import Matrix, RowSource, Vector
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import require_no_unit, unit_of
 from fedpower.rows.watch import Watch
-from fedpower.sums.blocks import full_blocks
-from fedpower.sums.dask_moment import DaskProduct
-from fedpower.sums.device import Device
-from fedpower.sums.device_moment import DeviceProduct
+from fedpower.sums.dask_moment import DaskSums
+from fedpower.sums.device import Device, DeviceSums
 from fedpower.sums.edge_moment import EdgeMoment
-from fedpower.sums.exact_moment import Desk, ExactMoments, exact_moment
-from fedpower.sums.kernel import (
-    MEMORY_LIMIT,
-    MOST_FACTOR_BYTES,
-    KernelChoice,
-    block_rows,
-    choose_kernel,
-    moment_bytes,
-)
-from fedpower.sums.moment import Moments, accumulate_moment, require_center
+from fedpower.sums.exact_moment import ExactMoments
+from fedpower.sums.kernel import MEMORY_LIMIT, MOST_FACTOR_BYTES, KernelChoice, choose_kernel, moment_bytes
+from fedpower.sums.moment import Moments
 from fedpower.sums.passes import EnrolledRows, enrolled
-from fedpower.sums.product import RowProduct, RowSummary, require_basis
-from fedpower.sums.unit_moment import UnitProduct
+from fedpower.sums.product import RowSums, require_basis
+from fedpower.sums.reduce import S
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
 """Why it is that kernel, in a result."""
 
 _ADJACENCY = "the adjacency itself is what is released: its layers are added up once"
-
-
-class Products(Protocol):
-    """What a kernel over rows offers; `RowProduct` is the CPU's."""
-
-    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        """Return the moment about `center` times the basis."""
-        ...
-
-    def trace(self, center: Vector | None = None) -> float:
-        """Return the trace of the moment about `center`."""
-        ...
-
-    def summary(self) -> RowSummary:
-        """Return number, mean and variance of the rows."""
-        ...
 
 
 class LocalMoment:
@@ -74,7 +47,6 @@ class LocalMoment:
         fingerprinted: bool = False,
         on_lattice: bool = False,
         rereads: bool = False,
-        desk: Desk | None = None,
     ) -> None:
         treatment.check_width(source.n_features)
         if network_of(source) is not None:
@@ -92,43 +64,23 @@ class LocalMoment:
         self._limit = memory_limit
         self._on_lattice = on_lattice
         self._moments: Moments | ExactMoments | None = None
-        self._rows: Products
-        self._accumulate: Callable[[], Moments | ExactMoments]
+        self._rows: RowSums | EdgeMoment
         if isinstance(source, DaskSource):
             assert isinstance(self.source, EnrolledRows), "Dask's rows are not in this memory"
-            on_workers = DaskProduct(source, treatment, self.source.enrolment)
-            self._rows = on_workers
-            self._accumulate = on_workers.sums if on_lattice else on_workers.moments
+            self._rows = DaskSums(source, treatment, self.source.enrolment)
         elif device is not None:
             if self._is_network:
                 raise InputError(
                     Sentence("{device} must be left alone with {network:edge}, got one; leave it out")
                 )
             require_no_unit(source, f"the device {device.name!r}")
-            on_device = DeviceProduct(self.source, treatment, device, watch)
+            on_device = DeviceSums(self.source, treatment, device, watch)
             self._rows = on_device
-            self._accumulate = on_device.sums if on_lattice else on_device.moments
             self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
         elif self._is_network:
-            by_edge = EdgeMoment(self.source, watch)
-            self._rows = by_edge
-            self._accumulate = by_edge.sums if on_lattice else by_edge.moments
-        elif self._unit is not None:
-            by_person = UnitProduct(self.source, treatment, watch)
-            self._rows = by_person
-            self._accumulate = (
-                (lambda: exact_moment(self.source, treatment, watch=watch, workers=workers))
-                if on_lattice
-                else by_person.moments
-            )
+            self._rows = EdgeMoment(self.source, watch)
         else:
-            self._rows = RowProduct(self.source, treatment, watch, workers)
-            how: dict[str, Any] = {"watch": watch, "workers": workers}
-            self._accumulate = (
-                (lambda: exact_moment(self.source, treatment, desk=desk, **how))
-                if on_lattice
-                else (lambda: accumulate_moment(self.source, treatment, **how))
-            )
+            self._rows = RowSums(self.source, treatment, watch, workers)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -215,17 +167,8 @@ class LocalMoment:
                 f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "
                 f"{n_rows} rows of {width} columns; use products"
             )
-        if isinstance(self._rows, UnitProduct):
-            return moment_factor(self._rows.weighted_rows(center))
-        rows, done = np.empty((n_rows, width)), 0
-        for block in full_blocks(self.source, block_rows(width), self.watch):
-            treated, _ = self.treatment.apply(block)
-            count = int(treated.shape[0])
-            rows[done : done + count] = treated.toarray() if is_sparse(treated) else treated
-            done += count
-        if center is not None:
-            rows -= require_center(center, width)
-        return moment_factor(rows)
+        assert isinstance(self._rows, RowSums)
+        return moment_factor(self._rows.weighted_rows(center))
 
     def sums(self) -> ExactMoments:
         """Return the sums over the rows in whole numbers, exact: as secret as the rows."""
@@ -237,18 +180,17 @@ class LocalMoment:
             )
         return found
 
-    def integers(self, summed: Callable[..., NDArray[np.int64]], *shared: Any) -> NDArray[np.int64]:
-        """Return whole numbers that are sums over the rows: made where these are, by Dask's workers too."""
-        if isinstance(self._rows, DaskProduct):
-            return self._rows.integers(summed, *shared)
-        return summed(self.source, self.treatment, self.watch, *shared)
+    def total(self, make: Callable[[], S], max_rows: int) -> S:
+        """Return a sum over the rows, made where these are, by Dask's workers too."""
+        assert isinstance(self._rows, RowSums), "a network has no rows to sum"
+        return self._rows.total(make, max_rows)
 
     def _moment(self) -> Moments | ExactMoments:
         """Return the moments, made on first use."""
         if self._moments is None:
             if self._on_lattice:
                 self._require_room()
-            self._moments = self._accumulate()
+            self._moments = self._rows.sums() if self._on_lattice else self._rows.moments()
         return self._moments
 
     def _require_room(self) -> None:
@@ -261,7 +203,7 @@ class LocalMoment:
                 "products"
             )
 
-    def _summary(self) -> Moments | ExactMoments | RowSummary:
+    def _summary(self) -> Moments | ExactMoments:
         """Return what holds the mean and counts, by the chosen kernel."""
         use_moment = self._moments is not None or self.choice.kind == "moment"
         return self._moment() if use_moment else self._rows.summary()
@@ -281,7 +223,6 @@ def local_moment(
     fingerprinted: bool = False,
     on_lattice: bool = False,
     rereads: bool = False,
-    desk: Desk | None = None,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns."""
     treatment = RowTreatment() if treatment is None else treatment
@@ -309,5 +250,4 @@ def local_moment(
         fingerprinted=fingerprinted,
         on_lattice=on_lattice,
         rereads=rereads,
-        desk=desk,
     )

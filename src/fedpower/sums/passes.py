@@ -2,15 +2,17 @@
 
 import mmap
 import secrets
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.columns import other_rows, require_count
+from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
 from fedpower.rows.source import (
     Block,
@@ -179,6 +181,58 @@ def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) 
     if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):
         return source
     return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
+
+
+class SpooledRows(OverRows):
+    """A source that is parsed once: later passes read its numbers from a file without a name."""
+
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source)
+        self._file: IO[bytes] | None = None
+        self._shape = (0, 0)
+        self._refused = False
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where known."""
+        return self.rows.n_rows if self._file is None else self._shape[0]
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows: from the source once, and as they were then from there on."""
+        if self._file is not None:
+            yield from self._again(self._file, max_rows)
+            return
+        file: IO[bytes] | None = None if self._refused else tempfile.TemporaryFile()  # noqa: SIM115 - later passes read it
+        count = width = 0
+        for block in self.rows.blocks(max_rows):
+            count, width = count + int(block.shape[0]), int(block.shape[1])
+            try:
+                if file is not None:
+                    file.write(np.ascontiguousarray(block).data)
+            except OSError:  # the disk is full: rows are parsed at every pass
+                assert file is not None
+                file.close()
+                file, self._refused = None, True
+            yield block
+            del block
+        self._file, self._shape = file, (count, width)
+
+    def _again(self, file: IO[bytes], max_rows: int) -> Iterator[Block]:
+        count, width = self._shape
+        for start in range(0, count, max_rows):
+            file.seek(8 * width * start)
+            size = min(max_rows, count - start)
+            yield np.fromfile(file, np.float64, size * width).reshape(size, width)
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "SpooledRows":
+        """Return the source with exactly these columns, to be parsed again."""
+        return SpooledRows(self.rows.select(columns, extra=extra))
+
+
+def spooled(source: RowSource) -> RowSource:
+    """Return a source that is parsed once, where it is not in memory anyway."""
+    in_memory = isinstance(source, TensorSource) or _in_memory(source) or source.sparse
+    return source if in_memory or isinstance(source, DaskSource) else SpooledRows(source)
 
 
 def _in_memory(source: RowSource) -> bool:

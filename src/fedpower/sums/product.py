@@ -1,18 +1,28 @@
-"""The moment times a basis straight from the rows, without a d×d array."""
+"""What is asked of a source's rows: moments, products with a basis, whole numbers; one read for each."""
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
 
 import numpy as np
+import scipy.linalg.blas
 
 from fedpower.errors import InputError
 from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import exact_weights, unit_of
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.blocks import full_blocks
-from fedpower.sums.dense_product import SquareSum, dense_product, dense_summary
-from fedpower.sums.kernel import block_rows
-from fedpower.sums.moment import column_mean, require_center
-from fedpower.sums.wide_product import wide_product
+from fedpower.sums.exact_moment import ExactMoments, exact_sum
+from fedpower.sums.kernel import block_rows, shares_blocks
+from fedpower.sums.moment import (
+    Moments,
+    require_center,
+    room_like,
+    scatter_rows,
+    scatter_sums,
+    sparse_offset,
+    treated,
+)
+from fedpower.sums.reduce import S, full_blocks, reduce
 
 WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: it and its copy are less than the C library takes anew every time."""
@@ -21,125 +31,127 @@ FREE_ORDER_ROWS = 2**17
 """So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowSummary:
-    """Number, mean (origin + drift), variances by column and number of clipped rows."""
+class ProductSum:
+    """Σ w(y − shift)(y − shift)ᵀ basis over treated rows y."""
 
-    n_rows: int
-    origin: Vector
-    drift: Vector
-    variances: Vector
-    n_clipped: int
+    def __init__(
+        self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
+    ) -> None:
+        self._treatment, self._basis, self._shift, self._most = treatment, basis, shift, most
+        self._total = np.zeros(basis.shape[::-1])
+        self.weight = 0.0
 
-    @property
-    def mean(self) -> Vector:
-        """The mean of the treated rows."""
-        return self.origin + self.drift
+    def add(self, block: Block, weights: Vector | None = None) -> None:
+        """Add the rows of a block; ``weights`` are the numbers of rows of their persons."""
+        rows, _ = treated(self._treatment, block)
+        own = None if weights is None else exact_weights(weights, self._most)
+        self.weight += float(rows.shape[0]) if own is None else float(own.sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            if is_sparse(rows):
+                scores = np.asarray(rows @ self._basis)
+                if self._shift is not None:
+                    scores -= self._shift @ self._basis
+                    self._total -= np.outer(scores.sum(axis=0), self._shift)
+                self._total += np.asarray(rows.T @ scores).T
+                return
+            if self._shift is not None:
+                rows = np.subtract(rows, self._shift, out=room_like("about", rows))
+            scores = rows @ self._basis
+            if own is not None:
+                scores *= own[:, np.newaxis]
+            if shares_blocks(rows.shape[1]) or not rows.flags.c_contiguous:
+                self._total += scores.T @ rows
+            else:  # where it is: of wide rows it is as large as a block of them
+                scipy.linalg.blas.dgemm(1.0, rows.T, scores, 1.0, self._total.T, overwrite_c=1)
 
-    def trace(self, center: Vector | None = None) -> float:
-        """Return the trace of the moment about `center`."""
-        return float(self.diagonal(center).sum())
+    def merge(self, other: "ProductSum") -> None:
+        """Add what another sum holds."""
+        self.weight += other.weight
+        self._total += other._total
 
-    def diagonal(self, center: Vector | None = None) -> Vector:
-        """Return the diagonal of the moment about `center`."""
-        shift = self.mean
-        if center is not None:
-            shift = (self.origin - require_center(center, self.origin.size)) + self.drift
-        return np.asarray(np.maximum(self.variances, 0.0) + shift**2)
+    def result(self) -> Matrix:
+        """Return the sum over the weight of the rows."""
+        return np.ascontiguousarray(self._total.T) / self.weight
 
 
-class RowProduct:
-    """Products with the moment of a source's treated rows, one read of the source for each."""
+class RowSums:
+    """Sums over a source's treated rows, one read of the source for each."""
 
     def __init__(
         self, source: RowSource, treatment: RowTreatment, watch: Watch = UNWATCHED, workers: int = 1
     ) -> None:
         treatment.check_width(source.n_features)
-        self._source = source
-        self._treatment = treatment
-        self._watch = watch
-        self._workers = workers
-        self._offset: Vector | None = None
-        if source.sparse and not treatment.bounded:
-            self._treatment, self._offset = treatment.split()
-        stays = source.sparse and not self._treatment.densifies()
-        density = source.density or 0.01 if stays else 1.0
-        self._rows = block_rows(source.n_features, density=density)
-        if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
-            # Few rows are summed in any order. Smaller blocks lie in memory that is used again.
-            self._rows = max(1, min(self._rows, WIDE_BLOCK_BYTES // (8 * source.n_features)))
-        self._summary: RowSummary | None = None
+        self.source, self.treatment, self.watch = source, treatment, watch
+        self.workers = workers if shares_blocks(source.n_features) else 1
+        self._split, self._offset = sparse_offset(source, treatment)
+        unit = unit_of(source)
+        self._most = 0 if unit is None else unit.most
+        self._summary: Moments | None = None
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows; takes a pass where the source does not know it."""
-        known = self._source.n_rows
-        return self.summary().n_rows if known is None or self._summary else known
+    def total(self, make: Callable[[], S], max_rows: int) -> S:
+        """Return a sum over all rows; ``make`` can be sent to other processes."""
+        return reduce(self.source, make, max_rows, watch=self.watch, workers=self.workers)
+
+    def moments(self) -> Moments:
+        """Return mean and covariance."""
+        return self._scatter(full=True)
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over the bounded rows in whole numbers."""
+        return exact_sum(self.source, self.treatment, self.total)
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        """Return (1/s) Σ (y − center)(y − center)ᵀ basis over the treated rows y."""
-        basis = require_basis(basis, self._source.n_features)
-        shift = self._shift(center)
-        if not self._source.sparse:
-            found = wide_product(
-                self._source, self._treatment, basis, shift, watch=self._watch, workers=self._workers
-            )
-            if found is not None:
-                return found
-            return dense_product(self._source, self._treatment, self._rows, basis, shift, watch=self._watch)
-        total, result = 0, np.zeros(basis.shape)
-        for block in full_blocks(self._source, self._rows, self._watch):
-            treated, _ = self._treatment.apply(block)
-            total += int(treated.shape[0])
-            result += _block_product(treated, basis, shift)
-        return result / total
-
-    def mean(self) -> Vector:
-        """Return the mean of the treated rows."""
-        return self.summary().mean
+        """Return the moment about `center` times the basis."""
+        width = self.source.n_features
+        basis = require_basis(basis, width)
+        shift = self._offset
+        if center is not None:
+            vector = require_center(center, width)
+            shift = vector if shift is None else vector + shift
+        make = functools.partial(ProductSum, self._split, basis, shift, most=self._most)
+        found = self.total(make, self._rows()).result()
+        if not np.isfinite(found).all():
+            for _ in self.source.blocks(block_rows(width)):  # which names a value that is not finite
+                pass
+        return found
 
     def trace(self, center: Vector | None = None) -> float:
         """Return the trace of the moment about `center`."""
         return self.summary().trace(center)
 
-    def summary(self) -> RowSummary:
-        """Return number, mean and variance of the rows, from one pass made on first use."""
+    def summary(self) -> Moments:
+        """Return number, mean and variances of the rows, from one pass made on first use."""
         if self._summary is None:
-            self._summary = self._summarise()
+            self._summary = self._scatter(full=False)
         return self._summary
 
-    def _summarise(self) -> RowSummary:
-        if not self._source.sparse:
-            merged, origin = dense_summary(self._source, self._treatment, self._rows, self._watch)
-        else:
-            merged, origin = self._sparse_summary()
-        return RowSummary(
-            n_rows=merged.n_rows,
-            origin=origin,
-            drift=merged.mean,
-            variances=merged.squares / merged.n_rows,
-            n_clipped=merged.n_clipped,
-        )
+    def weighted_rows(self, center: Vector | None = None) -> Matrix:
+        """Return rows X with XᵀX/len(X) the moment about `center`: for few rows alone."""
+        unit, parts, weight = unit_of(self.source), [], 0.0
+        for block in full_blocks(self.source, block_rows(self.source.n_features), self.watch):
+            features, counts = (block, None) if unit is None else unit.parted(block)
+            found, _ = self.treatment.apply(features)
+            rows = np.asarray(found.toarray() if is_sparse(found) else found)
+            rows = rows if center is None else rows - require_center(center, rows.shape[1])
+            weights = np.ones(len(rows)) if counts is None else exact_weights(counts, self._most)
+            parts.append(rows if counts is None else np.sqrt(weights)[:, np.newaxis] * rows)
+            weight += float(weights.sum())
+        stacked = np.vstack(parts)
+        return stacked if unit is None else np.asarray(stacked * np.sqrt(len(stacked) / weight))
 
-    def _sparse_summary(self) -> tuple[SquareSum, Vector]:
-        """Return the sums of sparse rows, and what their mean is about."""
-        merged = SquareSum(self._source.n_features)
-        origin = np.zeros(self._source.n_features)
-        for block in full_blocks(self._source, self._rows, self._watch):
-            treated, clipped = self._treatment.apply(block)
-            if not is_sparse(treated):
-                origin = treated.mean(axis=0) if merged.n_rows == 0 else origin
-                treated = treated - origin
-            mean = column_mean(treated)
-            merged.add(int(treated.shape[0]), mean, _squares_about(treated, mean), clipped)
-        return merged, origin if self._offset is None else -self._offset
+    def _scatter(self, *, full: bool) -> Moments:
+        size = scatter_rows(self.source, self._split, full=full) if full else self._rows()
+        found = self.total(scatter_sums(self.source, self._split, full=full), size)
+        return found.result(self._offset)
 
-    def _shift(self, center: Vector | None) -> Vector | None:
-        """Return what is subtracted from the rows as `apply` gives them."""
-        if center is None:
-            return self._offset
-        vector = require_center(center, self._source.n_features)
-        return vector if self._offset is None else vector + self._offset
+    def _rows(self) -> int:
+        source = self.source
+        size = scatter_rows(source, self._split, full=False)
+        stays = source.sparse and not self._split.densifies()
+        if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
+            # Few rows are summed in any order. Smaller blocks lie in memory that is used again.
+            size = max(1, min(size, WIDE_BLOCK_BYTES // (8 * source.n_features)))
+        return size
 
 
 def require_basis(basis: Matrix, n_features: int) -> Matrix:
@@ -150,27 +162,6 @@ def require_basis(basis: Matrix, n_features: int) -> Matrix:
     if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
         raise InputError(
             f"the basis must be a finite {n_features}×r matrix for these rows, got shape "
-            f"{matrix.shape}; "
-            "give one row per column of the treated rows"
+            f"{matrix.shape}; give one row per column of the treated rows"
         )
     return matrix
-
-
-def _block_product(rows: Block, basis: Matrix, shift: Vector | None) -> Matrix:
-    """Return Σ (y − shift)(y − shift)ᵀ basis over a block."""
-    if shift is None:
-        return np.asarray(rows.T @ (rows @ basis))
-    if is_sparse(rows):
-        scores = np.asarray(rows @ basis) - shift @ basis
-        return np.asarray(rows.T @ scores) - np.outer(shift, scores.sum(axis=0))
-    moved = np.asarray(rows) - shift
-    return np.asarray(moved.T @ (moved @ basis))
-
-
-def _squares_about(rows: Block, mean: Vector) -> Vector:
-    """Return Σ (y − mean)² over a block, by column."""
-    if is_sparse(rows):
-        squares = np.asarray(rows.multiply(rows).sum(axis=0), dtype=np.float64).ravel()
-        return np.asarray(squares - int(rows.shape[0]) * mean**2)
-    moved = np.asarray(rows) - mean
-    return np.asarray(np.einsum("ij,ij->j", moved, moved))

@@ -1,5 +1,6 @@
 """Rows counted by their scores on two public axes: a row counts in one place of a grid."""
 
+import functools
 import struct
 from dataclasses import dataclass
 
@@ -8,12 +9,13 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.rows.columns import require_count
-from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.source import Matrix, RowSource, Vector
 from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.units import tally_weights, unit_of
+from fedpower.rows.units import unit_of
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.blocks import full_blocks
 from fedpower.sums.kernel import block_rows
+from fedpower.sums.reduce import reduce
+from fedpower.sums.survey import CountSum
 
 MOST_BINS = 24
 """To a side of the grid."""
@@ -78,32 +80,38 @@ class ScoreQuestion:
 
 
 def count_scores(
-    source: RowSource, treatment: RowTreatment, question: ScoreQuestion, *, watch: Watch = UNWATCHED
+    source: RowSource,
+    treatment: RowTreatment,
+    question: ScoreQuestion,
+    *,
+    watch: Watch = UNWATCHED,
+    workers: int = 1,
 ) -> NDArray[np.int64]:
     """Return how many rows lie in each place of the grid, the first axis' places being slowest."""
-    unit, bins = unit_of(source), question.n_bins
-    inner = question.edges[:, 1:-1]
-    total, count = np.zeros(bins**2, dtype=np.int64), 0
-    for block in full_blocks(source, block_rows(source.n_features), watch):
-        weights = None
-        count += int(block.shape[0])
-        if unit is not None:
-            block, counts = unit.parted(block)  # noqa: PLW2901 - the rows without their persons
-            weights = tally_weights(counts, unit.most).astype(np.float64)
-        first, second = (
-            np.searchsorted(edges, scores, side="right")
-            for edges, scores in zip(inner, _scores(block, treatment, question), strict=True)
-        )
-        # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
-        found = np.bincount(first * bins + second, weights=weights, minlength=bins**2)
-        total += found.astype(np.int64)
-    require_count(source.name, source.n_rows, count)
-    return total
+    unit = unit_of(source)
+    most = 0 if unit is None else unit.most
+    make = functools.partial(
+        CountSum, functools.partial(_counted, treatment, question), question.n_bins**2, most=most
+    )
+    found = reduce(source, make, block_rows(source.n_features), watch=watch, workers=workers, checked=True)
+    require_count(source.name, source.n_rows, found.n_rows)
+    return found.total
 
 
-def _scores(block: Block, treatment: RowTreatment, question: ScoreQuestion) -> Matrix:
+def _counted(
+    treatment: RowTreatment, question: ScoreQuestion, rows: Matrix, weights: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    bins, inner = question.n_bins, question.edges[:, 1:-1]
+    first, second = (
+        np.searchsorted(edges, scores, side="right")
+        for edges, scores in zip(inner, _scores(rows, treatment, question), strict=True)
+    )
+    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
+    return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
+
+
+def _scores(rows: Matrix, treatment: RowTreatment, question: ScoreQuestion) -> Matrix:
     """Return the scores of a block, a row for each axis; numbers beyond float64 count as 0."""
-    rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
     divisors = treatment.divisors(rows.shape[1])
     scores, squares = np.zeros((2, len(rows))), np.zeros(len(rows))
     with np.errstate(all="ignore"):

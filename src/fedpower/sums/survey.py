@@ -1,8 +1,9 @@
 """Sums over rows that tell where their columns lie: whole numbers, before any bound is known."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +11,15 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.gaps import FilledRows, with_gaps
-from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment, row_norms
+from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import require_no_unit, tally_weights, unit_of
 from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.sums.local import ON_LATTICE, LocalMoment
-from fedpower.sums.passes import enrolled
+from fedpower.sums.passes import enrolled, spooled
+from fedpower.sums.reduce import reduce
 
 Integers = NDArray[np.int64]
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
@@ -43,6 +45,9 @@ NORM_EDGES = 2.0 ** (np.arange(-12, 17) / NORM_STEPS)
 """Where bins of norms meet, in units of √d."""
 
 _N_NORMS = NORM_EDGES.size + 1
+
+_CACHED_CELLS = 2**16
+"""Cells that are counted at once: what is made of them stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,42 +80,64 @@ class Stage:
             "norms": _N_NORMS,
         }[self.kind]
 
-    def tally(self, block: Block, weights: Integers | None = None) -> Integers:
+    def tally(self, block: Matrix, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one."""
-        rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
         with np.errstate(all="ignore"):
             if self.kind == "octaves":
-                cells = rows[:, self.open_columns]
-                return _counts(_or_missing(octave_of(cells), cells, N_OCTAVES), N_OCTAVES + 1, weights)
+                cells = block if self.open_columns.size == block.shape[1] else block[:, self.open_columns]
+                # Sign and exponent are the upper bits of a number.
+                places = np.take(_PLACES, np.ascontiguousarray(cells).view(np.uint64) >> np.uint64(52))
+                return _counts(places, N_OCTAVES + 1, weights)
             assert self.low is not None
             assert self.high is not None
-            if self.kind in ("bins", "zoom"):
-                chosen = self.open_columns
-                cells = rows[:, chosen]
-                part = (cells - self.low[chosen]) / (self.high - self.low)[chosen]
-                part = np.nan_to_num(part)  # of a range too narrow to divide by
-                places = np.clip(np.floor(part * N_BINS), 0, N_BINS - 1).astype(np.int64)
-                found = _counts(_or_missing(places, cells, N_BINS), N_BINS + 1, weights)
-                if self.kind == "zoom":
-                    assert self.offset is not None
-                    found *= np.repeat(self.offset[chosen] != 0.0, N_BINS + 1)
-                return found
             if self.kind == "means":
-                half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
-                part = np.nan_to_num((rows - middle) / half)
-                whole = np.rint(np.clip(part, -1.0, 1.0) * CELL_SIDE).astype(np.int64)
-                each = np.ones((len(rows), 1), np.int64) if weights is None else weights[:, None]
-                counted = each * ~np.isnan(rows)
-                first = counted * whole
-                sums = (first, first * whole, counted)
-                return np.concatenate([part.sum(axis=0) for part in sums])
-            assert self.offset is not None
-            assert self.scale is not None
-            moved = (np.clip(rows, self.low, self.high) - self.offset) / self.scale
-            moved[np.isnan(rows)] = 0.0
-            norms = np.nan_to_num(row_norms(moved), nan=np.inf) / np.sqrt(self.n_features)
-            places = np.searchsorted(NORM_EDGES, norms)
-            return _counts(places[:, np.newaxis], _N_NORMS, weights)
+                return self._means(block, weights)
+            if self.kind == "norms":
+                assert self.offset is not None
+                assert self.scale is not None
+                moved = np.clip(block, self.low, self.high)
+                moved -= self.offset
+                moved /= self.scale
+                squares = np.einsum("ij,ij->i", moved, moved)
+                if np.isnan(squares.sum()):  # a missing cell, or an infinite norm
+                    moved[np.isnan(block)] = 0.0
+                    squares = np.nan_to_num(np.einsum("ij,ij->i", moved, moved), nan=np.inf)
+                places = np.searchsorted(NORM_EDGES, np.sqrt(squares) / np.sqrt(self.n_features))
+                return _counts(places[:, np.newaxis], _N_NORMS, weights)
+            chosen = self.open_columns
+            cells = block if chosen.size == block.shape[1] else block[:, chosen]
+            part = cells - self.low[chosen]
+            part /= ((self.high - self.low) / N_BINS)[chosen]
+            missing = None
+            if np.isnan(part.sum()):  # or a range too narrow to divide by
+                missing, part = np.isnan(cells), np.nan_to_num(part)
+            places = np.clip(part, 0, N_BINS - 1, out=part).astype(np.int64)
+            if missing is not None:
+                places[missing] = N_BINS
+            found = _counts(places, N_BINS + 1, weights)
+            if self.kind == "zoom":
+                assert self.offset is not None
+                found *= np.repeat(self.offset[chosen] != 0.0, N_BINS + 1)
+            return found
+
+    def _means(self, block: Matrix, weights: Integers | None) -> Integers:
+        """Return the sums of cells in whole numbers of 1/Q of half their range, of squares, and counts."""
+        assert self.low is not None
+        assert self.high is not None
+        part = block - (self.high + self.low) / 2
+        part /= (self.high - self.low) / 2
+        counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
+        present = np.full(self.n_features, counts.sum())
+        if np.isnan(part.sum()):
+            missing, part = np.isnan(block), np.nan_to_num(part)
+            part[missing] = 0.0
+            present = counts @ ~missing
+        np.clip(part, -1.0, 1.0, out=part)
+        part *= CELL_SIDE
+        np.rint(part, out=part)
+        # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/(T·Q²).
+        squares = np.einsum("i,ij,ij->j", counts, part, part) if weights is not None else _squares(part)
+        return np.concatenate([counts @ part, squares, present]).astype(np.int64)
 
 
 def octave_of(cells: Matrix) -> Integers:
@@ -118,6 +145,16 @@ def octave_of(cells: Matrix) -> Integers:
     _, power = np.frexp(cells)
     place = np.where(cells == 0, 0, np.clip(power + _OCTAVES, 0, 2 * _OCTAVES))
     return np.where(cells < 0, -place, place) + 2 * _OCTAVES
+
+
+def _octaves_of_bits() -> Integers:
+    """Return the place of numbers by sign and exponent as float64 has them; NaN is missing."""
+    upper = np.arange(2**12, dtype=np.uint64)
+    found = octave_of((upper << np.uint64(52)).view(np.float64))
+    return np.where(upper % 2**11 == 2**11 - 1, N_OCTAVES, found)
+
+
+_PLACES = _octaves_of_bits()
 
 
 def octave_edges(place: int) -> tuple[float, float]:
@@ -129,21 +166,46 @@ def octave_edges(place: int) -> tuple[float, float]:
     return (near, far) if place > 2 * _OCTAVES else (-far, -near)
 
 
-def _or_missing(places: Integers, cells: Matrix, n_places: int) -> Integers:
-    """Return the places of cells, with one more for those that are missing."""
-    return np.where(np.isnan(cells), n_places, places)
+def _squares(part: Matrix) -> Vector:
+    return np.asarray(np.einsum("ij,ij->j", part, part))
 
 
-def _counts(places: NDArray[np.generic], n_places: int, weights: Integers | None = None) -> Integers:
+def _counts(places: Integers, n_places: int, weights: Integers | None = None) -> Integers:
     """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
-    flat = places.astype(np.int64) + n_places * np.arange(width)
+    places += n_places * np.arange(width)
     if weights is None:
-        return np.bincount(flat.ravel(), minlength=n_places * width)
-    each = np.repeat(weights.astype(np.float64), width)
+        return np.bincount(places.ravel(), minlength=n_places * width)
+    per_cell = np.repeat(weights.astype(np.float64), width)
     # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
-    found = np.bincount(flat.ravel(), weights=each, minlength=n_places * width)
-    return found.astype(np.int64)
+    return np.bincount(places.ravel(), weights=per_cell, minlength=n_places * width).astype(np.int64)
+
+
+class CountSum:
+    """Whole numbers that are counted over rows, and how many rows there were."""
+
+    def __init__(
+        self, count: Callable[[Matrix, Integers | None], Integers], size: int, *, most: int = 0
+    ) -> None:
+        self._count, self._most = count, most
+        self.total = np.zeros(size, dtype=np.int64)
+        self.n_rows = 0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        """Count the rows of a block; ``weights`` are the numbers of rows of their persons."""
+        n_rows, width = block.shape
+        step = max(1, _CACHED_CELLS // width)
+        own = None if weights is None else tally_weights(weights, self._most)
+        for start in range(0, n_rows, step):
+            part = block[start : start + step]
+            rows = np.ascontiguousarray(part.toarray() if is_sparse(part) else part, dtype=np.float64)
+            self.total += self._count(rows, None if own is None else own[start : start + step])
+        self.n_rows += int(n_rows)
+
+    def merge(self, other: "CountSum") -> None:
+        """Add what another sum holds."""
+        self.total += other.total
+        self.n_rows += other.n_rows
 
 
 class Survey:
@@ -167,7 +229,7 @@ class Survey:
         if device is not None:
             require_no_unit(source, f"the device {device.name!r}")
         self._unit = unit_of(source)
-        self.source = enrolled(with_gaps(source), contents=True, fingerprinted=fingerprinted)
+        self.source = spooled(enrolled(with_gaps(source), contents=True, fingerprinted=fingerprinted))
         self.choice = KernelChoice(kind="moment", reason=ON_LATTICE)
         self.device = device
         self.watch = UNWATCHED if watch is None else watch
@@ -175,7 +237,7 @@ class Survey:
         self._limit = memory_limit
         self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
-        self._has_gaps: bool | None = None
+        self._octaves: Integers | None = None
         self._means: tuple[Stage, Integers] | None = None
 
     @property
@@ -194,37 +256,46 @@ class Survey:
         return self._n_rows
 
     def prepare(self) -> None:
-        """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
-        self._n_rows = self._pass(lambda _: None)
+        """Read the rows once now: counted, checked and tallied by octave, which needs no earlier answer."""
+        width = self.source.n_features
+        stage = Stage(kind="octaves", n_features=width, open_columns=np.arange(width))
+        for_all = self._counted(stage, checked=True)
+        self._octaves, self._n_rows = for_all.total.reshape(width, -1), for_all.n_rows
 
     def tally(self, stage: Stage) -> Integers:
         """Return the sum over all rows that answers a question: as secret as the rows."""
-        total = np.zeros(stage.size, dtype=np.int64)
-
-        def add(block: Block) -> None:
-            weights = None
-            if self._unit is not None:
-                block, counts = self._unit.parted(block)
-                weights = tally_weights(counts, self._unit.most)
-            np.add(total, stage.tally(block, weights), out=total)
-
-        if self._pass(add) != self.n_read:
+        if stage.kind == "octaves":
+            if self._octaves is None:
+                self.prepare()
+            assert self._octaves is not None
+            return self._octaves[stage.open_columns].reshape(-1)
+        found = self._counted(stage)
+        if found.n_rows != self.n_read:
             raise InputError(
                 f"{self.source.name} must hold the rows that were counted, got another number of them; "
                 "start the silo again"
             )
         if stage.kind == "means":
-            self._means = stage, total
-        return total
+            self._means = stage, found.total
+        return found.total
+
+    def _counted(self, stage: Stage, *, checked: bool = False) -> CountSum:
+        most = 0 if self._unit is None else self._unit.most
+        make = functools.partial(CountSum, stage.tally, stage.size, most=most)
+        size = block_rows(self.source.n_features)
+        return reduce(self.source, make, size, watch=self.watch, workers=self._workers, checked=checked)
 
     def treated(self, treatment: RowTreatment) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""
         if self._treated is None or self._treated.treatment != treatment:
-            if self._has_gaps is None:
+            if self._octaves is None:
                 self.prepare()
+            assert self._octaves is not None
             assert treatment.center is not None, "preparation finds one"
+            # Of persons with many rows, a missing cell may count for nothing.
+            has_gaps = self._unit is not None or bool(self._octaves[:, -1].any())
             self._treated = LocalMoment(
-                FilledRows(self.source, treatment.center) if self._has_gaps else self.source,
+                FilledRows(self.source, treatment.center) if has_gaps else self.source,
                 treatment,
                 choice=self.choice,
                 memory_limit=self._limit,
@@ -261,14 +332,3 @@ class Survey:
         spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
         half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2
         return (middle + half * mean - rule.center) / rule.scale, half * spread / rule.scale
-
-    def _pass(self, use: Callable[[Block], None]) -> int:
-        """Hand over every block and return how many rows there were."""
-        count, has_gaps = 0, False
-        for block in self.source.blocks(block_rows(self.source.n_features)):
-            self.watch.saw(int(block.shape[0]))
-            count += int(block.shape[0])
-            has_gaps = has_gaps or (not is_sparse(block) and bool(np.isnan(np.sum(block))))
-            use(block)
-        self._has_gaps = has_gaps
-        return count

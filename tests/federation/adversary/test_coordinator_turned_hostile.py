@@ -25,8 +25,8 @@ from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
     AskMoment,
+    AskQuery,
     AskSteps,
-    AskSum,
     CallRoll,
     Enrol,
     Message,
@@ -47,7 +47,7 @@ def stage(tmp_path_factory):
     made.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def presiding(stage):
     """A hostile coordinator in the honest one's place; that one comes back afterwards."""
     stage.stop(COORDINATOR)
@@ -94,28 +94,6 @@ def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
     stage.honest_run(tmp_path / "honest")
 
 
-def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(stage, presiding):
-    study, _, _ = stage.study.terms()
-    before = [resident_bytes(pid) for pid in _nodes(stage)]
-    with untouched(stage):
-        for kind in ("call", "answer", "reply", "shell", "deploy", "abort", "delete", "restart"):
-            presiding.put("north", {"kind": kind, "number": 1}, b"head rows.csv")
-        presiding.put("north", {"kind": "ask", "number": 1, "path": "/etc/passwd"}, b"")
-        presiding.put("north", None, b"")
-        for app in (0, 1, 2, 27):
-            presiding.put("north", {"kind": "ask", "number": 1}, b"x", app=app)
-        time.sleep(0.5)
-        assert presiding.got == []
-        assert presiding.asked("north", b"", 2) == b""
-        assert presiding.asked("north", os.urandom(1000), 3) == b""
-        presiding.put("north", {"kind": "ask", "number": 4}, bytes(most_question_bytes(study) + 2**20))
-        wait_for(lambda: "north" not in presiding.connected(), "the end of the connection")
-        wait_for(lambda: "north" in presiding.connected(), "north's return")
-    after = [resident_bytes(pid) for pid in _nodes(stage)]
-    assert all(now < then + 60 * 2**20 for now, then in zip(after, before, strict=True))
-    assert "refused what coordinator sent" in stage.log("north")
-
-
 def _nodes(stage) -> list[int]:
     """Return the processes of the honest silos' nodes: children of their vaults."""
     vaults = [stage.processes[name].pid for name in HONEST]
@@ -128,44 +106,66 @@ def test_a_silo_listens_nowhere(stage):
         assert [each for each in open_ if each.status == psutil.CONN_LISTEN] == []
 
 
-def test_a_flood_of_questions_leaves_the_silo_answering(stage, presiding):
-    with untouched(stage):
-        for number in range(10, 2000):
-            presiding.put("north", {"kind": "ask", "number": number}, question(stage, Enrol()))
-        time.sleep(1.0)
-        wait_for(lambda: "north" in presiding.connected(), "north")
-        answer = presiding.asked("north", question(stage, Enrol()), 5000)
-    assert decode(answer).body.n_rows == 400
-
-
-def test_questions_of_other_studies_and_silos_are_refused_and_cost_nothing(stage, presiding):
-    with untouched(stage):
-        for content in (
-            question(stage, AskMoment(), study="0" * 64),
-            question(stage, AskMoment(), silo="south"),
-            question(stage, CallRoll(attempt=1)),
-            question(stage, AskSum(roll=b"", index=0, label="x")),
-        ):
-            answer = presiding.asked("north", content, 1)
-            assert isinstance(decode(answer).body, Refusal)
-
-
-def test_however_often_it_asks_it_gets_the_same_bytes_for_one_charge(stage, presiding):
-    """Under other runs, in other rounds, reordered and repeated."""
-    first = decode(presiding.asked("north", question(stage, AskMoment()), 1))
-    for number, run in enumerate(("a" * 16, "b" * 16, "c" * 16), start=2):
-        content = question(stage, AskMoment(), run=run, number=number)
-        again = decode(presiding.asked("north", content, number))
-        assert again.body.triangle.tobytes() == first.body.triangle.tobytes()
-    assert len(stage.record().charges["north"]) == 1
-    study, _, _ = stage.study.terms()
-    steps = AskSteps(basis=_basis(study), n_local_steps=1)
-    presiding.asked("north", question(stage, steps, number=9), 9)
-    assert len(stage.record().charges["north"]) == 1
-
-
 def _basis(study):
     return np.eye(study.n_features, study.iteration_rank)
+
+
+class TestHostileCoordinator:
+    """Each attack on silos that know no other coordinator."""
+
+    def test_other_kinds_headers_and_sizes_are_refused_by_a_silo(self, stage, presiding):
+        study, _, _ = stage.study.terms()
+        before = [resident_bytes(pid) for pid in _nodes(stage)]
+        with untouched(stage):
+            for kind in ("call", "answer", "reply", "shell", "deploy", "abort", "delete", "restart"):
+                presiding.put("north", {"kind": kind, "number": 1}, b"head rows.csv")
+            presiding.put("north", {"kind": "ask", "number": 1, "path": "/etc/passwd"}, b"")
+            presiding.put("north", None, b"")
+            for app in (0, 1, 2, 27):
+                presiding.put("north", {"kind": "ask", "number": 1}, b"x", app=app)
+            time.sleep(0.5)
+            assert presiding.got == []
+            assert presiding.asked("north", b"", 2) == b""
+            assert presiding.asked("north", os.urandom(1000), 3) == b""
+            presiding.put("north", {"kind": "ask", "number": 4}, bytes(most_question_bytes(study) + 2**20))
+            wait_for(lambda: "north" not in presiding.connected(), "the end of the connection")
+            wait_for(lambda: "north" in presiding.connected(), "north's return")
+        after = [resident_bytes(pid) for pid in _nodes(stage)]
+        assert all(now < then + 60 * 2**20 for now, then in zip(after, before, strict=True))
+        assert "refused what coordinator sent" in stage.log("north")
+
+    def test_a_flood_of_questions_leaves_the_silo_answering(self, stage, presiding):
+        with untouched(stage):
+            for number in range(10, 2000):
+                presiding.put("north", {"kind": "ask", "number": number}, question(stage, Enrol()))
+            time.sleep(1.0)
+            wait_for(lambda: "north" in presiding.connected(), "north")
+            answer = presiding.asked("north", question(stage, Enrol()), 5000)
+        assert decode(answer).body.n_rows == 400
+
+    def test_questions_of_other_studies_and_silos_are_refused_and_cost_nothing(self, stage, presiding):
+        with untouched(stage):
+            for content in (
+                question(stage, AskMoment(), study="0" * 64),
+                question(stage, AskMoment(), silo="south"),
+                question(stage, CallRoll(attempt=1)),
+                question(stage, AskQuery(roll=b"a roll", index=0, label="x")),
+            ):
+                answer = presiding.asked("north", content, 1)
+                assert isinstance(decode(answer).body, Refusal)
+
+    def test_however_often_it_asks_it_gets_the_same_bytes_for_one_charge(self, stage, presiding):
+        """Under other runs, in other rounds, reordered and repeated."""
+        first = decode(presiding.asked("north", question(stage, AskMoment()), 1))
+        for number, run in enumerate(("a" * 16, "b" * 16, "c" * 16), start=2):
+            content = question(stage, AskMoment(), run=run, number=number)
+            again = decode(presiding.asked("north", content, number))
+            assert again.body.triangle.tobytes() == first.body.triangle.tobytes()
+        assert len(stage.record().charges["north"]) == 1
+        study, _, _ = stage.study.terms()
+        steps = AskSteps(basis=_basis(study), n_local_steps=1)
+        presiding.asked("north", question(stage, steps, number=9), 9)
+        assert len(stage.record().charges["north"]) == 1
 
 
 CALLS = (
@@ -186,14 +186,15 @@ CALLS = (
 )
 
 
-@pytest.mark.parametrize("call", CALLS, ids=json.dumps)
-def test_a_hostile_runner_gets_an_error_and_nothing_else(stage, call):
+def test_a_hostile_runner_gets_errors_and_nothing_else(stage):
     with untouched(stage), peer(stage, "runner") as runner:
-        runner.put(COORDINATOR, {"kind": "call", "number": 1}, json.dumps(call).encode())
-        wait_for(lambda: runner.got, "a reply")
-        head, _, more = runner.got[0][3].partition(b"\n")
-        assert "error" in json.loads(head)
-        assert more == b""
+        for number, call in enumerate(CALLS, start=1):
+            runner.put(COORDINATOR, {"kind": "call", "number": number}, json.dumps(call).encode())
+            wait_for(lambda: len(runner.got) == number, f"a reply to {call}")  # noqa: B023
+            _, kind, replied, reply = runner.got[-1]
+            head, _, rest = reply.partition(b"\n")
+            assert (kind, replied, rest) == ("reply", number, b"")
+            assert "error" in json.loads(head), call
 
 
 def test_a_hostile_runner_reaches_no_silo(stage, tmp_path):

@@ -6,13 +6,13 @@ import pytest
 from adversary.hostile import HONEST, SILOS, Peer, Stage, wait_for
 from fedpower.federation.kits import COORDINATOR
 from fedpower.protocol.messages import (
-    AskMasked,
     AskMoment,
+    AskQuery,
     CallRoll,
     KeyGone,
-    MaskedMoment,
     Message,
     Present,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
@@ -56,7 +56,7 @@ class Chair:
         return Roll(study=self.terms.digest, run=run, attempt=attempt, places=tuple(places))
 
     def masked(self, silo: str, roll: Roll):
-        return self.ask(silo, AskMasked(roll=roll.to_bytes()), run=roll.run)
+        return self.ask(silo, AskQuery(index=0, label="moment", roll=roll.to_bytes()), run=roll.run)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_second_roll_of_an_attempt_is_refused(stage, chair):
     three = chair.roll(1, *SILOS)
     two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
     first = chair.masked("north", three)
-    assert isinstance(first, MaskedMoment)
+    assert isinstance(first, QueryAnswer)
     assert isinstance(chair.masked("north", two), Refusal | KeyGone)
     again = chair.masked("north", three)
     assert again.words.tobytes() == first.words.tobytes()
@@ -113,7 +113,7 @@ def test_attempts_end_where_the_study_says_whatever_runs_are_called(stage, chair
         except AssertionError:  # a refusal in place of a signature
             continue
         given.append(chair.masked("north", roll))
-    assert sum(isinstance(each, MaskedMoment) for each in given) <= chair.terms.attempts
+    assert sum(isinstance(each, QueryAnswer) for each in given) <= chair.terms.attempts
     assert charges(stage) <= chair.terms.attempts
 
 

@@ -3,9 +3,7 @@
 import functools
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.linalg
@@ -16,18 +14,14 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth
 from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.clipped import CLIP, MEAN
-from fedpower.privacy.preparation import SCORES
-from fedpower.privacy.sensitivity import unpack
-from fedpower.protocol.clipped_sums import moved_by_a_row, plain_noise, product_noise, width_of
+from fedpower.privacy.budget import MEAN, MOMENT, SCORES
+from fedpower.privacy.division import CLIP
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMoment, AskNoisedSum, NoisedSum, PackedMoment, read_only
-from fedpower.protocol.private_study import budget_of, pooled_std
-from fedpower.protocol.solvers.scores import summed_scores
+from fedpower.protocol.messages import read_only
+from fedpower.protocol.query import Product, RowSum, width_of
+from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Solution, enrol
-from fedpower.protocol.solvers.sums import Sums, Total, secure_sums
-from fedpower.protocol.solvers.upload import pool
+from fedpower.protocol.solvers.sums import Sums, summed
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.sums.clipped_product import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 
@@ -49,116 +43,17 @@ class ClippedSettings:
     run: str = ""
 
 
-_Summary = tuple[Array, Array | None, float, float]
-"""Moment about the mean, mean, trace and the σ of the moment's noise."""
-
-
-class _Asked(Protocol):
-    """Asks for the sums of a study, in its order."""
-
-    @property
-    def study(self) -> Study:
-        """The terms."""
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Rows by silo, of those whose numbers are summed."""
-
-    def total(
-        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
-    ) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum."""
-
-    def summary(self) -> Generator[Ask, Round, _Summary]:
-        """Return the pooled moment of a warm start."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _PlainSums:
-    """Sums of what silos noise by themselves; who misses one is asked for nothing more."""
-
-    study: Study
-    sizes: dict[str, int]
-    n_done: int = field(default=0, init=False)
-
-    def total(
-        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
-    ) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum."""
-        del sensitivity, per_row  # which follow from the question
-        ask = AskNoisedSum(index=self.n_done, label=label, public=public)
-        opened = yield Ask(body=ask, silos=tuple(self.sizes), step=self.n_done + 1)
-        answers: dict[str, NoisedSum] = opened.answers
-        self.sizes = {name: self.sizes[name] for name in answers}
-        self.n_done += 1
-        opened.notes["change"] = 0.0
-        integers = np.sum([each.words.view(np.int64) for each in answers.values()], axis=0)
-        alone = plain_noise(self.study, ask, max(self.sizes.values()))
-        return Total(integers=integers, noise=replace(alone, n_silos=len(answers)))
-
-    def summary(self) -> Generator[Ask, Round, _Summary]:
-        """Return the pooled moment of a warm start."""
-        opened = yield Ask(body=AskMoment(), silos=tuple(self.sizes), step=self.n_done + 1)
-        answers: dict[str, PackedMoment] = opened.answers
-        self.sizes = {name: self.sizes[name] for name in answers}
-        self.n_done += 1
-        opened.notes["change"] = 0.0
-        budget = budget_of(self.study)
-        assert budget is not None
-        pooled = pool(answers, self.sizes, self.study.n_features)
-        return (*pooled, pooled_std(budget, self.sizes))
-
-
-@dataclass(slots=True, kw_only=True)
-class _SecureSums:
-    """The same sums, of which the coordinator sees nothing else."""
-
-    sums: Sums
-
-    @property
-    def study(self) -> Study:
-        """The terms."""
-        return self.sums.study
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Rows by silo."""
-        return self.sums.sizes
-
-    def total(
-        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
-    ) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum."""
-        return self.sums.total(label, public, sensitivity=sensitivity, per_row=per_row)
-
-    def summary(self) -> Generator[Ask, Round, _Summary]:
-        """Return the pooled moment of a warm start."""
-        vector = yield from self.sums.moment()
-        study = self.study
-        budget = budget_of(study)
-        assert budget is not None
-        moment, mean, trace = unpack(
-            vector, study.n_features, with_mean=study.center, mean_weight=study.mean_weight
-        )
-        if mean is not None:
-            moment -= np.outer(mean, mean)
-            trace -= float(mean @ mean)
-        return moment, mean, trace, pooled_std(budget, self.sizes)
-
-
 def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
     """Return the :class:`Solution` that clipped iterates give, over plain or secure sums."""
     enrolled = yield from enrol()
     study = settings.study
     begin = rng.standard_normal((study.n_features, study.iteration_rank))  # one for all attempts
-    if study.aggregation == "plain":
-        return (yield from iterate(_PlainSums(study=study, sizes=enrolled), begin, rank=settings.rank))
 
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
-        found = yield from iterate(_SecureSums(sums=sums), begin, rank=settings.rank)
-        return (yield from summed_scores(sums, found))
+        found = yield from iterate(sums, begin, rank=settings.rank)
+        return found if sums.roll is None else (yield from counted_scores(sums, found))
 
-    return (yield from secure_sums(study, run=settings.run, enrolled=enrolled, script=script))
+    return (yield from summed(study, run=settings.run, enrolled=enrolled, script=script))
 
 
 @dataclass(slots=True)
@@ -207,17 +102,18 @@ class _Known:
         return found
 
 
-def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, Solution]:
+def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Solution]:
     """Return what clipped iterates give; ``begin``, d×r, has the start of a cold one."""
     study = sums.study
     known = _Known(dim=study.n_features, rank=rank)
-    labels = [label for label, _, _ in study.sums]
+    labels = [terms.label for terms in study.queries]
     steps = [label for label in labels if label not in (MOMENT, MEAN, SCORES)]
     width = width_of(study, steps[0])
     basis = orth(begin[:, :width])
     energy = width / study.n_features
     if MOMENT in labels:
-        moment, known.center, trace, std = yield from sums.summary()
+        moment, known.center, trace = yield from sums.moment()
+        std = sums.moment_std
         known.traces.append((trace, std))
         known.moment = NoisedProduct(product=moment, basis=basis, precision=2.0 / std**2)
         known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
@@ -226,10 +122,9 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
         energy = float(np.clip(held.sum() + width * level, width / known.dim * known.trace, 1.0))
         known.held = float(held[:rank].sum()) + rank * level
     if MEAN in labels:
-        moved, per_row = moved_by_a_row(study, MEAN, b"")
-        found = yield from sums.total(MEAN, sensitivity=moved, per_row=per_row)
+        found = yield from sums.total(RowSum(n_features=study.n_features))
         rows = sum(sums.sizes.values()) * float(SIDE)
-        known.center, known.mean_std = found.values / rows, found.std / rows
+        known.center, known.mean_std = found.values / rows, found.stds[0] / rows
     if known.center is not None:
         known.center = known.center / max(1.0, float(np.linalg.norm(known.center)))
     for place, label in enumerate(steps):
@@ -265,20 +160,19 @@ def iterate(sums: _Asked, begin: Array, *, rank: int) -> Generator[Ask, Round, S
 
 
 def _ask(
-    sums: _Asked, label: str, question: ClippedQuestion, known: _Known
+    sums: Sums, label: str, question: ClippedQuestion, known: _Known
 ) -> Generator[Ask, Round, tuple[Array, float, float]]:
     """Return Y = mean of y·c(Zᵀy)ᵀ plus noise, the noise, and which part of AZ clipping leaves in it."""
-    public = question.to_bytes()
-    moved, per_row = moved_by_a_row(sums.study, label, public)
-    found = yield from sums.total(label, public, sensitivity=moved, per_row=per_row)
+    query = Product(label=label, question=question)
+    found = yield from sums.total(query)
     rows = sum(sums.sizes.values())
     shape = question.basis.shape
     unit = rows * clipped_scale(question.clip)
     product = found.values[:-1].reshape(shape) / unit
-    kappa = product_noise(question)[1] * float(rows)
-    known.traces.append((float(found.values[-1]) / kappa, found.std / kappa))
+    kappa, std = query.kappa * float(rows), found.stds[0]
+    known.traces.append((float(found.values[-1]) / kappa, std / kappa))
     seen = float(np.sum(question.real_basis * product))
-    return product, found.std / unit, _kept(seen, question.clip, shape[1])
+    return product, std / unit, _kept(seen, question.clip, shape[1])
 
 
 def _kept(seen: float, clip: float, width: int) -> float:

@@ -1,23 +1,22 @@
 """Where rows lie on the first two components: asked last, once these are known."""
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
-from fedpower.privacy.preparation import SCORES
+from fedpower.privacy.budget import SCORES
+from fedpower.privacy.sensitivity import of_counts
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import AskScores, Tally, read_only
-from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts
 from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.score_sums import ScoreCounts
-from fedpower.protocol.solvers.shared import Solution
+from fedpower.protocol.query import ScoreCounts, tally_parts
+from fedpower.protocol.solvers.shared import CountedScores, Solution
 from fedpower.protocol.solvers.sums import Sums
 from fedpower.protocol.study import Study
-from fedpower.sums.score_counts import MOST_BINS, ScoreQuestion
+from fedpower.sums.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]
 
@@ -31,41 +30,39 @@ _CLEAR = 4.0
 
 
 def with_scores(solver: Exchange, study: Study) -> Exchange:
-    """Return the :class:`Solution` of a solver, with the counts that silos noise by themselves."""
+    """Return the :class:`Solution` of a solver, with the counts of each silo."""
     solution: Solution = yield from solver
-    budget = budget_of(study)
-    parts = tally_parts(study)
-    std = 0.0 if budget is None else budget.stage_scales(SCORES, 1)[0] / parts
-    usual = sum(solution.sizes.values()) / len(solution.sizes)
-    question = score_question(solution, study, n_rows=usual, std=std)
-    opened = yield Ask(
-        body=AskScores(
-            axes=read_only(question.axes),
-            offset=read_only(question.offset),
-            reach=read_only(question.reach),
-            n_bins=question.n_bins,
-        ),
-        silos=tuple(solution.sizes),
-        step=solution.n_steps + 1,
-    )
-    opened.notes["change"] = 0.0
-    answers: dict[str, Tally] = opened.answers
-    return _found(solution, question, {name: each.counts / parts for name, each in answers.items()}, std)
+    sums = Sums(study=study, sizes=dict(solution.sizes))
+    return (yield from counted_scores(sums, solution, step=solution.n_steps + 1))
 
 
-def summed_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
-    """Return the solution with the counts over all silos, which are the study's last secure sum."""
+def counted_scores(
+    sums: Sums, solution: Solution, *, step: int | None = None
+) -> Generator[Ask, Round, Solution]:
+    """Return the solution with the counts of its scores, which are the study's last query."""
     study = sums.study
     if not study.scores:
         return solution
-    parts, n_rows = tally_parts(study), sum(sums.sizes.values())
-    moved, per_row = moved_by_a_row(study, SCORES)
-    noise = sums.noise(len(study.sums) - 1, sensitivity=moved, per_row=per_row)
-    std = noise.std / parts
-    question = score_question(solution, study, n_rows=n_rows, std=std)
-    public = question.to_bytes()
-    found = yield from sums.total(SCORES, public, sensitivity=moved, per_row=per_row)
-    return _found(solution, question, {"": found.values[: question.n_bins**2] / parts}, std)
+    parts, sizes = tally_parts(study), tuple(sums.sizes.values())
+    # Of one silo where each has noise of its own, for the grid is over the counts of each.
+    usual = sum(sizes) if sums.roll is not None else sum(sizes) / len(sizes)
+    std = _noise(sums) / parts
+    question = score_question(solution, study, n_rows=usual, std=std)
+    query = ScoreCounts(question=question, per_unit=study.counted_per_unit)
+    found = yield from sums.total(query, step=step)
+    bins = question.n_bins
+    counts = {name: each[: bins**2].reshape(bins, bins) / parts for name, each in found.by_silo.items()}
+    return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
+
+
+def _noise(sums: Sums) -> float:
+    """Return the noise of the counts that can be read: of the sum, or of one silo."""
+    study, budget = sums.study, budget_of(sums.study)
+    if budget is None:
+        return 0.0
+    moved = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
+    sizes = tuple(sums.sizes.values())
+    return budget.noise(SCORES, moved, sizes if sums.roll is not None else sizes[:1]).stds[0]
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:
@@ -103,13 +100,3 @@ def _variances(solution: Solution) -> Array:
     if solution.law is not None:  # what noise leaves of it may be nothing
         return np.maximum(values, min(least, largest))
     return np.maximum(values, 1e-12 * largest)
-
-
-def _found(solution: Solution, question: ScoreQuestion, counts: Mapping[str, Array], std: float) -> Solution:
-    bins = question.n_bins
-    made = ScoreCounts(
-        reach=question.reach,
-        counts={name: each.reshape(bins, bins) for name, each in counts.items()},
-        noise_std=std,
-    )
-    return replace(solution, scores=made)

@@ -15,7 +15,6 @@ from fedpower.protocol.clipping import Clipping
 from fedpower.protocol.exchange import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, MeanRow, read_only
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.score_sums import ScoreCounts
 from fedpower.protocol.solvers.angles import Angles
 from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw
@@ -25,6 +24,15 @@ Array = NDArray[np.float64]
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or as many as are determined together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedScores:
+    """How many rows lie in each place of a grid over their scores on the first two components."""
+
+    reach: Array
+    counts: Mapping[str, Array]
+    noise_std: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +60,7 @@ class Solution:
     treated_variance: float | None = None
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
-    scores: ScoreCounts | None = None
+    scores: CountedScores | None = None
 
 
 def rank_for(fraction: float, values: Array, total: float) -> int:

@@ -1,24 +1,22 @@
-"""Secure sums as a coordinator asks for them: one roll, then one sum after another over it."""
+"""Queries as a coordinator asks them: of silos that noise alone, or as sums over one roll."""
 
 import itertools
-from collections.abc import Callable, Generator, Iterable
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.words import Words
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.integer_release import packed_integers
-from fedpower.privacy.shares import SumNoise, shared_noise, sum_noise
+from fedpower.linalg import symmetric_of
 from fedpower.protocol.exchange import Ask, Round
-from fedpower.protocol.messages import AskMasked, AskSum, CallRoll, KeyGone, MaskedMoment, MaskedSum, Present
-from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.messages import AskQuery, CallRoll, KeyGone, Present, QueryAnswer
+from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.query import Query, moment_of
 from fedpower.protocol.roll import Place, Roll, n_neighbours
-from fedpower.protocol.secure_releases import total
+from fedpower.protocol.secure import total
 from fedpower.protocol.study import Study
 
 Array = NDArray[np.float64]
@@ -30,20 +28,13 @@ MOST_FREE_ROLLS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """A secure sum of whole numbers, noised."""
+    """The sum of silos' noised answers to a query, in the units of its numbers."""
 
-    integers: NDArray[np.int64]
-    noise: SumNoise
-
-    @property
-    def values(self) -> Array:
-        """The sum in the units of the silos' numbers; each has noise of `std`."""
-        return np.ldexp(self.integers.astype(np.float64), -self.noise.fineness)
-
-    @property
-    def std(self) -> float:
-        """The standard deviation of the noise in each of `values`."""
-        return self.noise.std
+    values: Array
+    stds: tuple[float, ...]
+    """The noise in each group of the numbers."""
+    by_silo: Mapping[str, Array]
+    """What each silo answered; that of nobody, called "", where only the sum can be read."""
 
 
 class _LostError(Exception):
@@ -57,69 +48,88 @@ class _LostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """One attempt at the sums of a study, over one roll; handed to the script of :func:`secure_sums`."""
+    """Asks for the queries of a study: over a roll, or of silos of which the coordinator reads each."""
 
     study: Study
-    roll: Roll
+    sizes: dict[str, int]
+    """Rows by silo, of those whose numbers are summed: public."""
+    roll: Roll | None = None
     n_done: int = field(default=0, init=False)
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Rows by silo, of those whose numbers are summed: public."""
-        return self.roll.sizes
-
-    def total(
-        self, label: str, public: bytes = b"", *, sensitivity: Fraction | float, per_row: int
-    ) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum, which is called ``label``, as a :class:`Total`."""
-        noise = self.noise(self.n_done, sensitivity=sensitivity, per_row=per_row)
-        uploads = yield from self._next(label, public)
-        return Total(integers=total(each.words for each in uploads.values()), noise=noise)
-
-    def noise(self, index: int, *, sensitivity: Fraction | float, per_row: int) -> SumNoise:
-        """Return the noise that the study's sum of this number has, from public facts."""
+    def total(self, query: Query, *, step: int | None = None) -> Generator[Ask, Round, Total]:
+        """Return the sum of all silos' answers; who misses one that is not masked is asked nothing more."""
+        answers = yield from self._answers(query, self.n_done + 1 if step is None else step)
         budget = budget_of(self.study)
-        assert budget is not None
-        return sum_noise(
-            budget.price_of_sum(index).multiplier,
-            sensitivity=sensitivity,
-            per_row=per_row,
-            sizes=self.sizes.values(),
-            colluders=self.study.colluders,
+        if budget is None:
+            exact = {name: words.view(np.int64).astype(np.float64) for name, words in answers.items()}
+            return Total(values=np.sum(list(exact.values()), axis=0), stds=(0.0,), by_silo=exact)
+        if self.roll is not None:
+            noise = budget.noise(query.label, query.sensitivity, tuple(self.sizes.values()))
+            values = noise.values(total(answers.values()))
+            return Total(values=values, stds=noise.stds, by_silo={"": values})
+        noises = {name: budget.noise(query.label, query.sensitivity, (self.sizes[name],)) for name in answers}
+        read = {name: noises[name].values(words.view(np.int64)) for name, words in answers.items()}
+        return Total(
+            values=np.sum(list(read.values()), axis=0),
+            stds=tuple(
+                math.hypot(*stds) for stds in zip(*(noise.stds for noise in noises.values()), strict=True)
+            ),
+            by_silo=read,
         )
 
-    def moment(self, public: bytes = b"") -> Generator[Ask, Round, Array]:
-        """Return the packed, noised summary of all rows: the sum of the moment, which is next."""
-        uploads = yield from self._next(MOMENT, public)
-        return summed(uploads, self.roll, self.study)
+    @property
+    def moment_std(self) -> float:
+        """The noise on the diagonal of :meth:`moment`."""
+        budget = budget_of(self.study)
+        assert budget is not None, "exact moments are not summed as queries"
+        return pooled_std(budget, self.sizes)
 
-    def _next(self, label: str, public: bytes) -> Generator[Ask, Round, dict[str, MaskedMoment | MaskedSum]]:
-        """Return everybody's upload of the next sum, in the roll's order."""
-        listed = self.study.sums
-        assert not listed or listed[self.n_done].label == label, "sums come in the study's order"
-        content = self.roll.to_bytes()
-        opened = yield Ask(
-            body=AskSum(roll=content, index=self.n_done, label=label, public=public)
-            if listed
-            else AskMasked(roll=content),
-            silos=tuple(self.sizes),
-            step=self.n_done + 1,
+    def moment(self, public: bytes = b"") -> Generator[Ask, Round, tuple[Array, Array | None, float]]:
+        """Return the moment of all rows about their mean, that mean, and the trace."""
+        query = moment_of(self.study, public)
+        found = yield from self.total(query)
+        below, mean, trace = query.read(found.values, sum(self.sizes.values()))
+        moment = symmetric_of(below, self.study.n_features)
+        if mean is None:
+            return moment, None, trace
+        return moment - np.outer(mean, mean), mean, trace - float(mean @ mean)
+
+    def _answers(self, query: Query, step: int) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
+        """Return everybody's answer to the next query, in the order of the sizes."""
+        labels = [terms.label for terms in self.study.queries]
+        index = labels.index(query.label)
+        assert self.roll is None or index == self.n_done, "sums come in the study's order"
+        ask = AskQuery(
+            index=index,
+            label=query.label,
+            public=query.public,
+            roll=b"" if self.roll is None else self.roll.to_bytes(),
         )
-        answers = opened.answers
-        uploads = {
-            name: answers[name]
+        opened = yield Ask(body=ask, silos=tuple(self.sizes), step=step)
+        found = {
+            name: opened.answers[name].words
             for name in self.sizes
-            if isinstance(answers.get(name), MaskedMoment | MaskedSum)
+            if isinstance(opened.answers.get(name), QueryAnswer)
         }
-        if len(uploads) < len(self.roll.places):
-            raise _LostError(opened, uploads)
+        if self.roll is not None and len(found) < len(self.sizes):
+            raise _LostError(opened, found)
         opened.notes["change"] = 0.0
         self.n_done += 1
-        return uploads
+        self.sizes = {name: self.sizes[name] for name in found}
+        return found
 
 
 _Script = Callable[[Sums], Generator[Ask, Round, Found]]
-"""Asks for the sums of a study one by one, and makes something of them; begun anew in each attempt."""
+"""Asks for the queries of a study one by one, and makes something of them; begun again in each attempt."""
+
+
+def summed(
+    study: Study, *, run: str, enrolled: dict[str, int], script: _Script[Found]
+) -> Generator[Ask, Round, Found]:
+    """Return what ``script`` makes of the answers to a study's queries, by the channel that it agreed on."""
+    if study.aggregation == "plain":
+        return (yield from script(Sums(study=study, sizes=enrolled)))
+    return (yield from secure_sums(study, run=run, enrolled=enrolled, script=script))
 
 
 def secure_sums(
@@ -134,7 +144,7 @@ def secure_sums(
         roll = _roll(called.answers, study, run=run, attempt=number)
         if len(roll.places) < study.min_silos:
             break
-        sums = Sums(study=study, roll=roll)
+        sums = Sums(study=study, sizes=roll.sizes, roll=roll)
         try:
             return (yield from script(sums))
         except _LostError as lost:
@@ -156,22 +166,6 @@ def secure_sums(
         "on a study with a smaller {min_silos}",
         fewest=study.min_silos,
         attempts=study.attempts,
-    )
-
-
-def summed(uploads: dict[str, Any], roll: Roll, study: Study) -> Array:
-    """Return the noised, packed summary of the pooled rows from everybody's upload."""
-    budget = budget_of(study)
-    assert budget is not None
-    noise = shared_noise(budget, roll.sizes.values())
-    integers = total(uploads[place.silo].words for place in roll.places)
-    half = study.n_features * (study.n_features + 1) // 2
-    return packed_integers(
-        Words(low=integers[:half]),
-        integers[half:-1] if study.center else None,
-        int(integers[-1]),
-        n_rows=noise.n_rows,
-        noise=noise.share,
     )
 
 

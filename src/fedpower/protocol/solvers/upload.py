@@ -10,25 +10,23 @@ from numpy.typing import NDArray
 from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
 from fedpower.linalg.symmetric import eigenvalues
-from fedpower.privacy.preparation import part_weights
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.clipping import moment_clipping
 from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMoment, AskPreparedMoment, AskTally, PackedMoment, Tally, read_only
+from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.preparation import Answered, find_code_book, pooled_answer
-from fedpower.protocol.prepared_sums import moved_by_a_row, tally_parts, to_public, weights_of_parts
+from fedpower.protocol.preparation import Answered, find_code_book
 from fedpower.protocol.private_study import budget_of, pooled_std
+from fedpower.protocol.query import Tally, tally_parts, vectors_to_bytes
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import Gains, Groups, fixed, unit_variances
-from fedpower.protocol.solvers.scores import summed_scores
+from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Rank, Solution, enrol, rank_for
-from fedpower.protocol.solvers.sums import Sums, secure_sums
+from fedpower.protocol.solvers.sums import Sums, secure_sums, summed
 from fedpower.protocol.study import Study
 from fedpower.protocol.weights import Weights, masses
 from fedpower.rules.codebook import CodeBook
-from fedpower.sums.survey import CELL_SIDE, Stage
 
 Array = NDArray[np.float64]
 
@@ -58,12 +56,12 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     del rng  # nothing is random here
     sizes = yield from enrol()
     book = None
-    question: AskMoment | AskPreparedMoment = AskMoment()
+    question = AskMoment()
     if settings.preparation is not None:
-        book, sizes = yield from prepare(settings.preparation, sizes)
-        question = AskPreparedMoment(
-            low=book.low, high=book.high, offset=book.offset, scale=book.scale, bound=book.bound
-        )
+        sums = Sums(study=settings.preparation, sizes=sizes)
+        book = yield from prepare(sums)
+        sizes = sums.sizes
+        question = AskMoment(public=_treated_by(book))
     opened = yield Ask(body=question, silos=tuple(sizes), step=1)
     answers: dict[str, PackedMoment] = opened.answers
     moment, center, total = pool(answers, masses(sizes, settings.weights), settings.n_features)
@@ -101,49 +99,32 @@ def upload(settings: UploadSettings, rng: np.random.Generator) -> Exchange:
     return replace(solution, code_book=book, pooled=kept)
 
 
-def prepare(study: Study, sizes: dict[str, int]) -> Generator[Ask, Round, tuple[CodeBook, dict[str, int]]]:
-    """Return the code book that the silos' tallies give, and the silos that answered all of them."""
-    budget = budget_of(study)
-    assert budget is not None, "only a private study prepares"
-
-    def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
-        nonlocal sizes
-        ask = AskTally(
-            stage=stage.kind,
-            low=_sent(stage.low),
-            high=_sent(stage.high),
-            offset=_sent(stage.offset),
-            scale=_sent(stage.scale),
-        )
-        opened = yield Ask(body=ask, silos=tuple(sizes), step=0)
-        answers: dict[str, Tally] = opened.answers
-        sizes = {name: sizes[name] for name in answers}
-        return pooled_answer(
-            {name: each.counts for name, each in answers.items()},
-            sizes,
-            budget.stage_scales(stage.kind, CELL_SIDE, stage.n_asked),
-            budget.tally_parts,
-        )
-
-    book = yield from _searched(study, answer)
-    return book, sizes
-
-
-def _searched(
-    study: Study, answer: Callable[[Stage], Generator[Ask, Round, Answered]]
-) -> Generator[Ask, Round, CodeBook]:
-    """Return the code book that pooled answers give; ``answer`` asks silos for one stage."""
+def prepare(sums: Sums) -> Generator[Ask, Round, CodeBook]:
+    """Return the code book that sums of the silos' tallies give; the moment is next."""
+    study = sums.study
     budget = budget_of(study)
     assert budget is not None, "only a private study prepares"
     search = find_code_book(budget, study.columns, study.ranges, study.groups)
-    stage = next(search)
+    stage, parts = next(search), tally_parts(study)
     while True:
-        answered = yield from answer(stage)
+        query = Tally(stage=stage, per_unit=study.counted_per_unit)
+        # The first of a masked attempt is counted; a plain one has not begun before the moment.
+        found = yield from sums.total(query, step=None if sums.roll is not None else 0)
+        answered = Answered(
+            sums=found.values / parts,
+            stds=tuple(std / parts for std in found.stds),
+            n_rows=sum(sums.sizes.values()),
+        )
         try:
             stage = search.send(answered)
         except StopIteration as stop:
             book: CodeBook = stop.value
             return book
+
+
+def _treated_by(book: CodeBook) -> bytes:
+    """Return how silos treat the rows whose moment is asked for."""
+    return vectors_to_bytes((book.low, book.high, book.offset, book.scale), book.bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,16 +139,7 @@ def preparation(settings: PrepareSettings, rng: np.random.Generator) -> Exchange
     """Return the code book that the silos' tallies give, and nothing after it."""
     del rng  # nothing is random here
     sizes = yield from enrol()
-    if settings.study.aggregation == "secure":
-        return (
-            yield from secure_sums(settings.study, run=settings.run, enrolled=sizes, script=_prepare_securely)
-        )
-    book, _ = yield from prepare(settings.study, sizes)
-    return book
-
-
-def _sent(values: Array | None) -> Array | None:
-    return None if values is None else read_only(values)
+    return (yield from summed(settings.study, run=settings.run, enrolled=sizes, script=prepare))
 
 
 def _copies(answers: dict[str, PackedMoment], sizes: dict[str, int]) -> list[str]:
@@ -357,47 +329,24 @@ def secure(settings: SecureSettings, rng: np.random.Generator) -> Exchange:
     enrolled = yield from enrol()
 
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
-        if not settings.study.preparation:
-            vector = yield from sums.moment()
-            found = _solution(vector, sums.sizes, settings)
-            return (yield from summed_scores(sums, found))
-        book = yield from _prepare_securely(sums)
-        vector = yield from sums.moment(to_public((book.low, book.high, book.offset, book.scale), book.bound))
-        found = _solution(vector, sums.sizes, settings, book)
-        return (yield from summed_scores(sums, found))
+        book = (yield from prepare(sums)) if settings.study.preparation else None
+        found = yield from sums.moment(b"" if book is None else _treated_by(book))
+        return (yield from counted_scores(sums, _solution(found, sums.sizes, settings, book)))
 
     return (yield from secure_sums(settings.study, run=settings.run, enrolled=enrolled, script=script))
 
 
-def _prepare_securely(sums: Sums) -> Generator[Ask, Round, CodeBook]:
-    """Return the code book that secure sums of the silos' tallies give; the moment's sum is next."""
-    study = sums.study
-
-    def answer(stage: Stage) -> Generator[Ask, Round, Answered]:
-        moved, per_row = moved_by_a_row(study, stage.kind, stage.n_asked)
-        public = to_public((stage.low, stage.high, stage.offset, stage.scale))
-        total = yield from sums.total(stage.kind, public, sensitivity=moved, per_row=per_row)
-        parts = tally_parts(study)
-        values = total.values / (parts * weights_of_parts(stage.kind, stage.size))
-        stds = tuple(total.std / (parts * each) for each in part_weights(stage.kind, CELL_SIDE))
-        return Answered(sums=values, stds=stds, n_rows=sum(sums.sizes.values()))
-
-    return (yield from _searched(study, answer))
-
-
 def _solution(
-    vector: Array, sizes: dict[str, int], settings: SecureSettings, book: CodeBook | None = None
+    found: tuple[Array, Array | None, float],
+    sizes: dict[str, int],
+    settings: SecureSettings,
+    book: CodeBook | None = None,
 ) -> Solution:
-    """Return the solution from the packed, noised summary of all rows."""
+    """Return the solution from the noised moment of all rows."""
     study = settings.study
     budget = budget_of(study)
     assert budget is not None
-    moment, mean, trace = unpack(
-        vector, study.n_features, with_mean=study.center, mean_weight=study.mean_weight
-    )
-    if mean is not None:
-        moment -= np.outer(mean, mean)
-        trace -= float(mean @ mean)
+    moment, mean, trace = found
     known = book or settings.code_book
     pooled = Pooled(
         moment=moment,

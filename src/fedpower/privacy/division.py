@@ -1,18 +1,48 @@
-"""Clipped iterates: into which sums a budget is divided, and how far one row moves each of them."""
+"""How a budget is divided, from public facts: among stages of preparation, scores, clipped products."""
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.integer_release import root_above
+from fedpower.privacy.accounting import mu_of
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, QueryTerms
 from fedpower.privacy.sensitivity import clipped_sensitivity, summary_size
+from fedpower.sums.survey import STAGES
 
-MEAN = "mean"
-"""What the sum of the mean row is called, of a cold start that centres."""
+_MOST = (0.05, 0.03, 0.02, 0.08, 0.02)
+_LEAST = (0.01, 0.01, 0.005, 0.02, 0.005)
+_GOAL = (0.002, 0.002, 0.002, 0.01, 0.002)
+_COARSE = 0.05
+"""Octaves and bins get twice the most where a count's noise would be more than this share of the rows."""
 
-STEP = "clipped"
-"""What sums of clipped products are called, with their number."""
+Shares = tuple[float, float, float, float, float]
+"""Of μ², for each of `STAGES`; 0 where one is not asked."""
+
+
+def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float, n_noises: int = 1) -> Shares:
+    """Return what each stage of preparation may spend of μ², from public numbers."""
+    counts = math.sqrt(2.0 * n_open)
+    moved = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
+    shares = []
+    for kind, length, goal, least, most in zip(STAGES, moved, _GOAL, _LEAST, _MOST, strict=True):
+        share = most
+        if n_rows is not None and length:
+            wanted = length / (n_rows * mu)
+            coarse = wanted * math.sqrt(n_noises / most) > _COARSE
+            if kind in ("octaves", "bins") and coarse:
+                share = 2.0 * most
+            else:
+                share = min(max((wanted / goal) ** 2, least), most)
+        # To three digits, so that a study says it as it is.
+        shares.append(float(f"{share:.3g}") if length else 0.0)
+    return (shares[0], shares[1], shares[2], shares[3], shares[4])
+
+
+def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
+    """Return the share of μ² with which counts of scores alone cost ``scores_epsilon`` of ``epsilon``."""
+    share = (mu_of(scores_epsilon, delta) / mu_of(epsilon, delta)) ** 2
+    unit = 10.0 ** (math.floor(math.log10(share)) - 2)
+    return float(f"{math.floor(share / unit) * unit:.3g}")
+
 
 CLIP = 0.5
 """α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from what is looked
@@ -50,16 +80,17 @@ class Design:
         """Whether the moment comes first."""
         return self.moment_share > 0
 
-    def sums(self, n_features: int, *, center: bool) -> tuple[tuple[str, int, float], ...]:
-        """Return label, length and share of μ² of each sum, in order."""
-        listed: list[tuple[str, int, float]] = []
+    def queries(self, n_features: int, *, center: bool) -> tuple[QueryTerms, ...]:
+        """Return what is asked, in order."""
+        listed: list[QueryTerms] = []
         if self.warm:
-            listed.append((MOMENT, summary_size(n_features, with_mean=center), self.moment_share))
+            size = summary_size(n_features, with_mean=center)
+            listed.append(QueryTerms(MOMENT, size, self.moment_share))
         if self.mean_share:
-            listed.append((MEAN, n_features, self.mean_share))
-        each = (1.0 - self.moment_share - self.mean_share) / len(self.widths)
+            listed.append(QueryTerms(MEAN, n_features, self.mean_share))
+        share = (1.0 - self.moment_share - self.mean_share) / len(self.widths)
         for number, width in enumerate(self.widths, start=1):
-            listed.append((f"{STEP} {number}", n_features * width + 1, each))
+            listed.append(QueryTerms(f"{PRODUCT} {number}", n_features * width + 1, share))
         return tuple(listed)
 
 
@@ -157,18 +188,3 @@ def choose_design(
         min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
     )
     return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)
-
-
-_TRACE_SHARE = 10
-"""The trace beside a product is scaled to move by a tenth of what the product moves by."""
-
-
-def product_moved(
-    clip: float, width: int, *, side: int, clip_side: int, slant: float
-) -> tuple[Fraction, int]:
-    """Return how far a row moves the whole numbers of a clipped product, and κ of the trace beside it."""
-    off = slant + 2.0**-38 + clip * math.sqrt(width) / clip_side
-    bound = (clipped_sensitivity(clip, width) + 2.0 * off) * (1.0 + 2.0**-40)
-    moved = Fraction(bound) * side * clip_side / Fraction(clip)
-    kappa = max(1, int(moved) // _TRACE_SHARE)
-    return root_above(moved**2 + (kappa + 1) ** 2), kappa

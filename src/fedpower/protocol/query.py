@@ -1,0 +1,494 @@
+"""The queries that a private number answers: what is asked of rows, how far one row moves it, its value.
+
+Every query has a lemma in docs/privacy-proof.md.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.errors import InputError, ProtocolError
+from fedpower.linalg.words import WORD, Words
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget
+from fedpower.privacy.sensitivity import (
+    Sensitivity,
+    of_clipped_product,
+    of_counts,
+    of_means,
+    of_moment,
+    of_row_sum,
+)
+from fedpower.protocol.study import Study
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import PARTS, TALLY_PARTS
+from fedpower.rows.watch import Watch
+from fedpower.sums.clipped_product import SIDE, ClippedQuestion, clipped_sums, mean_sums
+from fedpower.sums.exact_moment import ExactMoments
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.score_counts import SCORE_CELLS, ScoreQuestion, count_scores
+from fedpower.sums.survey import STAGES, Stage, Survey
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Exponents = Sequence[int]
+"""By which powers of two the groups of an answer are multiplied."""
+
+
+class Rows(Protocol):
+    """A silo's treated rows; :class:`fedpower.sums.local.LocalMoment` is one."""
+
+    @property
+    def n_rows(self) -> int:
+        """s_i, the number of rows."""
+
+    def mean(self) -> Array:
+        """Return the mean row."""
+
+    def product(self, basis: Array, center: Array | None = None) -> Array:
+        """Return A_i Z, with rows taken about ``center``, in an array that nobody else holds."""
+
+    def trace(self, center: Array | None = None) -> float:
+        """Return tr A_i, with rows taken about ``center``."""
+
+    def diagonal(self, center: Array | None = None) -> Array:
+        """Return the diagonal of A_i, with rows taken about ``center``."""
+
+    def moment(self, center: Array | None = None) -> Array:
+        """Return A_i itself, d×d."""
+
+    def factor(self, center: Array | None = None) -> Array:
+        """Return F, q×d, with FᵀF = A_i."""
+
+    def sums(self) -> ExactMoments:
+        """Return the sums over bounded rows in whole numbers."""
+
+    @property
+    def source(self) -> RowSource:
+        """The rows themselves."""
+
+    @property
+    def treatment(self) -> RowTreatment:
+        """What is done to them."""
+
+    @property
+    def watch(self) -> Watch:
+        """Is told of every block of them that is read."""
+
+
+class Query(Protocol):
+    """A question whose answer may leave a silo once noise is added to it."""
+
+    @property
+    def label(self) -> str:
+        """Its name among the study's queries."""
+
+    @property
+    def public(self) -> bytes:
+        """All that its answer depends on beside the rows and the study."""
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """How far one row, or one person, moves its answer."""
+
+    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers:
+        """Return the exact answer, its groups times powers of two, in whole numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moment:
+    """Σ z zᵀ, Σ z where the study centres, and Σ ‖z‖², over lattice rows or the edges of a network."""
+
+    n_features: int
+    mean_weight: float
+    per_unit: int = 0
+    treatment: RowTreatment | None = None
+    public: bytes = b""
+    label: str = MOMENT
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemma 1."""
+        return of_moment(self.n_features, mean_weight=self.mean_weight, per_unit=self.per_unit)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the diagonal, what is below it row by row, the sum of rows and the trace."""
+        if isinstance(rows, Survey):
+            assert self.treatment is not None, "prepared rows are asked for with their treatment"
+            rows = rows.treated(self.treatment)
+        sums = rows.sums()
+        parts = PARTS if self.per_unit else 1
+        if (sums.lattice.side, sums.parts, sums.n_rows) != (SIDE, parts, rows.n_rows):
+            raise InputError(
+                f"noise must be made for the rows that were summed, got {rows.n_rows} rows of side {SIDE} "
+                f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
+            )
+        # Squares, and the trace, are shifted down where so many rows would not fit in a word.
+        powers = list(exponents)
+        on_diagonal, off = _triangle(self.n_features)
+        below = sums.squares.below()
+        squares = [_shifted(below, powers[0])[on_diagonal]]
+        if self.n_features > 1:
+            squares.append(_shifted(below, powers[1])[off])
+        mean = [np.left_shift(sums.total, powers[-2])] if self.mean_weight else []
+        shift = -powers[-1]
+        trace = sums.square_total << -shift if shift < 0 else (sums.square_total + (1 << shift >> 1)) >> shift
+        return np.concatenate([*squares, *mean, np.array([trace], dtype=np.int64)])
+
+    def read(self, values: Array, n_rows: int) -> tuple[Array, Array | None, float]:
+        """Return the lower triangle of the moment of so many rows, their mean and its trace."""
+        d, unit = self.n_features, n_rows * float(SIDE) ** 2
+        half = d * (d + 1) // 2
+        on_diagonal, off = _triangle(d)
+        below = np.empty(half)
+        below[on_diagonal], below[off] = values[:d], values[d:half]
+        mean = None
+        if self.mean_weight:
+            mean = values[half:-1] / (n_rows * float(SIDE) * (PARTS if self.per_unit else 1))
+        return below / unit, mean, float(values[-1]) / unit
+
+
+@functools.lru_cache(maxsize=4)
+def _triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where the diagonal is in a lower triangle, and where all else is."""
+    places = np.arange(1, n_features + 1)
+    diagonal = np.asarray(places * (places + 1) // 2 - 1)
+    return diagonal, np.delete(np.arange(n_features * (n_features + 1) // 2), diagonal)
+
+
+def _shifted(whole: Words, power: int) -> Integers:
+    """Return whole numbers times 2^power, rounded, in one word."""
+    found = whole.over(-power) if power < 0 else whole
+    low = found.low if found.high is None else (found.high << WORD) + found.low  # noise is made for what fits
+    return low << power if power > 0 else low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tally:
+    """One of the sums that private preparation finds offset, scale and bound from."""
+
+    stage: Stage
+    per_unit: int = 0
+
+    @property
+    def label(self) -> str:
+        """The kind of the stage."""
+        return self.stage.kind
+
+    @property
+    def public(self) -> bytes:
+        """Ranges, offsets and scales, as far as the stage has them."""
+        return vectors_to_bytes((self.stage.low, self.stage.high, self.stage.offset, self.stage.scale))
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemmas 2 and 3."""
+        stage, how = self.stage, {"per_unit": self.per_unit}
+        if stage.kind == "means":
+            return of_means(stage.n_features, **how)
+        counted = 1 if stage.kind == "norms" else stage.n_asked
+        return of_counts(stage.size, counted=counted, **how)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the counts, or Σ q, Σ q² and the numbers of cells."""
+        assert isinstance(rows, Survey), "rows that are tallied are not treated yet"
+        return _finer(rows.tally(self.stage), exponents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoreCounts:
+    """How many rows lie in each place of a grid over their scores; zeros beyond its places."""
+
+    question: ScoreQuestion
+    per_unit: int = 0
+    label: str = SCORES
+
+    @property
+    def public(self) -> bytes:
+        """Axes, offset, reach and bins."""
+        return self.question.to_bytes()
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemma 2."""
+        return of_counts(SCORE_CELLS, per_unit=self.per_unit)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the counts."""
+        treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
+        source = rows.filled if isinstance(rows, Survey) else rows.source
+        counts = count_scores(source, treatment, self.question, watch=rows.watch)
+        return _finer(np.pad(counts, (0, SCORE_CELLS - counts.size)), exponents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Product:
+    """Σ y·c(Zᵀy)ᵀ and κ Σ ‖y‖² for a public basis Z, where c shortens a vector to norm α."""
+
+    label: str
+    question: ClippedQuestion
+
+    @property
+    def public(self) -> bytes:
+        """Basis, α and centre."""
+        return self.question.to_bytes()
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemma 4."""
+        return self._moved[0]
+
+    @property
+    def kappa(self) -> int:
+        """What the trace is multiplied by."""
+        return self._moved[1]
+
+    @property
+    def _moved(self) -> tuple[Sensitivity, int]:
+        n_features, width = self.question.basis.shape
+        return of_clipped_product(self.question.clip, width, n_features)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the product row by row, and the trace."""
+        return _finer(clipped_sums(cast("LocalMoment", rows), self.question, kappa=self.kappa), exponents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowSum:
+    """Σ z, of a clipped fit that centres and starts cold."""
+
+    n_features: int
+    label: str = MEAN
+    public: bytes = b""
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """A row of norm S at most moves it by 2S."""
+        return of_row_sum(self.n_features)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the sum of the bounded rows."""
+        return _finer(mean_sums(cast("LocalMoment", rows)), exponents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepProduct:
+    """A_i Z and tr A_i in float64, of the modes that noise every step [FP Alg. 2, line 6]."""
+
+    budget: Budget
+    n_rows: int
+    basis: Array
+    center: Array | None
+    public: bytes
+    label: str = PRODUCT
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemma 5; about a centre of norm c it is (1 + c)² as much."""
+        return self.budget.product_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the product row by row, and the trace where it leaves too."""
+        assert not isinstance(rows, Survey), "products are of treated rows"
+        product = rows.product(self.basis, self.center).reshape(-1)
+        trace = [rows.trace(self.center)] if self.budget.with_trace else []
+        return _quantised(np.append(product, trace), exponents[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepMean:
+    """The mean row in float64, of the modes that noise every step."""
+
+    budget: Budget
+    n_rows: int
+    label: str = MEAN
+    public: bytes = b""
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Lemma 5."""
+        return self.budget.mean_sensitivity(self.n_rows)
+
+    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+        """Return the mean row."""
+        assert not isinstance(rows, Survey), "means are of treated rows"
+        return _quantised(rows.mean(), exponents[0])
+
+
+def norm_of(center: Array | None) -> float:
+    """Return the norm of what rows are taken about."""
+    return 0.0 if center is None else float(np.linalg.norm(center))
+
+
+def _finer(integers: Integers, exponents: Exponents) -> Integers:
+    """Return whole numbers in as many equal parts as there are exponents, times these powers of two."""
+    whole = np.asarray(integers, dtype=np.int64).reshape(len(exponents), -1)
+    powers = np.array(exponents, dtype=np.int64)[:, np.newaxis]
+    up, down = np.maximum(powers, 0), np.maximum(-powers, 0)
+    half = np.left_shift(np.int64(1), down) // 2
+    return np.asarray(((whole << up) + half) >> down, dtype=np.int64).reshape(-1)
+
+
+def _quantised(values: Array, power: int) -> Integers:
+    """Return real numbers times 2^power, rounded, within ±2⁶¹."""
+    if not np.isfinite(values).all():
+        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
+    steps = np.clip(np.ldexp(values, power), -(2.0**61), 2.0**61)
+    return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
+
+
+# --- questions that a coordinator sends, checked before a row is read ---------------------------------
+
+_Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
+"""Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
+
+N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
+"""How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
+the columns that are asked about, and 0 for others."""
+
+_LARGEST_CELL = 1e150
+"""Of ranges, offsets, scales and bounds that a coordinator may send."""
+
+
+def query_of(study: Study, label: str, public: bytes = b"") -> Query:
+    """Return the query of a study that is asked for; refuse what is none of it."""
+    if not isinstance(public, bytes) or not any(terms.label == label for terms in study.queries):
+        raise ProtocolError(
+            "a query must be one of those that the study lists, got another; ask for them in its order"
+        )
+    if label == MOMENT:
+        return moment_of(study, public)
+    if label == SCORES:
+        question = ScoreQuestion.from_bytes(public, study.n_features)
+        return ScoreCounts(question=question, per_unit=study.counted_per_unit)
+    if label in STAGES:
+        return Tally(stage=_checked_stage(study, label, public), per_unit=study.counted_per_unit)
+    if study.noise != "clipped":
+        raise ProtocolError(
+            "products and means of this study must be asked for as steps, got a query; ask so"
+        )
+    if label == MEAN:
+        if public:
+            raise ProtocolError("the mean must be asked for with nothing beside it, got more; ask so")
+        return RowSum(n_features=study.n_features)
+    question_ = ClippedQuestion.from_bytes(
+        public, n_features=study.n_features, width=width_of(study, label), center=study.center
+    )
+    return Product(label=label, question=question_)
+
+
+def moment_of(study: Study, public: bytes = b"") -> Moment:
+    """Return the moment that a study asks for, of rows treated as ``public`` says where it prepares them."""
+    treatment = None
+    if study.preparation:
+        vectors, bound = vectors_from_bytes(public)
+        if bound is None:
+            raise ProtocolError(
+                "the moment of prepared rows must be asked for with their bound, got none; send it"
+            )
+        treatment = _checked_treatment(study, vectors, bound)
+    elif public:
+        raise ProtocolError("the moment must be asked for with nothing beside it, got more; ask so")
+    return Moment(
+        n_features=study.n_features,
+        mean_weight=study.mean_weight if study.center else 0.0,
+        per_unit=study.counted_per_unit,
+        treatment=treatment,
+        public=public,
+    )
+
+
+def tally_parts(study: Study) -> int:
+    """Return what a row of its own counts for where rows are counted."""
+    return TALLY_PARTS if study.unit else 1
+
+
+def width_of(study: Study, label: str) -> int:
+    """Return how many columns the basis of a clipped product has, by the study's terms."""
+    size = next(terms.size for terms in study.queries if terms.label == label)
+    return (size - 1) // study.n_features
+
+
+def _checked_stage(study: Study, kind: str, public: bytes) -> Stage:
+    vectors, bound = vectors_from_bytes(public)
+    if bound is not None:
+        raise ProtocolError("a tally must be asked for without a bound, got one; leave it out")
+    _check_vectors(study, vectors, N_VECTORS[kind])
+    low, high, offset, scale = vectors
+    places = [place for place, given in enumerate(study.ranges) if given is None]
+    if kind == "zoom":
+        assert offset is not None, "it was looked for"
+        asked = np.flatnonzero(offset)
+        if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
+            raise ProtocolError(
+                "a zoom must be into columns without a range, one at least, got another; ask for such"
+            )
+    return Stage(
+        kind=next(stage for stage in STAGES if stage == kind),
+        n_features=study.n_features,
+        open_columns=np.array(places, dtype=np.intp),
+        low=low,
+        high=high,
+        offset=offset,
+        scale=scale,
+    )
+
+
+def _checked_treatment(study: Study, vectors: _Vectors, bound: float) -> RowTreatment:
+    """Return the treatment of rows whose moment is asked for; refuse what bounds none."""
+    _check_vectors(study, vectors, N_VECTORS[MOMENT])
+    if not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
+        raise ProtocolError("a bound must be positive and finite, got another; send such")
+    low, high, offset, scale = vectors
+    return RowTreatment(center=offset, scale=scale, row_norm=bound, low=low, high=high)
+
+
+def _check_vectors(study: Study, vectors: _Vectors, expected: int) -> None:
+    if [vector is not None for vector in vectors] != [place < expected for place in range(4)] or any(
+        vector.shape != (study.n_features,) or not (np.abs(vector) <= _LARGEST_CELL).all()
+        for vector in vectors
+        if vector is not None
+    ):
+        raise ProtocolError(
+            f"a question of preparation must have {expected} vectors of {study.n_features} finite "
+            "numbers, got others; send what the answers before give"
+        )
+    low, high, _, scale = vectors
+    if low is not None and high is not None and not (high - low >= 1 / _LARGEST_CELL).all():
+        raise ProtocolError("a range must have its smaller end first, and some width, got another; send such")
+    if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
+        raise ProtocolError("a scale must be positive, got another; send such")
+
+
+def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
+    """Return a question of preparation as silos are sent it."""
+    parts = (*vectors, None if bound is None else np.array([bound]))
+    raw = [b"" if part is None else np.asarray(part, dtype="<f8").tobytes() for part in parts]
+    return b"".join(len(part).to_bytes(8, "little") + part for part in raw)
+
+
+def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
+    """Return the vectors and the bound from the bytes of :func:`vectors_to_bytes`; refuse other bytes."""
+    found: list[Array | None] = []
+    at = 0
+    for _ in range(5):
+        length = int.from_bytes(public[at : at + 8], "little")
+        begin, at = at + 8, at + 8 + length
+        if at > len(public) or length % 8:
+            raise ProtocolError(_NO_QUESTION)
+        numbers = np.frombuffer(public[begin:at], dtype="<f8").astype(np.float64)
+        found.append(numbers if length else None)
+    low, high, offset, scale, bound = found
+    if at != len(public) or (bound is not None and bound.size != 1):
+        raise ProtocolError(_NO_QUESTION)
+    return (low, high, offset, scale), None if bound is None else float(bound[0])
+
+
+_NO_QUESTION = (
+    "a question of preparation must be four vectors and a bound, each after its length, got other bytes; "
+    "send what the answers before give"
+)

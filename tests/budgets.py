@@ -1,0 +1,29 @@
+"""Price lists for tests, from the terms of a study."""
+
+from typing import Any
+
+from fedpower.privacy.budget import Budget
+from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.study import PREPARED, Study
+
+
+def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any) -> Budget:
+    """The price list of a study of few terms; shared among so many silos where that is given."""
+    given: dict[str, Any] = {
+        "columns": None, "n_features": 20, "iteration_rank": 4, "n_steps": 10, "epsilon": 1.0, "delta": 1e-6,
+    }  # fmt: skip
+    given |= terms
+    if mode == "moment":
+        given["n_steps"] = None
+    if "preparation" in given:
+        given |= {"treatment": PREPARED, "ranges": (None,) * given["n_features"]}
+    if n_sharing is not None:
+        given |= {
+            "aggregation": "secure",
+            "colluders": colluders,
+            "min_silos": colluders + 1,
+            "identities": tuple((f"silo {place}", f"{place:064x}") for place in range(n_sharing)),
+        }
+    budget = budget_of(Study(noise=mode, **given))  # type: ignore[arg-type]
+    assert budget is not None
+    return budget
