@@ -35,7 +35,7 @@ def test_a_release_and_a_fit_share_their_charge_and_their_numbers(place: Path):
     with Ledger.open("ledgers/north.ledger") as ledger:
         assert ledger.spent().n_releases == 1
     assert sorted(each.name for each in Path("moment").iterdir()) == [
-        "moment.json", "moment.npz", "privacy.txt", "report.html",
+        "moment.npz", "privacy.txt", "report.html", "run.json",
     ]  # fmt: skip
 
 
