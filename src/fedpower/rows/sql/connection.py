@@ -342,7 +342,14 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
 def _types(schema: Any) -> tuple[Any, ...]:
     """Return what Polars calls the types of an Arrow schema."""
     arrow = import_module("pyarrow")
-    return tuple(pl.Series(arrow.array([], kind)).dtype for kind in schema.types)
+
+    def named(kind: Any) -> Any:
+        # Polars does not import intervals of months, days and nanoseconds; rules take no duration either.
+        if arrow.types.is_interval(kind):
+            return pl.Duration("ns")
+        return pl.Series(arrow.array([], kind)).dtype
+
+    return tuple(named(kind) for kind in schema.types)
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:
