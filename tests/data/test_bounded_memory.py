@@ -52,9 +52,9 @@ def write_parquet(path: Path) -> None:
     rng = np.random.default_rng(0)
     schema = pa.schema([(name, pa.float64()) for name in NAMES])
     with pyarrow.parquet.ParquetWriter(path, schema, compression="none") as writer:
-        for _ in range(N_BLOCKS // 8):
-            rows = rng.standard_normal((N_FEATURES, BLOCK * 8))
-            writer.write_table(pa.table(list(rows), schema=schema), row_group_size=BLOCK * 8)
+        for _ in range(N_BLOCKS):
+            rows = rng.standard_normal((N_FEATURES, BLOCK))
+            writer.write_table(pa.table(list(rows), schema=schema), row_group_size=BLOCK)
 
 
 def write_cells(path: Path) -> None:

@@ -582,8 +582,8 @@ def _narrowed(
     if isinstance(settings, ClippedSettings):
         return replace(unrehearsed(settings, n_rows=terms["n_rows"]), error=run.error)
     if isinstance(settings, SecureSettings):
-        down, up = query_bytes(study, n_rows=terms["n_rows"])
-        rounds = 1 + len(study.queries)
+        down, up = query_bytes(settings.study, n_rows=terms["n_rows"])
+        rounds = 1 + len(settings.study.queries)
         return replace(run, n_rounds=rounds, bytes_up=up, bytes_down=down)
     uploaded = isinstance(settings, UploadSettings)
     more = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer
