@@ -73,7 +73,7 @@ WRITERS = {".npy": write_npy, ".parquet": write_parquet, ".h5ad": write_cells}
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 @pytest.mark.parametrize("ending", WRITERS)
-def test_a_pass_over_200_mb_takes_less_than_90_mb(ending: str, tmp_path: Path) -> None:
+def test_a_pass_over_200_mb_takes_less_than_120_mb(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"rows{ending}"
     WRITERS[ending](path)
     small = tmp_path / f"small{path.suffix}"
@@ -91,5 +91,5 @@ def test_a_pass_over_200_mb_takes_less_than_90_mb(ending: str, tmp_path: Path) -
     n_rows, rise = done.stdout.split()
     print(f"{path.name}: {rise} MiB")
     assert int(n_rows) == BLOCK * N_BLOCKS
-    assert float(rise) < 90
+    assert float(rise) < 120
     path.unlink()
