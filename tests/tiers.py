@@ -13,7 +13,7 @@ FAST = " and ".join(f"not {tier}" for tier in TIERS)
 NAMED = "not federation"
 """What runs of files that somebody names: all but servers."""
 
-IMPORT_TORCH = ("test_device_moment.py", "test_fused.py", "test_bytes.py", "test_limbs.py", "kernels.py")
+IMPORT_TORCH = ("test_device_moment.py",)
 """Files of tests that take PyTorch with them; others import it where they need it."""
 
 _MARKS = {tier: re.compile(rf"\bmark\.{tier}\b") for tier in TIERS}

@@ -252,7 +252,7 @@ def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     with pytest.raises(InputError, match="must be of ratings"):
         Completion(2).fit(plain)
     mixed = {**WIDE, "film 10": {"kind": "number", "missing": 0.0}}
-    with pytest.raises(InputError, match="got other columns beside them"):
+    with pytest.raises(InputError, match="got other columns too"):
         Completion(2).fit(released(rows, codebook=book(mixed)))
     with pytest.raises(InputError, match="below the 10 items"):
         Completion(10).fit(released(rows))

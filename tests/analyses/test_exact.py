@@ -201,11 +201,11 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(mome
         (ComponentRegression("age", n_components=7), "from 1 to the 6 predictors"),
         (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns and not all"),
         (AdjustedPCA(7, covariates=["age"]), "from 1 to the 6 columns that are left"),
-        (ProcessMonitor(7), "n_components must be a whole number below the 7 columns"),
-        (Correlations(level=95), "level must lie between 0 and 1, got 95"),
-        (MeanTests(7), "n_factors must be a whole number below the 7 columns"),
+        (ProcessMonitor(7), "n_components must be a whole number from 1 to 6, below the 7 columns"),
+        (Correlations(level=95), "level must be between 0 and 1, got 95"),
+        (MeanTests(7), "n_factors must be a whole number from 0 to 6, below the 7 columns"),
         (MeanTests(null=[1.0, 2.0]), "null must be a number"),
-        (MeanTests(null_share=0), "null_share must lie above 0"),
+        (MeanTests(null_share=0), "null_share must be above 0"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, moment: Moment):

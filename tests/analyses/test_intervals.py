@@ -17,7 +17,7 @@ from fedpower.analyses import (
     congruence,
     factor,
 )
-from fedpower.analyses.spread import draws, usable
+from fedpower.analyses.base import draws, usable
 from fedpower.report.moment import Moment
 
 RELEASES = 200

@@ -110,10 +110,10 @@ GROUPS: dict[str, dict[str, Wrong]] = {
     "Files": {
         "no such file": Wrong(("fit", "nowhere.csv", *EXACT, "-o", "new"), "nowhere.csv must be a file that exists, got none there; give one file per silo"),
         "a folder": Wrong(("fit", ".", *EXACT, "-o", "new"), ". must hold the parts of one table and nothing else, got ... and ...; move the others out, or give a pattern in quotes such as '...'"),
-        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .xlsx, .toml, .npy, .npz, .h5ad, .bed, .pgen, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
+        "an unknown ending": Wrong(("fit", "notes.txt", *EXACT, "-o", "new"), "notes.txt must end in one of .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .feather, .arrow, .ndjson, .jsonl, .xlsx, .toml, .npy, .npz, .h5ad, .bed, .pgen, .svm, .svm.gz, .libsvm, .libsvm.gz, .svmlight, .svmlight.gz, got '.txt'; rename or convert the file"),
         "an empty file": Wrong(("fit", "empty.csv", *EXACT, "-o", "new"), "empty.csv must have a line of column names and rows, got an empty file; write it again"),
         "a header without rows": Wrong(("fit", "header.csv", *EXACT, "-o", "new"), "header.csv must have at least one row, got none; leave this silo out"),
-        "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "every row of ragged.csv must have 2 cells like its first line, got 1 at row 2; repair that row"),
+        "a row that is too short": Wrong(("fit", "ragged.csv", *EXACT, "-o", "new"), "column 'b' of ragged.csv must hold finite numbers, got a missing value (empty, null or NaN) at row 2; fill it in or give the column a rule for missing cells in a code book"),
         "bytes that are no text": Wrong(("fit", "junk.csv", *EXACT, "-o", "new"), "junk.csv must be delimited text in UTF-8, got one that cannot be parsed to its end; write it again as plain CSV, or say with --encoding how it is written, e.g. as cp1252"),
         "half a Parquet file": Wrong(("fit", "cut.parquet", *EXACT, "-o", "new"), "cut.parquet must be a complete Parquet file, got one that is truncated or damaged; write or copy it again"),
         "a broken svmlight line": Wrong(("fit", "bad.svm", *EXACT, "-o", "new"), "every line of bad.svm must be a label and index:value pairs, got something else at row 1; write the file in svmlight format"),

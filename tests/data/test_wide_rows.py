@@ -92,7 +92,7 @@ print(model.n_steps_, peak() - base)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
-    """T/4 + 1/2 of the history, basis and product at work, and what the C library keeps."""
+    """T/4 + 1/2 of the history, basis, product, its integers and noise, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
     small, large = tmp_path / "small.npy", tmp_path / "large.npy"
@@ -106,4 +106,4 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     held = (rise - block) / basis
     print(f"{held:.1f} bases beside a block")
     assert steps == 10
-    assert held < 7
+    assert held < 10

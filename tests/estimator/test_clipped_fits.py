@@ -84,7 +84,7 @@ def test_a_clipped_fit_is_written_as_a_folder_and_read_back(rows, aggregation, t
 
 
 def _sums(model):
-    return model.result_.run["study"]["terms"]["sums"]
+    return model.result_.run["study"]["terms"]["design"]
 
 
 def test_shares_of_the_budget_are_in_the_terms_and_add_up(rows):

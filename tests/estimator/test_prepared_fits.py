@@ -21,6 +21,7 @@ from fedpower.protocol.query import Tally
 from fedpower.protocol.roll import Identity
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rows.opening import open_source
+from fedpower.sums.survey import STAGES
 from fits import fed_pca
 
 
@@ -76,7 +77,7 @@ def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_te
     told = str(fitted.privacy_)
     assert "epsilon=2, delta=1e-06" in told
     assert "found privately, out of the same epsilon. That took" in told
-    assert [row["kind"] for row in fitted.history_] == ["tally"] * 5 + ["prepared-moment"]
+    assert [row["kind"] for row in fitted.history_] == [*STAGES, "moment"]
 
 
 def test_ranges_hold_what_the_columns_are(fitted, silos):
@@ -144,7 +145,7 @@ def test_the_same_fit_again_is_free_and_gives_the_same_numbers(silos, tmp_path):
 def test_ranges_spare_what_finding_them_costs(silos):
     known = FedPCA(2, epsilon=1.0, delta=1e-6, ranges=[(-1e5, 1e5)] * 8).fit_silos(silos)
     assert known.study_.preparation[:2] == (0.0, 0.0)
-    assert [row["kind"] for row in known.history_] == ["tally"] * 2 + ["prepared-moment"]
+    assert [row["kind"] for row in known.history_] == ["means", "norms", "moment"]
     assert np.array_equal(known.codebook_.low, np.full(8, -1e5))
 
 
@@ -258,7 +259,7 @@ def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
     sizes = [12_000, 10_000, 8_000]
     parts = dict(zip("abc", np.split(X, np.cumsum(sizes)[:-1]), strict=True))
     study, outcome = securely(parts, epsilon=50.0, seed=1)
-    assert [each.kind for each in outcome.rounds] == ["call-roll"] + ["masked-sum"] * 6
+    assert [each.kind for each in outcome.rounds] == ["call-roll", *STAGES, "moment"]
     wanted, found = pooled_book(X, study, sizes), outcome.solution.code_book
     step = 2.0 * wanted.scale  # noise decides on a bin at either end
     assert (np.abs(found.low - wanted.low) <= step).all()

@@ -152,7 +152,7 @@ def test_a_silo_killed_between_roll_call_and_upload_is_called_to_a_new_roll(summ
     assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
     assert [each["restarted"] for each in summed.rounds] == [[], [], ["west"], [], []]
     kinds = [each["kind"] for each in summed.rounds]
-    assert kinds == ["enrol", "call-roll", "masked-moment", "call-roll", "masked-moment"]
+    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
     stated = json.loads((summed.folder / "roll-died" / "run.json").read_text())["privacy"]
     spent = max(np.sqrt(sum(mu**2 for _, _, mu, _ in summed.charges(name))) for name in SILOS)
     assert stated["protections"][1]["mu"] == pytest.approx(spent)

@@ -17,7 +17,7 @@ STEPS = {"privacy": {"noise": "step"}, "solver": {"solver": "fedpower", "n_steps
 EXACT = {"epsilon": float("inf"), "delta": None}
 MODES: dict[str, tuple[dict[str, Any], str]] = {
     "moment": ({}, "moment"),
-    "prepared": (PREPARED, "prepared-moment"),
+    "prepared": (PREPARED, "moment"),
     "exact": ({"privacy": EXACT, "rows": {"row_norm": None}}, "moment"),
     "krylov": ({"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "krylov"}}, "steps"),
     "power": (
@@ -33,7 +33,7 @@ MODES: dict[str, tuple[dict[str, Any], str]] = {
         "steps",
     ),
     "steps": (STEPS, "steps"),
-    "clipped": ({"privacy": {"noise": "clipped"}}, "noised-sum"),
+    "clipped": ({"privacy": {"noise": "clipped"}}, "product 1"),
 }
 """By name: a study's settings, and the kind of the rounds from which its result comes."""
 
@@ -77,7 +77,7 @@ def test_a_secure_sum_counts_those_of_its_roll(tmp_path: Path) -> None:
     study = write_study(tmp_path, **secure_tables(tmp_path), rounds={"deadline": 60.0, "min_silos": 2})
     with open_silos(study, tmp_path) as silos:
         node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
-        drive(node, silos.silos, lost="south", before=["masked-moment"])
+        drive(node, silos.silos, lost="south", before=["moment"])
     assert node.result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert node.result.absent == ("south",)
 

@@ -154,7 +154,6 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
         "run": RUN,
         "rounds_resumed": 1,
         "silent": {"north": 0, "south": 0, "east": 0},
-        "set_aside": {},
     }
     assert (tmp_path / "result" / "run.json").is_file()
     assert not any("budget" in each for each in record["silos"])  # a silo's ledger is its own

@@ -30,15 +30,17 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import table_rules
+from fedpower.sums.survey import STAGES
 
 CLIPPED = {"noise": "clipped", "energy": 0.5}
 SCORES = {"scores_epsilon": 0.25}
 PREPARED = {"row_norm": None}
-TALLIES = ["tally"] * 5 + ["prepared-moment"]
+TALLIES = [*STAGES, "moment"]
+PRODUCTS = ["moment", *(f"product {step}" for step in range(1, 7))]
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "moment": ({}, {}, ["moment"]),
-    "clipped": ({}, CLIPPED, ["moment"] + ["noised-sum"] * 6),
-    "clipped, uncentred": ({"center": False}, CLIPPED, ["moment"] + ["noised-sum"] * 6),
+    "clipped": ({}, CLIPPED, PRODUCTS),
+    "clipped, uncentred": ({"center": False}, CLIPPED, PRODUCTS),
     "prepared": (PREPARED, {}, TALLIES),
     "scores": ({}, SCORES, ["moment", "scores"]),
     "prepared scores": (PREPARED, SCORES, [*TALLIES, "scores"]),
@@ -91,7 +93,7 @@ def test_a_study_with_secure_sums_is_resumed_and_charged_once(tmp_path: Path, ki
         silos.finish(run)
         assert silos.charges() == [len(kinds)] * 3
     result = run.result
-    assert [row["kind"] for row in result.rounds] == ["call-roll"] + ["masked-sum"] * len(kinds)
+    assert [row["kind"] for row in result.rounds] == ["call-roll", *kinds]
     assert privacy != SCORES or list(result.score_counts.counts) == ["all silos"]
     run.write_result(tmp_path / "result")
     assert (tmp_path / "result" / "codebook.toml").exists() == (rows == PREPARED)

@@ -37,7 +37,7 @@ def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command_and_its_moment_
     assert made.returncode == 0, made.stderr
     done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "round 2 (masked-moment): 3 answered" in done.stderr
+    assert "round 2 (moment): 3 answered" in done.stderr
     record = json.loads(done.stdout)
     assert record["study"]["terms"]["aggregation"] == "secure"
     assert "summed securely" in (tmp_path / "result" / "privacy.txt").read_text()
@@ -229,7 +229,11 @@ def test_a_clipped_study_with_secure_sums_is_rehearsed_with_one_command(tmp_path
     record = json.loads(done.stdout)
     assert record["study"]["terms"]["noise"] == "clipped"
     assert record["study"]["terms"]["aggregation"] == "secure"
-    assert [each["kind"] for each in record["rounds"]] == ["call-roll"] + ["masked-sum"] * 7
+    assert [each["kind"] for each in record["rounds"]] == [
+        "call-roll",
+        "moment",
+        *(f"product {step}" for step in range(1, 7)),
+    ]
     with np.load(tmp_path / "result" / "components.npz") as arrays:
         found = arrays["components"]
     pooled = np.vstack([silo_rows(name) for name in SIZES])

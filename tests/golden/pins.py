@@ -18,25 +18,15 @@ from unittest import mock
 import click
 import numpy as np
 
+from budgets import priced
 from fedpower import FedPCA
 from fedpower.cli import main
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import delta_of, epsilon_of, mu_of
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
-from fedpower.protocol.messages import (
-    AskMasked,
-    AskNoisedSum,
-    AskSum,
-    CallRoll,
-    KeyGone,
-    MaskedMoment,
-    MaskedSum,
-    NoisedSum,
-    Present,
-)
+from fedpower.protocol.messages import AskQuery, CallRoll, KeyGone, Present, QueryAnswer
 from fedpower.report import write_result
 from problems import spiked_rows, split
 
@@ -90,28 +80,12 @@ def messages() -> dict[str, Any]:
         "ask-factor": wire.AskFactor(),
         "factor": wire.Factor(factor=exact.T, total_variance=1.5),
         "factor, all": wire.Factor(factor=fine.T, total_variance=1.5, mean=exact[:, 0]),
-        "ask-tally": wire.AskTally(stage="octaves"),
-        "ask-tally, all": wire.AskTally(
-            stage="norms", low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1]
-        ),
-        "ask-scores": wire.AskScores(
-            axes=np.array([[0.5, 0.25], [-0.75, 0.125]]),
-            offset=np.array([1.0, -2.0]),
-            reach=np.array([3.0, 1.5]),
-            n_bins=24,
-        ),
-        "tally": wire.Tally(counts=np.array([3.0, -1.0, 2.0**40])),
-        "ask-prepared-moment": wire.AskPreparedMoment(
-            low=exact[:, 0], high=fine[:, 0], offset=exact[:, 1], scale=fine[:, 1], bound=1.5
-        ),
         "call-roll": CallRoll(attempt=1),
         "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
-        "ask-masked-moment": AskMasked(roll=b"a roll"),
-        "masked-moment": MaskedMoment(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
-        "ask-masked-sum": AskSum(roll=b"a roll", index=1, label="ranges", public=b"found before"),
-        "ask-noised-sum": AskNoisedSum(index=1, label="clipped 1", public=b"a basis"),
-        "noised-sum": NoisedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
-        "masked-sum": MaskedSum(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
+        "ask-query": AskQuery(index=1, label="product 1", public=b"a basis"),
+        "ask-query, all": AskQuery(index=1, label="means", public=b"found before", roll=b"a roll"),
+        "query": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
+        "query, all": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
         "key-gone": KeyGone(),
         "refusal": wire.Refusal(reason="nothing is left; ask for less"),
     }
@@ -204,15 +178,11 @@ def amounts() -> dict[str, Any]:
                 "epsilon of twice mu": epsilon_of(2 * mu, delta),
             }
     for mode in ("moment", "step", "paper"):
-        budget = Budget(
-            mode=mode, epsilon=1.0, delta=1e-6, n_features=20, iteration_rank=4, n_steps=6,
-            center=True,
-        )  # fmt: skip
+        budget = priced(mode, n_steps=6, center=True)
         reported[f"{mode} of 20 columns"] = {
-            "mu": budget.mu,
+            "mu": budget.study_mu,
             "slack_delta": budget.slack_delta,
             "std": budget.std(1000),
-            "product_mu": budget.product_mu(1000),
         }
     return reported
 

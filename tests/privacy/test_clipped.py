@@ -188,7 +188,7 @@ def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_
     """From nothing to be seen, by what is nearly lost, to what is clear."""
     design = choose_design(n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None)
     assert (design.moment_share, len(design.widths)) == (share, n_steps)
-    shares = [each for _, _, each in design.queries(1000, center=False)]
+    shares = [each for _, _, each, _ in design.queries(1000, center=False)]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)
 
 

@@ -5,16 +5,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpower.errors import InputError, LedgerError
 from fedpower.privacy import Ledger
-from fedpower.privacy.data_version import DataVersion, columns_digest
-from fedpower.rows.fingerprint import fingerprint
-from fedpower.rows.opening import open_source
-from fits import fed_pca
-from problems import Array
+from fedpower.privacy.data_version import DataVersion
 
 FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)
 OTHER_ROWS = replace(FIRST, fingerprint="f" * 64)
@@ -119,80 +114,3 @@ def test_a_damaged_record_of_versions_is_refused(path: Path) -> None:
         database.execute("UPDATE version SET fingerprint = ?", ("f" * 64,))
     with pytest.raises(LedgerError, match="damaged"):
         Ledger.open(path)
-
-
-def rows_of_schema_1() -> Array:
-    """Return the rows that `ledger_of_schema_1.sql` was charged for."""
-    return (np.arange(60).reshape(20, 3) * 7 % 11) / 10
-
-
-@pytest.fixture
-def old(tmp_path: Path) -> Path:
-    """Return a ledger file as it was before data had versions."""
-    made = tmp_path / "north.ledger"
-    with closing(sqlite3.connect(made)) as database:
-        database.executescript(Path(__file__).with_name("ledger_of_schema_1.sql").read_text())
-    made.chmod(0o600)
-    return made
-
-
-class TestALedgerFromBeforeVersions:
-    """Its releases are version 1 of the rows they were made of, and nothing else is."""
-
-    @pytest.mark.parametrize("more", OLD_FITS, ids=["moment", "step"])
-    def test_the_same_rows_get_the_stored_releases(self, old: Path, more: dict) -> None:
-        rows = rows_of_schema_1()
-        for _ in range(2):
-            fed_pca(**OPTIONS, **more).fit_silos({"north": rows}, ledgers={"north": old})
-            with Ledger.open(old) as ledger:
-                assert ledger.spent().n_releases == 3
-
-    def test_other_rows_are_refused_as_version_1(self, old: Path) -> None:
-        rows = rows_of_schema_1()
-        rows[0, 0] += 1e-12
-        with pytest.raises(LedgerError, match="before data had versions, got others; declare a new"):
-            fed_pca(**OPTIONS).fit_silos({"north": rows}, ledgers={"north": old})
-        with Ledger.open(old) as ledger:
-            assert ledger.spent().n_releases == 3
-
-    @pytest.mark.parametrize("moved", [0.0, 1e-12])
-    def test_a_declared_version_is_a_new_charge_whether_or_not_rows_changed(
-        self, old: Path, moved: float
-    ) -> None:
-        rows = rows_of_schema_1()
-        rows[0, 0] += moved
-        model = fed_pca(**OPTIONS)
-        model.fit_silos({"north": rows}, ledgers={"north": old}, data_version="2")
-        assert not model.privacy_.notes
-        with Ledger.open(old) as ledger:
-            assert ledger.spent().n_releases == 4
-
-    def test_which_of_its_rows_are_version_1_is_settled_by_the_first_to_be_asked_for(self, old: Path) -> None:
-        rows = open_source(rows_of_schema_1())
-        data = replace(FIRST, columns=columns_digest(None, 3), fingerprint=fingerprint(rows))
-        with Ledger.open(old) as ledger:
-            entry = ledger.entries()[0]
-            kept = ledger.release(
-                key=entry.key, purpose=entry.purpose, study=entry.study, mu=entry.mu, data=data,
-                payload=lambda: b"fresh noise",
-            )  # fmt: skip
-            assert kept != b"fresh noise"
-            with pytest.raises(LedgerError, match="got others"):
-                ledger.booked_as(replace(data, fingerprint="f" * 64))
-
-    def test_a_look_reads_it_and_changes_nothing(self, old: Path) -> None:
-        before = old.read_bytes()
-        with Ledger.look(old) as ledger:
-            assert (ledger.silo, ledger.data_set) == ("north", None)
-            assert ledger.statement()["data_versions"] == []
-            assert len(ledger.entries()) == 3
-        assert old.read_bytes() == before
-
-    def test_opened_it_has_the_present_schema_and_every_old_entry(self, old: Path) -> None:
-        with Ledger.look(old) as ledger:
-            entries, caps = ledger.entries(), ledger.cap_changes()
-        for _ in range(2):
-            with Ledger.open(old) as ledger:
-                assert (ledger.entries(), ledger.cap_changes()) == (entries, caps)
-        with closing(sqlite3.connect(old)) as database:
-            assert database.execute("PRAGMA user_version").fetchone() == (2,)

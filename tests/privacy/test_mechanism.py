@@ -21,7 +21,7 @@ from fedpower.protocol.query import _quantised
 
 
 def reals(bound, size):
-    return of_reals(bound, size, largest=2.0, n_rows=1)
+    return of_reals(bound, size, largest=2.0 * bound, n_rows=1)
 
 
 @pytest.mark.parametrize("multiplier", [1e-3, 0.7, 6.3, 400.0])

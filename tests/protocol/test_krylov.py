@@ -202,7 +202,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         parts = rotated(seed)
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
-            silo.releases = Rounding(ArrayMoment(part))
+            silo.releases = Rounding(ArrayMoment(part), silo.study)
         settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant)
         solution, coordinator = drive(settings, silos, seed=seed)
         assert solution.converged

@@ -115,7 +115,7 @@ def test_where_predictors_drown_in_the_noise_no_interval_is_stood_for():
     found = RidgeRegression(0).fit(moment)
     assert not found.clear_
     assert np.isnan(found.low_).all()
-    assert "no interval can be stood for" in " ".join(found.account().sentences)
+    assert "no interval can be given" in " ".join(found.account().sentences)
     assert found.n_floored_ > 0
     assert any("raised to it" in each for each in found.account().sentences)
     assert RidgeRegression(0, alpha=1e6).fit(moment).clear_

@@ -1,37 +1,39 @@
 """``AdjustedPCA``: principal components of what covariates leave unexplained."""
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import (
-    clipping_remark,
-    clipping_share,
+from fedpower.analyses.base import (
+    LEVEL,
+    N_COMPONENTS,
+    SAMPLING,
+    Analysis,
+    Option,
     correlation_shift,
-    quantile,
-    require_centred,
+    new_rows,
+    require_count,
     standard_errors,
-    usable,
-)
+    table_of,
+)  # fmt: skip
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, derived_angles, exact_angles
 from fedpower.report.charts import biplot, scree
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
-from fedpower.report.text import count, listed, percent
+from fedpower.report.page import Table
+from fedpower.report.text import count, listed
 from fedpower.report.view import angle_sentences
 
 Array = NDArray[np.float64]
 
 
-class AdjustedPCA(TransformerMixin, BaseEstimator):
+class AdjustedPCA(TransformerMixin, Analysis):
     """Components of columns after covariates are partialled out: of the residuals of their regression.
 
     Parameters
@@ -62,6 +64,23 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         What it was computed from.
     """
 
+    kind = "adjusted"
+    options = (
+        N_COMPONENTS,
+        Option(
+            "covariates",
+            "--covariates",
+            "The columns to adjust for.",
+            type=list,
+            required=True,
+            metavar="A,B,...",
+        ),
+        LEVEL,
+        SAMPLING,
+    )
+    facts = ("components", "explained_variance", "standard_error", "low", "high", "component_angles",
+             "subspace_angles", "n_floored", "clipping_share")  # fmt: skip
+
     def __init__(
         self,
         n_components: int,
@@ -75,38 +94,30 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         self.level = level
         self.sampling = sampling
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Adjust a released moment, find its components and return itself."""
-        del y
-        require_centred(moment)
-        width, found = quantile(self.level), usable(moment)
+    def _fit(self, moment: Moment) -> None:
+        covariance = self._usable(moment)
         given = [self.covariates] if isinstance(self.covariates, str | int) else self.covariates
-        self._out = [moment.column(each) for each in given]
+        self._out = [moment.column(name) for name in given]
         self._in = [place for place in range(moment.n_features) if place not in self._out]
         if not self._out or not self._in:
             raise InputError(
                 f"covariates must be some of the columns and not all, got {list(given)!r}; name those to "
                 "adjust for"
             )
-        k, most = self.n_components, len(self._in)
-        if not (isinstance(k, int) and 1 <= k <= most):
-            raise InputError(
-                f"n_components must be a whole number from 1 to the {most} columns that are left, got "
-                f"{k!r}; choose one"
-            )
-        left = self._adjusted(found.covariance)
+        most = len(self._in)
+        k = require_count("n_components", self.n_components, most, upto=f"the {most} columns that are left")
+        left = self._adjusted(covariance)
         values, vectors = np.linalg.eigh(left)
         values, vectors = values[::-1], vectors[:, ::-1]
 
-        def variances(covariance: Array, means: Array) -> Array:
+        def variances(drawn: Array, means: Array) -> Array:
             del means
-            return np.asarray(np.linalg.eigvalsh(self._adjusted(covariance))[..., ::-1][..., :k])
+            return np.asarray(np.linalg.eigvalsh(self._adjusted(drawn))[..., ::-1][..., :k])
 
-        self.standard_error_ = standard_errors(variances, moment, found.covariance, sampling=self.sampling)
+        errors = standard_errors(variances, moment, covariance, sampling=self.sampling)
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_ = values[:k].copy()
-        self.low_ = self.explained_variance_ - width * self.standard_error_
-        self.high_ = self.explained_variance_ + width * self.standard_error_
+        self._set_intervals(self.explained_variance_, errors)
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
         angles = (
             derived_angles(
@@ -119,22 +130,20 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
             else exact_angles(values, k, n_features=most)
         )
         self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
-        inner = found.covariance[np.ix_(self._out, self._out)]
-        self.coef_ = np.linalg.solve(inner, found.covariance[np.ix_(self._out, self._in)])
+        inner = covariance[np.ix_(self._out, self._out)]
+        self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
         self.n_features_in_ = moment.n_features
         self.spectrum_ = values
-        self.n_floored_, self._remark, self.moment_ = found.n_floored, found.remark, moment
-        return self
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the adjusted scores of rows with all columns of the moment: a local computation."""
         check_is_fitted(self)
-        given = brought(
+        given = new_rows(
             X, self.feature_names_in_, what="columns of the moment, covariates too", advice="bring them"
         )
-        apart = given - self.moment_.mean
-        left = apart[:, self._in] - apart[:, self._out] @ self.coef_
+        centred = given - self.moment_.mean
+        left = centred[:, self._in] - centred[:, self._out] @ self.coef_
         return np.asarray(left @ self.components_.T)
 
     def _adjusted(self, covariance: Array) -> Array:
@@ -151,67 +160,53 @@ class AdjustedPCA(TransformerMixin, BaseEstimator):
         made[np.ix_(self._out, self._out)] = (vectors * np.maximum(values, moment.noise_std)) @ vectors.T
         return np.asarray(made * np.outer(moment.units, moment.units))
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names = [self.moment_.names[place] for place in self._in]
-        outside = [self.moment_.names[place] for place in self._out]
-        labels = [f"pc{place}" for place in range(1, len(self.components_) + 1)]
-        exact = self.moment_.noise_std == 0
-        variances = zip(
-            labels,
-            self.explained_variance_.tolist(),
-            self.standard_error_.tolist(),
-            self.low_.tolist(),
-            self.high_.tolist(),
-            self.explained_variance_ratio_.tolist(),
-            self.component_angles_.tolist(),
-            strict=True,
-        )
-        fixed = self.component_angles_ <= DETERMINED
-        chart = scree(
-            self.explained_variance_.tolist(),
-            determined=fixed.tolist(),
-            beyond=self.spectrum_[len(labels) : len(labels) + 20].tolist(),
-        )
-        pictures = [(chart, "Variances after adjustment; a ring is a component not determined.")]
-        if len(labels) > 1:
-            plane = biplot(self.components_[0].tolist(), self.components_[1].tolist(), names, ("pc1", "pc2"))
-            pictures.append((plane, "Columns by their loadings on the first two components."))
-        heads = ("Component", "Variance", "Standard error", "From", "To", "Share of what is left", "Angle")
-        return Account(
-            kind="adjusted",
-            title=f"{count(len(labels), 'component')} of {len(names)} columns without {listed(outside)}",
-            sentences=(
-                *angle_sentences(
-                    self.component_angles_, self.subspace_angles_, self.components_.shape[1], exact=exact
-                ),
-                f"Intervals are of {percent(self.level)} each and hold the privacy noise"
-                + (" and that of sampling normal rows." if self.sampling else " alone."),
-                *self._remark,
-                *clipping_remark(self.moment_),
-            ),
-            tables=(
-                Table(title="Variances", headings=heads, rows=tuple(variances), file="variances.csv"),
-                Table(
-                    title="Loadings",
-                    headings=("Column", *labels),
-                    rows=tuple(zip(names, *self.components_.tolist(), strict=True)),
-                    file="loadings.csv",
-                ),
-            ),
-            pictures=tuple(pictures),
-            facts={
-                "columns": names,
-                "covariates": outside,
-                "components": plain(self.components_),
-                "explained_variance": plain(self.explained_variance_),
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "component_angles": plain(self.component_angles_),
-                "subspace_angles": plain(self.subspace_angles_),
-                "confidence": CONFIDENCE,
-                "n_floored": self.n_floored_,
-                "clipping_share": clipping_share(self.moment_),
+    @property
+    def _labels(self) -> list[str]:
+        return [f"pc{place}" for place in range(1, len(self.components_) + 1)]
+
+    def _named(self, places: list[int]) -> list[str]:
+        return [self.moment_.names[place] for place in places]
+
+    def _title(self) -> str:
+        without = listed(self._named(self._out))
+        return f"{count(len(self.components_), 'component')} of {len(self._in)} columns without {without}"
+
+    def _sentences(self) -> Iterator[str]:
+        angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
+        yield from angle_sentences(*angles, len(self._in), exact=exact)
+        yield self._interval_sentence()
+        yield from self._remarks
+
+    def _tables(self) -> Iterator[Table]:
+        yield table_of(
+            "Variances",
+            "variances.csv",
+            {
+                "Component": self._labels,
+                "Variance": self.explained_variance_,
+                "Standard error": self.standard_error_,
+                "From": self.low_,
+                "To": self.high_,
+                "Share of what is left": self.explained_variance_ratio_,
+                "Angle": self.component_angles_,
             },
         )
+        loadings = dict(zip(self._labels, self.components_, strict=True))
+        yield table_of("Loadings", "loadings.csv", {"Column": self._named(self._in), **loadings})
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        k = len(self.components_)
+        chart = scree(
+            self.explained_variance_.tolist(),
+            determined=(self.component_angles_ <= DETERMINED).tolist(),
+            beyond=self.spectrum_[k : k + 20].tolist(),
+        )
+        yield chart, "Variances after adjustment; a ring is a component not determined."
+        if k > 1:
+            first, second = self.components_[:2].tolist()
+            plane = biplot(first, second, self._named(self._in), ("pc1", "pc2"))
+            yield plane, "Columns by their loadings on the first two components."
+
+    def _more_facts(self) -> dict[str, Any]:
+        named = {"columns": self._named(self._in), "covariates": self._named(self._out)}
+        return {**named, "confidence": CONFIDENCE}

@@ -1,17 +1,20 @@
 """``Communities``: which nodes of silos' networks belong together, from what was released of them."""
 
+import csv
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
+from markupsafe import Markup
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from fedpower.analyses.base import Analysis, Option, table_of
 from fedpower.errors import InputError
 from fedpower.linalg.goe import goe_quantile
 from fedpower.protocol.solvers.angles import (
@@ -24,9 +27,9 @@ from fedpower.protocol.solvers.angles import (
 )
 from fedpower.report.charts import nodes_plane
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, listed, number, percent
+from fedpower.rows.opening import existing
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.intp]
@@ -34,7 +37,7 @@ Labels = NDArray[np.intp]
 _CHANCE = 0.01
 
 
-class Communities(BaseEstimator):
+class Communities(Analysis):
     """Spectral clustering of the nodes of networks that silos hold on the same nodes.
 
     The released matrix gives each node k coordinates, those of its leading eigenvectors, and k-means its
@@ -80,14 +83,27 @@ class Communities(BaseEstimator):
         What it was computed from.
     """
 
+    kind = "communities"
+    needs_covariance = False
+    options = (
+        Option("n_communities", "-k --communities", "Number of communities.", required=True),
+        Option("labels", "--labels", "Lines of node,label to compare with.", type=Path, metavar="CSV"),
+    )
+    facts = ("embedding", "eigenvalues", "subspace_angle", "determined", "chance_edge", "n_above_chance",
+             "rates", "rate_errors", "agreement", "adjusted_rand")  # fmt: skip
+
     def __init__(self, n_communities: int, *, labels: Any = None, random_state: int | None = 0) -> None:
         self.n_communities = n_communities
         self.labels = labels
         self.random_state = random_state
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Find the communities of the networks behind a released moment and return itself."""
-        del y
+    @classmethod
+    def from_options(cls, **given: Any) -> Analysis:
+        """Return the analysis that a command's options ask for."""
+        path = given.pop("labels")
+        return cls(labels=None if path is None else read_labels(path), **given)
+
+    def _fit(self, moment: Moment) -> None:
         k = self.n_communities
         unit = moment.study.network
         if not unit:
@@ -103,11 +119,11 @@ class Communities(BaseEstimator):
             matrix *= moment.study.edge_weight  # what was released is in units of it
         values, vectors = _eigenpairs(matrix, by_size=by_edge)
         self.eigenvalues_, self.embedding_ = values[:k], _signed(vectors[:, :k])
-        found = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
-        self.labels_ = _by_number(found.labels_, int(k))
+        clusters = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
+        self.labels_ = _by_number(clusters.labels_, int(k))
         angles = _angles(moment, (values, vectors), int(k))
         self.subspace_angle_ = float(angles.subspaces[-1])
-        self.determined_ = self.subspace_angle_ <= DETERMINED
+        self.determined_ = bool(self.subspace_angle_ <= DETERMINED)
         self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
         if by_edge:
             self.chance_edge_ = self._chance(moment, matrix)
@@ -120,8 +136,6 @@ class Communities(BaseEstimator):
             self.agreement_ = agreement(truth, self.labels_[nodes])
             self.adjusted_rand_ = float(adjusted_rand_score(truth, self.labels_[nodes]))
         self._n_compared = 0 if compared is None else len(compared[0])
-        self.moment_ = moment
-        return self
 
     def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
         """Return which nodes are compared, and their labels; refuse a k or labels that cannot be.
@@ -147,69 +161,18 @@ class Communities(BaseEstimator):
         variance = (moment.noise_std * most) ** 2 + 2.0 * falls
         return math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names, k = self.moment_.names, len(self.eigenvalues_)
-        tables = [
-            Table(
-                title="Nodes by community",
-                headings=("Node", "Community", *(f"Coordinate {place + 1}" for place in range(k))),
-                rows=tuple(
-                    (names[place], f"{self.labels_[place] + 1}", *map(float, self.embedding_[place]))
-                    for place in np.argsort(self.labels_, kind="stable")
-                ),
-                file="communities.csv",
-                printed=False,
-            )
-        ]
-        if self.rates_ is not None and self.rate_errors_ is not None:
-            pairs = [(one, two) for one in range(k) for two in range(one, k)]
-            tables.insert(
-                0,
-                Table(
-                    title="Mean weight of a pair of nodes",
-                    headings=("Communities", "Mean weight", "Privacy noise"),
-                    rows=tuple(
-                        (
-                            f"{one + 1} and {two + 1}" if one != two else f"within {one + 1}",
-                            float(self.rates_[one, two]),
-                            float(self.rate_errors_[one, two]),
-                        )
-                        for one, two in pairs
-                    ),
-                    file="rates.csv",
-                ),
-            )
-        sizes = listed([f"{each:,}" for each in np.bincount(self.labels_, minlength=k)])
-        return Account(
-            kind="communities",
-            title=f"{k:,} {'community' if k == 1 else 'communities'} of {count(len(names), 'node')}",
-            sentences=(f"They have {sizes} nodes.", *self._said()),
-            tables=tuple(tables),
-            pictures=self._pictures(),
-            facts={
-                "nodes": list(names),
-                "labels": [int(each) + 1 for each in self.labels_],
-                "embedding": plain(self.embedding_),
-                "eigenvalues": plain(self.eigenvalues_),
-                "subspace_angle": self.subspace_angle_,
-                "confidence": CONFIDENCE,
-                "determined": self.determined_,
-                "chance_edge": self.chance_edge_,
-                "n_above_chance": self.n_above_chance_,
-                "rates": plain(self.rates_),
-                "rate_errors": plain(self.rate_errors_),
-                "agreement": self.agreement_,
-                "adjusted_rand": self.adjusted_rand_,
-                "n_compared": self._n_compared,
-            },
-        )
+    def _title(self) -> str:
+        k = len(self.eigenvalues_)
+        groups = "community" if k == 1 else "communities"
+        return f"{k:,} {groups} of {count(len(self.labels_), 'node')}"
 
-    def _said(self) -> list[str]:
-        k, said = len(self.eigenvalues_), []
+    def _sentences(self) -> Iterator[str]:
+        k = len(self.eigenvalues_)
+        sizes = listed([f"{size:,}" for size in np.bincount(self.labels_, minlength=k)])
+        yield f"They have {sizes} nodes."
         if self.moment_.noise_std > 0:
             whose = "the direction" if k == 1 else f"the {k} directions"
-            said.append(
+            yield (
                 f"The communities are determined: noise turns {whose} that part them by at most "
                 f"{math.ceil(self.subspace_angle_)}°, at {CONFIDENCE:.0%} confidence."
                 if self.determined_
@@ -217,28 +180,44 @@ class Communities(BaseEstimator):
                 f"than {DETERMINED:.0f}°, at {CONFIDENCE:.0%} confidence."
             )
         if self.chance_edge_ is not None:
-            said.append(
+            yield (
                 "Edges that are equally likely for all pairs exceed an eigenvalue of "
                 f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {self.n_above_chance_} "
                 f"of {k} {'is' if self.n_above_chance_ == 1 else 'are'} larger, and the last one is "
                 f"{number(float(self.eigenvalues_[-1]), 3)}."
             )
         if self.rates_ is None:
-            said.append(
-                "How much a pair of nodes weighs on average is not told: rows were protected, which were "
+            yield (
+                "How much a pair of nodes weighs on average is not known: rows were protected, which were "
                 "scaled to norm 1 before they were released; protect edges to have it."
             )
         if self.agreement_ is not None:
-            said.append(
+            yield (
                 f"Of {count(self._n_compared, 'labelled node')} {percent(self.agreement_)} are placed as "
                 f"the labels say (adjusted Rand index {number(self.adjusted_rand_ or 0.0, 3)})."
             )
-        return said
 
-    def _pictures(self) -> tuple[tuple[Any, str], ...]:
+    def _tables(self) -> Iterator[Table]:
+        k, order = len(self.eigenvalues_), np.argsort(self.labels_, kind="stable")
+        if self.rates_ is not None and self.rate_errors_ is not None:
+            pairs = [(one, two) for one in range(k) for two in range(one, k)]
+            groups = [f"{a + 1} and {b + 1}" if a != b else f"within {a + 1}" for a, b in pairs]
+            at = tuple(np.array(pairs).T)
+            columns = {
+                "Communities": groups, "Mean weight": self.rates_[at], "Privacy noise": self.rate_errors_[at],
+            }  # fmt: skip
+            yield table_of("Mean weight of a pair of nodes", "rates.csv", columns)
+        nodes: dict[str, Any] = {
+            "Node": [self.moment_.names[place] for place in order],
+            "Community": [f"{label + 1}" for label in self.labels_[order]],
+        }
+        nodes |= {f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)}
+        yield table_of("Nodes by community", "communities.csv", nodes, printed=False)
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
         k = len(self.eigenvalues_)
         if k < 2:
-            return ()
+            return
         # The first tells well-connected nodes from others; the next ones part communities.
         first, second = (0, 1) if k == 2 else (1, 2)
         picture = nodes_plane(
@@ -247,13 +226,37 @@ class Communities(BaseEstimator):
             self.labels_.tolist(),
             (f"coordinate {first + 1}", f"coordinate {second + 1}"),
         )
-        return (
-            (
-                picture,
-                "Every node by two of its coordinates; communities have marks of their own. All that is "
-                "drawn was computed from what was released.",
-            ),
+        yield (
+            picture,
+            "Every node by two of its coordinates; each community has its own marks. All that is drawn was "
+            "computed from what was released.",
         )
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {
+            "nodes": list(self.moment_.names),
+            "labels": [int(label) + 1 for label in self.labels_],
+            "confidence": CONFIDENCE,
+            "n_compared": self._n_compared,
+        }
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Return a label for each node that a CSV file of node,label lines names."""
+    labels: dict[str, str] = {}
+    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
+        for place, row in enumerate(csv.reader(stream), start=1):
+            if not row:
+                continue
+            if len(row) != 2 or row[0].strip() in labels:
+                raise InputError(
+                    f"{path} must hold a line of node,label for every node, got another in line {place}; "
+                    "correct it"
+                )
+            if place == 1 and row[0].strip().lower() in ("node", "nodes", "name", "id"):
+                continue
+            labels[row[0].strip()] = row[1].strip()
+    return labels
 
 
 def _eigenpairs(matrix: Array, *, by_size: bool) -> tuple[Array, Array]:
@@ -318,8 +321,8 @@ def compared_nodes(labels: Any, names: Sequence[str]) -> tuple[Labels, Any] | No
 def _by_number(labels: Any, k: int) -> Labels:
     """Return labels from 0 on, the largest community first; of equal ones that with the first node."""
     sizes = np.bincount(labels, minlength=k)
-    first = [int(np.argmax(labels == each)) for each in range(k)]
-    order = sorted(range(k), key=lambda each: (-sizes[each], first[each]))
+    first = [int(np.argmax(labels == community)) for community in range(k)]
+    order = sorted(range(k), key=lambda community: (-sizes[community], first[community]))
     places = np.empty(k, dtype=np.intp)
     places[order] = np.arange(k)
     return np.asarray(places[labels])

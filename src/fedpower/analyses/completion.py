@@ -1,22 +1,29 @@
 """``Completion``: what empty cells would hold, from the released moment of those that are not."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import quantile
+from fedpower.analyses.base import (
+    LEVEL,
+    N_COMPONENTS,
+    Analysis,
+    new_rows,
+    quantile,
+    require_count,
+    table_of,
+)  # fmt: skip
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.charts import biplot, scree
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.rules.rules import KNOWN
 
@@ -96,7 +103,7 @@ class _Steady:
         return np.asarray(values * self.kept + self.average * (1.0 - self.kept))
 
 
-class Completion(TransformerMixin, BaseEstimator):
+class Completion(TransformerMixin, Analysis):
     """Empty cells predicted from those that are not, through components of the items' covariances.
 
     The moment must be of columns that have rules of kind ``rating``: it then holds, of every pair of
@@ -136,20 +143,19 @@ class Completion(TransformerMixin, BaseEstimator):
         What it was computed from.
     """
 
+    kind = "complete"
+    needs_covariance = False
+    options = (replace(N_COMPONENTS, help="Number of components, at most."), LEVEL)
+    facts = ("mean", "loadings", "noise_variance", "weight", "explained_variance", "n_used")
+
     def __init__(self, n_components: int, *, level: float = 0.95) -> None:
         self.n_components = n_components
         self.level = level
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Find the items' means and components from a released moment and return itself."""
-        del y
-        quantile(self.level)
+    def _fit(self, moment: Moment) -> None:
         spans = _spans(moment)
-        d, k = len(spans), self.n_components
-        if not (isinstance(k, int) and 1 <= k < d):
-            raise InputError(
-                f"n_components must be a whole number below the {d} items, got {k!r}; choose fewer"
-            )
+        d = len(spans)
+        k = require_count("n_components", self.n_components, d - 1, upto=f"{d - 1}, below the {d} items")
         bound = moment.treatment.row_norm or 1.0
         self._raw, self._sigma = _about_the_middle(moment, spans), moment.noise_std * bound**2
         # Less than two standard deviations of a count are not told from nobody.
@@ -185,9 +191,8 @@ class Completion(TransformerMixin, BaseEstimator):
         self.explained_variance_ = values[: self.n_used_].copy()
         self.loadings_ = self._model.loadings * half[:, None]
         self.noise_variance_ = self._model.unique * half**2
-        self.spectrum_, self.moment_ = values, moment
+        self.spectrum_ = values
         self.feature_names_in_, self.n_features_in_ = self.items_, d
-        return self
 
     def transform(self, X: ArrayLike) -> Array:
         """Return rows with their empty cells filled in: a local computation.
@@ -211,7 +216,7 @@ class Completion(TransformerMixin, BaseEstimator):
             As of `transform`.
         """
         check_is_fitted(self)
-        given = brought(X, self.items_, what="items of the moment", advice="bring them")
+        given = new_rows(X, self.items_, what="items of the moment", advice="bring them")
         known = ~np.isnan(given)
         scaled = (np.where(known, given, 0.0) - self._middle) / self._half
         scaled = np.clip(scaled, -1.0, 1.0)
@@ -298,82 +303,70 @@ class Completion(TransformerMixin, BaseEstimator):
         mean = self._means.drawn_together(pairs.mean)
         return _Model(mean=mean, loadings=loadings, unique=unique)
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names, used, asked = [str(item) for item in self.items_], self.n_used_, self.n_components
-        labels = [f"pc{place}" for place in range(1, used + 1)]
-        deviation = np.sqrt(self.noise_variance_ + np.sum(self.loadings_**2, axis=1))
-        alone = np.sqrt(self.noise_variance_)
+    def _title(self) -> str:
+        return f"Completion of {count(len(self.items_), 'item')} through {count(self.n_used_, 'component')}"
+
+    @property
+    def _deviations(self) -> tuple[Array, Array]:
+        """Standard deviations of the items' ratings, and of what the components leave of them."""
+        whole = self.noise_variance_ + np.sum(self.loadings_**2, axis=1)
+        return np.sqrt(whole), np.sqrt(self.noise_variance_)
+
+    def _sentences(self) -> Iterator[str]:
+        used, asked = self.n_used_, self.n_components
         if used == asked:
-            said = f"{'The component is' if asked == 1 else f'All {asked} components are'} used."
+            yield f"{'The component is' if asked == 1 else f'All {asked} components are'} used."
         elif used:
-            said = (
+            yield (
                 f"{used} of {count(asked, 'component')} {'is' if used == 1 else 'are'} used: noise alone "
                 "could show the others."
             )
         else:
-            said = (
+            yield (
                 "No component is used, for noise alone could show any: empty cells are filled with the "
                 "items' means. Take a larger epsilon, fewer items or more persons."
             )
+        deviation, left = (number(float(np.median(values)), 3) for values in self._deviations)
+        yield (
+            f"A rating is told to within {left} of one who rated much, and to within {deviation} of one who "
+            "rated nothing: standard deviations, medians over items."
+        )
+        yield (
+            "A row that the bound shortens is shortened as a whole: its pairs count for less, in sums and "
+            "counts alike. Extreme ratings make longer rows: where rows are shortened and items are few, "
+            "means are nearer to the middle, and deviations and intervals are too small."
+        )
+        yield f"New rows are completed where they are, with intervals of {percent(self.level)}."
+
+    def _tables(self) -> Iterator[Table]:
+        names, (deviation, left) = [str(item) for item in self.items_], self._deviations
+        items = {
+            "Item": names,
+            "Mean": self.mean_,
+            "Deviation": deviation,
+            "Beside components": left,
+            "Share of ratings": self.weight_,
+        }
+        yield table_of("Items", "items.csv", items)
+        if self.n_used_:
+            loadings = {f"pc{place}": values for place, values in enumerate(self.loadings_.T, start=1)}
+            yield table_of("Loadings", "loadings.csv", {"Item": names, **loadings})
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        used = self.n_used_
         chart = scree(
             self.spectrum_[:used].tolist(),
             determined=[True] * used,
-            beyond=self.spectrum_[used : asked + 20].tolist(),
+            beyond=self.spectrum_[used : self.n_components + 20].tolist(),
         )
-        pictures = [(chart, "Variances, items weighed by how often they are rated; squares are not used.")]
+        yield chart, "Variances, items weighed by how often they are rated; squares are not used."
         if used > 1:
-            plane = biplot(
-                self.loadings_[:, 0].tolist(), self.loadings_[:, 1].tolist(), names, ("pc1", "pc2")
-            )
-            pictures.append((plane, "Items by their loadings on the first two components."))
-        columns = (self.mean_, deviation, alone, self.weight_)
-        return Account(
-            kind="complete",
-            title=f"Completion of {count(len(names), 'item')} through {count(used, 'component')}",
-            sentences=(
-                said,
-                f"A rating is told to within {number(float(np.median(alone)), 3)} of one who rated much, "
-                f"and to within {number(float(np.median(deviation)), 3)} of one who rated nothing: "
-                "standard deviations, medians over items.",
-                "A row that the bound shortens is shortened as a whole: its pairs count for less, in "
-                "sums and counts alike. Extreme ratings make longer rows: where rows are shortened and "
-                "items are few, means lie nearer to the middle, and deviations and intervals are too "
-                "small.",
-                f"New rows are completed where they are, with intervals of {percent(self.level)}.",
-            ),
-            tables=(
-                Table(
-                    title="Items",
-                    headings=("Item", "Mean", "Deviation", "Beside components", "Share of ratings"),
-                    rows=tuple(zip(names, *(each.tolist() for each in columns), strict=True)),
-                    file="items.csv",
-                ),
-                *(
-                    (
-                        Table(
-                            title="Loadings",
-                            headings=("Item", *labels),
-                            rows=tuple(zip(names, *self.loadings_.T.tolist(), strict=True)),
-                            file="loadings.csv",
-                        ),
-                    )
-                    if used
-                    else ()
-                ),
-            ),
-            pictures=tuple(pictures),
-            facts={
-                "items": names,
-                "mean": plain(self.mean_),
-                "loadings": plain(self.loadings_),
-                "noise_variance": plain(self.noise_variance_),
-                "weight": plain(self.weight_),
-                "explained_variance": plain(self.explained_variance_),
-                "n_used": used,
-                "level": self.level,
-            },
-        )
+            first, second = self.loadings_[:, :2].T.tolist()
+            plane = biplot(first, second, [str(item) for item in self.items_], ("pc1", "pc2"))
+            yield plane, "Items by their loadings on the first two components."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"items": [str(item) for item in self.items_]}
 
 
 def _diagonal(matrices: Array) -> Array:
@@ -387,7 +380,7 @@ def _spans(moment: Moment) -> Mapping[str, tuple[float, float]]:
     if not spans or 2 * len(spans) != moment.n_features:
         raise InputError(
             "a moment must be of ratings for this analysis, every column with a rule of kind 'rating', "
-            f"got {'none' if not spans else 'other columns beside them'}; release them with a code book "
+            f"got {'none' if not spans else 'other columns too'}; release them with a code book "
             "that has such rules"
         )
     rule = moment.treatment

@@ -1,31 +1,32 @@
-"""``Correlations``: the correlation matrix of a released moment, and which of it is more than noise."""
+"""``Correlations``: all correlations of a released moment with intervals, and which differ from 0."""
 
-from typing import Any, Self
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import scipy.stats
+from markupsafe import Markup
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import (
-    clipping_remark,
-    clipping_share,
+from fedpower.analyses.base import (
+    LEVEL,
+    SAMPLING,
+    Analysis,
     noised_correlations,
     quantile,
-    require_centred,
     standard_errors,
-    usable,
-)
+    table_of,
+    yes_or_no,
+)  # fmt: skip
 from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
 
 
-class Correlations(BaseEstimator):
+class Correlations(Analysis):
     """Correlations of all columns, with intervals that the noise is in, and a verdict on each.
 
     A noised spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones.
@@ -57,20 +58,21 @@ class Correlations(BaseEstimator):
         What it was computed from.
     """
 
+    kind = "correlation"
+    options = (LEVEL, SAMPLING)
+    facts = ("correlation", "standard_error", "low", "high", "distinct", "released", "clipping_share")
+
     def __init__(self, *, level: float = 0.95, sampling: bool = True) -> None:
         self.level = level
         self.sampling = sampling
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Compute all correlations of a released moment and return itself."""
-        del y
-        require_centred(moment)
-        width, found = quantile(self.level), usable(moment)
+    def _fit(self, moment: Moment) -> None:
+        width, covariance = quantile(self.level), self._usable(moment)
         d = moment.n_features
         lower = np.tril_indices(d, -1)
         correlations = noised_correlations(moment)
         values = correlations.released[lower]
-        errors = standard_errors(_correlations, moment, found.covariance, sampling=self.sampling)
+        errors = standard_errors(_correlations, moment, covariance, sampling=self.sampling)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
         widths = errors / np.maximum(1.0 - values**2, 1e-12)
         pairs = max(len(values), 1)
@@ -80,71 +82,48 @@ class Correlations(BaseEstimator):
         self.low_ = _square(np.tanh(scaled - width * widths), d, lower, 1.0)
         self.high_ = _square(np.tanh(scaled + width * widths), d, lower, 1.0)
         self.distinct_ = _square(np.abs(scaled) > strict * widths, d, lower, True).astype(bool)
-        self.moment_ = moment
-        self.clipping_share_ = clipping_share(moment)
-        return self
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names = self.moment_.names
-        rows = []
-        for first, second in zip(*np.tril_indices(len(names), -1), strict=True):
-            place = (first, second)
-            rows.append(
-                (
-                    f"{names[second]} · {names[first]}",
-                    float(self.correlation_[place]),
-                    float(self.standard_error_[place]),
-                    float(self.low_[place]),
-                    float(self.high_[place]),
-                    "yes" if self.distinct_[place] else "no",
-                )
-            )
-        rows.sort(key=lambda row: -abs(row[1]))
-        told = sum(row[5] == "yes" for row in rows)
-        shrunk = (
-            ("Correlations have a shrunk spectrum; intervals are of those released, before it.",)
-            if self.moment_.noise_std > 0
-            else ()
+    def _title(self) -> str:
+        return f"Correlations of {len(self.moment_.names)} columns"
+
+    def _sentences(self) -> Iterator[str]:
+        distinct = self.distinct_[np.tril_indices(len(self.distinct_), -1)]
+        yield (
+            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} are told from 0, with a chance of at "
+            f"most {percent(1 - self.level)} that one of them is none."
         )
-        return Account(
-            kind="correlation",
-            title=f"Correlations of {len(names)} columns",
-            sentences=(
-                f"{told} of {count(len(rows), 'pair')} are told from 0, with a chance of at most "
-                f"{percent(1 - self.level)} that one of them is none.",
-                f"Intervals are of {percent(self.level)} each and hold the privacy noise"
-                + (" and that of sampling normal rows." if self.sampling else " alone."),
-                *shrunk,
-                *clipping_remark(self.moment_),
-            ),
-            tables=(
-                Table(
-                    title="Correlations, the largest first",
-                    headings=("Pair", "Correlation", "Standard error", "From", "To", "Told from 0"),
-                    rows=tuple(rows),
-                    file="correlations.csv",
-                ),
-            ),
-            pictures=(
-                (
-                    heat_map(self.correlation_.tolist(), names, self.distinct_.tolist()),
-                    "The stronger the colour, the larger the correlation; a cross is one that cannot be "
-                    "told from 0. The table has the numbers.",
-                ),
-            ),
-            facts={
-                "columns": list(names),
-                "correlation": plain(self.correlation_),
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "distinct": self.distinct_.tolist(),
-                "level": self.level,
-                "released": plain(self.released_),
-                "clipping_share": self.clipping_share_,
+        yield self._interval_sentence()
+        if self.moment_.noise_std > 0:
+            yield "Correlations have a shrunk spectrum; intervals are of those released, before it."
+        yield from self._remarks[len(self._remark) :]
+
+    def _tables(self) -> Iterator[Table]:
+        names, lower = self.moment_.names, np.tril_indices(len(self.correlation_), -1)
+        order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
+        firsts, seconds = (places[order] for places in lower)
+        at = (firsts, seconds)
+        yield table_of(
+            "Correlations, the largest first",
+            "correlations.csv",
+            {
+                "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(firsts, seconds, strict=True)],
+                "Correlation": self.correlation_[at],
+                "Standard error": self.standard_error_[at],
+                "From": self.low_[at],
+                "To": self.high_[at],
+                "Told from 0": yes_or_no(self.distinct_[at]),
             },
         )
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        yield (
+            heat_map(self.correlation_.tolist(), self.moment_.names, self.distinct_.tolist()),
+            "The stronger the colour, the larger the correlation; a cross is one that cannot be told from 0. "
+            "The table has the numbers.",
+        )
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"columns": list(self.moment_.names)}
 
 
 def _correlations(covariance: Array, means: Array | None) -> Array:

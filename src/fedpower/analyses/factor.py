@@ -1,30 +1,31 @@
-"""``FactorAnalysis``: factors of a released moment, by a loss that knows its noise, with errors."""
+"""``FactorAnalysis``: common factors behind the columns of a released moment, with intervals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
+from markupsafe import Markup
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import (
+from fedpower.analyses.base import (
+    LEVEL,
+    SAMPLING,
+    Analysis,
     NoisedCorrelations,
-    clipping_remark,
+    Option,
     clipping_share,
     draws,
     noised_correlations,
-    quantile,
-    require_centred,
+    table_of,
     usable,
-)
+)  # fmt: skip
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.charts import biplot, intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
@@ -38,7 +39,7 @@ _MOST_MISFIT = 0.4
 """Share of misfit in what the model leaves of noised correlations, above which likelihood is kept."""
 
 
-class FactorAnalysis(BaseEstimator):
+class FactorAnalysis(Analysis):
     """Factors behind the columns of a released moment: x = μ + Λf + u, u of each column its own.
 
     Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`,
@@ -79,6 +80,22 @@ class FactorAnalysis(BaseEstimator):
         What it was computed from.
     """
 
+    kind = "factor"
+    options = (
+        Option("n_factors", "-k --factors", "Number of factors.", required=True),
+        Option(
+            "rotation",
+            "--rotation",
+            "How factors are turned.",
+            default="varimax",
+            choices=("varimax", "none"),
+        ),
+        LEVEL,
+        SAMPLING,
+    )
+    facts = ("loadings", "standard_error", "low", "high", "communality", "n_floored", "n_at_bound", "loss",
+             "clipping_share")  # fmt: skip
+
     def __init__(
         self,
         n_factors: int,
@@ -92,10 +109,12 @@ class FactorAnalysis(BaseEstimator):
         self.level = level
         self.sampling = sampling
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Find the factors of a released moment and return itself."""
-        del y
-        require_centred(moment)
+    @classmethod
+    def from_options(cls, **given: Any) -> Analysis:
+        """Return the analysis that a command's options ask for."""
+        return cls(rotation=None if given.pop("rotation") == "none" else "varimax", **given)
+
+    def _fit(self, moment: Moment) -> None:
         d, k = moment.n_features, self.n_factors
         if not (isinstance(k, int) and k >= 1 and (d - k) ** 2 >= d + k):
             raise InputError(
@@ -104,7 +123,6 @@ class FactorAnalysis(BaseEstimator):
             )
         if self.rotation not in ("varimax", None):
             raise InputError(f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one")
-        width = quantile(self.level)
         fitted = _fit(moment, k)
         raw = fitted.loadings
         turn = _varimax(raw) if self.rotation else np.eye(k)
@@ -112,17 +130,14 @@ class FactorAnalysis(BaseEstimator):
         turn = turn[:, order]
         turn = turn * np.sign(np.sum(fix_signs(raw @ turn) * (raw @ turn), axis=0))
         self.loadings_ = raw @ turn
-        self.standard_error_ = self._errors(moment, fitted, turn)
-        self.low_ = self.loadings_ - width * self.standard_error_
-        self.high_ = self.loadings_ + width * self.standard_error_
+        self._set_intervals(self.loadings_, self._errors(moment, fitted, turn))
         biased = fitted.deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
         self.noise_variance_ = np.asarray(fitted.unique * biased**2)
         self.communality_ = np.asarray(1.0 - fitted.unique)
         self.n_floored_, self.n_at_bound_ = fitted.n_floored, int(np.sum(~fitted.free))
         self.loss_, self.clipping_share_ = fitted.loss, clipping_share(moment)
-        self._remark, self.moment_ = fitted.remark, moment
-        return self
+        self._remark = fitted.remark
 
     def _errors(self, moment: Moment, fitted: "_Fitted", turn: Array) -> Array:
         """Return the standard errors of the loadings: the delta method on the equations of the loss."""
@@ -132,86 +147,60 @@ class FactorAnalysis(BaseEstimator):
         squares, seen = np.zeros_like(loadings), 0
         covariance = usable(moment).covariance
         for matrices, _ in draws(moment, covariance, sampling=self.sampling, count=_DRAWS):
-            for each in matrices:
+            for change in matrices:
                 up, down = (
                     _turned(side, loadings, rotate=self.rotation is not None)
-                    for side in response(_correlation(at + _STEP * each), _correlation(at - _STEP * each))
+                    for side in response(_correlation(at + _STEP * change), _correlation(at - _STEP * change))
                 )
                 squares += ((up - down) / (2.0 * _STEP)) ** 2
                 seen += 1
         return np.asarray(np.sqrt(squares / seen))
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names, k = self.moment_.names, self.loadings_.shape[1]
-        factors = [f"factor {place}" for place in range(1, k + 1)]
+    @property
+    def _factors(self) -> list[str]:
+        return [f"factor {place}" for place in range(1, self.loadings_.shape[1] + 1)]
+
+    def _title(self) -> str:
+        d, k = self.loadings_.shape
+        return f"{count(k, 'factor')} of {count(d, 'column')}"
+
+    def _sentences(self) -> Iterator[str]:
+        shares = np.sum(self.loadings_**2, axis=0) / len(self.loadings_)
         sure = (self.low_ > 0) | (self.high_ < 0)
-        shares = np.sum(self.loadings_**2, axis=0) / len(names)
-        heads = ["Column"]
-        for each in factors:
-            heads += [each.capitalize(), f"Error {each.split()[1]}"]
-        rows: list[tuple[Any, ...]] = []
-        for place, column in enumerate(names):
-            row: list[Any] = [column]
-            for factor in range(k):
-                row += [float(self.loadings_[place, factor]), float(self.standard_error_[place, factor])]
-            rows.append((*row, float(self.communality_[place])))
-        bound = (
-            f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
-            "case): its loadings are at their limit, and not to be trusted."
+        yield (
+            f"The factors explain {percent(float(shares.sum()))} of the variance of standardised columns: "
+            f"{', '.join(percent(float(share)) for share in shares)}."
         )
-        pictures = tuple(
-            (
-                intervals(
-                    f"Loadings of {each}",
-                    names,
-                    self.loadings_[:, place].tolist(),
-                    self.low_[:, place].tolist(),
-                    self.high_[:, place].tolist(),
-                ),
-                f"{each.capitalize()}: a line is an interval; a cross has 0 within it.",
+        yield (
+            f"{int(sure.sum())} of {count(sure.size, 'loading')} are told from 0; intervals are of "
+            f"{percent(self.level)} each and {self._what_intervals_hold}"
+        )
+        yield from self._remarks
+        if self.n_at_bound_:
+            yield (
+                f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
+                "case): its loadings are at their limit, and not to be trusted."
             )
-            for place, each in enumerate(factors)
-        )
-        if k > 1:
-            plane = biplot(
-                self.loadings_[:, 0].tolist(), self.loadings_[:, 1].tolist(), names, (factors[0], factors[1])
-            )
-            pictures = ((plane, "Columns by their loadings on the first two factors."), *pictures)
-        return Account(
-            kind="factor",
-            title=f"{count(k, 'factor')} of {count(len(names), 'column')}",
-            sentences=(
-                f"The factors explain {percent(float(shares.sum()))} of the variance of standardised "
-                f"columns: {', '.join(percent(float(each)) for each in shares)}.",
-                f"{int(sure.sum())} of {count(sure.size, 'loading')} are told from 0; intervals are of "
-                f"{percent(self.level)} each and hold the privacy noise"
-                + (" and that of sampling normal rows." if self.sampling else " alone."),
-                *self._remark,
-                *clipping_remark(self.moment_),
-                *((bound,) if self.n_at_bound_ else ()),
-            ),
-            tables=(
-                Table(
-                    title="Loadings", headings=(*heads, "Communality"), rows=tuple(rows), file="loadings.csv"
-                ),
-            ),
-            pictures=pictures,
-            facts={
-                "columns": list(names),
-                "loadings": plain(self.loadings_),
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "communality": plain(self.communality_),
-                "rotation": self.rotation,
-                "level": self.level,
-                "n_floored": self.n_floored_,
-                "n_at_bound": self.n_at_bound_,
-                "loss": self.loss_,
-                "clipping_share": self.clipping_share_,
-            },
-        )
+
+    def _tables(self) -> Iterator[Table]:
+        columns: dict[str, Any] = {"Column": self.moment_.names}
+        for place, factor in enumerate(self._factors):
+            columns[factor.capitalize()] = self.loadings_[:, place]
+            columns[f"Error {place + 1}"] = self.standard_error_[:, place]
+        yield table_of("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        names, loadings = self.moment_.names, self.loadings_.T.tolist()
+        if len(loadings) > 1:
+            plane = biplot(loadings[0], loadings[1], names, (self._factors[0], self._factors[1]))
+            yield plane, "Columns by their loadings on the first two factors."
+        ends = zip(self._factors, loadings, self.low_.T.tolist(), self.high_.T.tolist(), strict=True)
+        for factor, values, low, high in ends:
+            chart = intervals(f"Loadings of {factor}", names, values, low, high)
+            yield chart, f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"columns": list(self.moment_.names), "rotation": self.rotation}
 
 
 def congruence(one: Array, other: Array) -> Array:

@@ -1,25 +1,25 @@
-"""``MeanTests``: which column means are not what they should be, with common factors taken off first."""
+"""``MeanTests``: which column means are not what they should be, after common factors are removed."""
 
-from collections.abc import Mapping
-from typing import Any, Self
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import scipy.stats
+from markupsafe import Markup
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 
-from fedpower.analyses.spread import clipping_remark, clipping_share, quantile, require_centred, usable
+from fedpower.analyses.base import LEVEL, Analysis, Option, require_count, table_of, yes_or_no
 from fedpower.errors import InputError
 from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 Array = NDArray[np.float64]
 
 
-class MeanTests(BaseEstimator):
+class MeanTests(Analysis):
     """Tests of all column means at once, less dependent after common factors are taken off [FKSZ19].
 
     x̄ = μ + Bf̄ + ū + e, with B the loadings of k principal components, f̄ the factors' mean over the rows
@@ -51,6 +51,22 @@ class MeanTests(BaseEstimator):
         What it was computed from.
     """
 
+    kind = "means"
+    options = (
+        Option("n_factors", "-k --factors", "Common factors to take off first.", default=0),
+        Option(
+            "null",
+            "--null",
+            "What means should be; 0 by default, repeatable.",
+            type=str,
+            multiple=True,
+            metavar="[COLUMN=]NUMBER",
+        ),
+        LEVEL,
+    )
+    facts = ("mean", "null", "standard_error", "low", "high", "p_value", "q_value", "rejected",
+             "noise_share", "clipping_share")  # fmt: skip
+
     def __init__(
         self, n_factors: int = 0, *, null: Any = 0.0, level: float = 0.95, null_share: float = 0.9
     ) -> None:
@@ -59,30 +75,34 @@ class MeanTests(BaseEstimator):
         self.level = level
         self.null_share = null_share
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Test the means of a released moment and return itself."""
-        del y
-        require_centred(moment)
-        width, found = quantile(self.level), usable(moment)
+    @classmethod
+    def from_options(cls, **given: Any) -> Analysis:
+        """Return the tests that a command's options ask for."""
+        return cls(null=_nulls(given.pop("null")), **given)
+
+    def _fit(self, moment: Moment) -> None:
+        covariance = self._usable(moment)
         d, n, k = moment.n_features, moment.n_samples, self.n_factors
         null = self._nulls(moment)
         if not (isinstance(self.null_share, int | float) and 0 < self.null_share <= 1):
             raise InputError(
-                f"null_share must lie above 0 and be at most 1, got {self.null_share!r}; 0.9 is usual"
+                f"null_share must be above 0 and at most 1, got {self.null_share!r}; 0.9 is usual"
             )
         nearest = max(int(np.ceil(self.null_share * d)), 1)
-        if not (isinstance(k, int) and 0 <= k < nearest):
-            raise InputError(
-                f"n_factors must be a whole number below the {nearest} columns that factors are fitted "
-                f"to, got {k!r}; choose fewer"
-            )
+        require_count(
+            "n_factors",
+            k,
+            nearest - 1,
+            upto=f"{nearest - 1}, below the {nearest} columns that factors are fitted to",
+            least=0,
+        )
         noise = (moment.mean_noise_std * moment.units) ** 2
-        variances = np.diagonal(found.covariance)
+        variances = np.diagonal(covariance)
         away = moment.mean - null
         hat = np.zeros((d, d))
-        own = found.covariance.copy()
+        own = covariance.copy()
         if k:
-            values, vectors = np.linalg.eigh(found.covariance)
+            values, vectors = np.linalg.eigh(covariance)
             loadings = vectors[:, -k:] * np.sqrt(np.maximum(values[-k:], 0.0))
             chosen = np.argsort(np.abs(away) / np.sqrt(variances / n + noise), kind="stable")
             chosen = np.sort(chosen[:nearest])
@@ -91,19 +111,16 @@ class MeanTests(BaseEstimator):
         apart = np.eye(d) - hat
         sampled = np.einsum("ij,jk,ik->i", apart, own / n, apart)
         noised = np.einsum("ij,j,ij->i", apart, noise, apart)
-        self.standard_error_ = np.sqrt(np.maximum(sampled + noised, np.finfo(float).tiny))
         self.noise_share_ = np.asarray(noised / np.maximum(sampled + noised, np.finfo(float).tiny))
         left = apart @ away
         self.null_ = null
         self.mean_ = np.asarray(null + left)
-        self.low_ = self.mean_ - width * self.standard_error_
-        self.high_ = self.mean_ + width * self.standard_error_
+        errors = np.sqrt(np.maximum(sampled + noised, np.finfo(float).tiny))
+        self._set_intervals(self.mean_, errors)
         self.statistic_ = np.asarray(left / self.standard_error_)
         self.p_value_ = np.asarray(2.0 * scipy.stats.norm.sf(np.abs(self.statistic_)))
         self.q_value_ = np.asarray(scipy.stats.false_discovery_control(self.p_value_))
         self.rejected_ = self.q_value_ <= 1.0 - self.level
-        self.n_floored_, self._remark, self.moment_ = found.n_floored, found.remark, moment
-        return self
 
     def _nulls(self, moment: Moment) -> Array:
         if isinstance(self.null, Mapping):
@@ -119,58 +136,60 @@ class MeanTests(BaseEstimator):
                 f"from names, got {self.null!r}; give one of these"
             ) from None
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        names = self.moment_.names
-        columns = (self.mean_, self.null_, self.standard_error_, self.low_, self.high_,
-                   self.p_value_, self.q_value_)  # fmt: skip
-        verdicts = ["yes" if each else "no" for each in self.rejected_]
-        rows = tuple(zip(names, *(each.tolist() for each in columns), verdicts, strict=True))
+    def _title(self) -> str:
+        factors = f", {count(self.n_factors, 'factor')} taken off" if self.n_factors else ""
+        return f"Tests of {count(len(self.mean_), 'mean')}{factors}"
+
+    def _sentences(self) -> Iterator[str]:
+        yield (
+            f"{int(self.rejected_.sum())} of {count(len(self.mean_), 'mean')} are not what they should be; "
+            f"of those told so at most {percent(1 - self.level)} are expected to be false."
+        )
         noise = float(np.median(self.noise_share_))
-        return Account(
-            kind="means",
-            title=f"Tests of {count(len(names), 'mean')}"
-            + (f", {count(self.n_factors, 'factor')} taken off" if self.n_factors else ""),
-            sentences=(
-                f"{int(self.rejected_.sum())} of {count(len(names), 'mean')} are not what they should "
-                f"be; of those told so at most {percent(1 - self.level)} are expected to be false.",
-                f"Privacy noise makes up {percent(noise)} of the squared error of the median column.",
-                *self._remark,
-                *clipping_remark(self.moment_),
-            ),
-            tables=(
-                Table(
-                    title="Means",
-                    headings=("Column", "Mean", "Should be", "Standard error", "From", "To", "p", "q",
-                              "Differs"),
-                    rows=rows,
-                    file="means.csv",
-                ),
-            ),
-            pictures=(
-                (
-                    intervals(
-                        "How far means are from what they should be",
-                        names,
-                        (self.mean_ - self.null_).tolist(),
-                        (self.low_ - self.null_).tolist(),
-                        (self.high_ - self.null_).tolist(),
-                    ),
-                    "A line is an interval of the difference; a cross has 0 within it.",
-                ),
-            ),
-            facts={
-                "columns": list(names),
-                "mean": plain(self.mean_),
-                "null": plain(self.null_),
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "p_value": plain(self.p_value_),
-                "q_value": plain(self.q_value_),
-                "rejected": self.rejected_.tolist(),
-                "noise_share": plain(self.noise_share_),
-                "level": self.level,
-                "clipping_share": clipping_share(self.moment_),
+        yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
+        yield from self._remarks
+
+    def _tables(self) -> Iterator[Table]:
+        yield table_of(
+            "Means",
+            "means.csv",
+            {
+                "Column": self.moment_.names,
+                "Mean": self.mean_,
+                "Should be": self.null_,
+                "Standard error": self.standard_error_,
+                "From": self.low_,
+                "To": self.high_,
+                "p": self.p_value_,
+                "q": self.q_value_,
+                "Differs": yes_or_no(self.rejected_),
             },
-        )  # fmt: skip
+        )
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        differences = ((ends - self.null_).tolist() for ends in (self.mean_, self.low_, self.high_))
+        chart = intervals("How far means are from what they should be", self.moment_.names, *differences)
+        yield chart, "A line is an interval of the difference; a cross has 0 within it."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"columns": list(self.moment_.names)}
+
+
+def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
+    """Return what the options say that means should be: a number, or numbers by column."""
+    named: dict[str, float] = {}
+    for word in words:
+        column, _, text = word.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or (not column and len(words) > 1):
+            raise InputError(
+                f"--null must be one number for all columns, or COLUMN=NUMBER for some, got {word!r}; "
+                "write e.g. --null age=40"
+            )
+        if not column:
+            return value
+        named[column] = value
+    return named or 0.0

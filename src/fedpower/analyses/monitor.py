@@ -1,32 +1,40 @@
-"""``ProcessMonitor``: limits that new rows should keep, from a released moment; flags at home."""
+"""``ProcessMonitor``: limits for new rows, from a released moment; rows are flagged where they are."""
 
-from typing import Self
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import scipy.stats
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import correlation_shift, draws, quantile, require_centred, usable
-from fedpower.errors import InputError
+from fedpower.analyses.base import (
+    N_COMPONENTS,
+    Analysis,
+    Option,
+    correlation_shift,
+    draws,
+    new_rows,
+    require_count,
+    table_of,
+)  # fmt: skip
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import unit_variances
 from fedpower.report.charts import scree
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.report.view import angle_sentences
 
 Array = NDArray[np.float64]
 
 
-class ProcessMonitor(OutlierMixin, BaseEstimator):
+class ProcessMonitor(OutlierMixin, Analysis):
     """Hotelling's T² within k components and the squared prediction error (SPE) beside them, with limits.
 
-    Columns are standardised by the released deviations. New rows are looked at where they are: nothing of
+    Columns are standardised by the released deviations. New rows are checked where they are: nothing of
     them leaves.
 
     Parameters
@@ -53,24 +61,27 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         What it was computed from.
     """
 
+    kind = "monitor"
+    options = (
+        N_COMPONENTS,
+        Option("level", "--level", "Share of usual rows within each limit.", type=float, default=0.99),
+    )
+    facts = ("mean", "scale", "components", "explained_variance", "t2_limit", "spe_limit",
+             "component_angles", "subspace_angles", "n_floored")  # fmt: skip
+
     def __init__(self, n_components: int, *, level: float = 0.99) -> None:
         self.n_components = n_components
         self.level = level
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Set the limits from a released moment and return itself."""
-        del y
-        require_centred(moment)
-        quantile(self.level)
-        d, n, k = moment.n_features, moment.n_samples, self.n_components
-        if not (isinstance(k, int) and 1 <= k < min(d, n)):
-            raise InputError(
-                f"n_components must be a whole number below the {d} columns, got {k!r}; choose fewer"
-            )
-        found = usable(moment)
+    def _fit(self, moment: Moment) -> None:
+        d, n = moment.n_features, moment.n_samples
+        k = require_count(
+            "n_components", self.n_components, min(d, n) - 1, upto=f"{min(d, n) - 1}, below the {d} columns"
+        )
+        covariance = self._usable(moment)
         self.mean_ = moment.mean
-        self.scale_ = np.sqrt(np.diagonal(found.covariance))
-        values, vectors = np.linalg.eigh(found.covariance / np.outer(self.scale_, self.scale_))
+        self.scale_ = np.sqrt(np.diagonal(covariance))
+        values, vectors = np.linalg.eigh(covariance / np.outer(self.scale_, self.scale_))
         values, vectors = values[::-1], vectors[:, ::-1]
         axes, rest = vectors[:, :k], vectors[:, k:]
         angles = (
@@ -86,7 +97,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         )
         self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
         variances = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
-        beside = self._noise(moment, found.covariance, rest)
+        beside = self._noise(moment, covariance, rest)
         self.components_, self.explained_variance_ = np.asarray(axes.T), variances
         first = float(np.sum(values[k:]))
         second = max(float(np.sum(values[k:] ** 2)) - beside, first**2 / (d - k))
@@ -96,8 +107,6 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         self.spectrum_ = values
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
         self.n_features_in_ = d
-        self.n_floored_, self._remark, self.moment_ = found.n_floored, found.remark, moment
-        return self
 
     def _noise(self, moment: Moment, covariance: Array, rest: Array) -> float:
         """Return what noise adds to the residual's θ₂ on average."""
@@ -119,7 +128,7 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
             New rows in the units of the release; a table's columns are matched by name.
         """
         check_is_fitted(self)
-        given = brought(X, self.feature_names_in_, what="columns of the moment", advice="bring them")
+        given = new_rows(X, self.feature_names_in_, what="columns of the moment", advice="bring them")
         scaled = (given - self.mean_) / self.scale_
         scores = scaled @ self.components_.T
         beside = scaled - scores @ self.components_
@@ -131,61 +140,43 @@ class ProcessMonitor(OutlierMixin, BaseEstimator):
         beyond = self.statistics(X) > [self.t2_limit_, self.spe_limit_]
         return np.where(beyond.any(axis=1), -1, 1)
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        k, noised = len(self.components_), self.moment_.noise_std > 0
-        fixed = self.component_angles_ <= DETERMINED
-        said = angle_sentences(
-            self.component_angles_, self.subspace_angles_, len(self.moment_.names), exact=not noised
+    def _title(self) -> str:
+        return f"Limits for new rows of {count(len(self.mean_), 'column')}"
+
+    def _sentences(self) -> Iterator[str]:
+        exact = self.moment_.noise_std == 0
+        yield (
+            f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
+            f"{number(self.spe_limit_)} with probability {percent(self.level)} each."
         )
-        if not noised:
-            said.insert(0, "No noise was added, so the limits are those of the rows themselves.")
-        elif self.subspace_angles_[-1] > DETERMINED:
-            said.append("T² measures directions that are not determined: take fewer components.")
-        limits = (
-            ("T²", self.t2_limit_, f"distance within the {count(k, 'component')}"),
-            ("SPE", self.spe_limit_, "distance from them"),
+        if exact:
+            yield "No noise was added, so the limits are those of the rows themselves."
+        yield from angle_sentences(
+            self.component_angles_, self.subspace_angles_, len(self.mean_), exact=exact
         )
+        if not exact and self.subspace_angles_[-1] > DETERMINED:
+            yield "T² measures directions that are not determined: take fewer components."
+        yield from self._remark
+
+    def _tables(self) -> Iterator[Table]:
+        within = f"distance within the {count(len(self.components_), 'component')}"
+        limits = {
+            "Statistic": ("T²", "SPE"),
+            "Limit": (self.t2_limit_, self.spe_limit_),
+            "What it measures": (within, "distance from them"),
+        }
+        yield table_of("Limits", "limits.csv", limits)
+        columns = {"Column": self.moment_.names, "Mean": self.mean_, "Deviation": self.scale_}
+        yield table_of("Columns", "columns.csv", columns)
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        k = len(self.components_)
         chart = scree(
-            self.spectrum_[:k].tolist(), determined=fixed.tolist(), beyond=self.spectrum_[k : k + 20].tolist()
+            self.spectrum_[:k].tolist(),
+            determined=(self.component_angles_ <= DETERMINED).tolist(),
+            beyond=self.spectrum_[k : k + 20].tolist(),
         )
-        names = self.moment_.names
-        return Account(
-            kind="monitor",
-            title=f"Limits for new rows of {count(len(names), 'column')}",
-            sentences=(
-                f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
-                f"{number(self.spe_limit_)} with probability {percent(self.level)} each.",
-                *said,
-                *self._remark,
-            ),
-            tables=(
-                Table(
-                    title="Limits",
-                    headings=("Statistic", "Limit", "What it measures"),
-                    rows=limits,
-                    file="limits.csv",
-                ),
-                Table(
-                    title="Columns",
-                    headings=("Column", "Mean", "Deviation"),
-                    rows=tuple(zip(names, self.mean_.tolist(), self.scale_.tolist(), strict=True)),
-                    file="columns.csv",
-                ),
-            ),
-            pictures=((chart, "Variances of standardised columns; T² uses the components."),),
-            facts={
-                "columns": list(names),
-                "mean": plain(self.mean_),
-                "scale": plain(self.scale_),
-                "components": plain(self.components_),
-                "explained_variance": plain(self.explained_variance_),
-                "t2_limit": self.t2_limit_,
-                "spe_limit": self.spe_limit_,
-                "level": self.level,
-                "component_angles": plain(self.component_angles_),
-                "subspace_angles": plain(self.subspace_angles_),
-                "confidence": CONFIDENCE,
-                "n_floored": self.n_floored_,
-            },
-        )
+        yield chart, "Variances of standardised columns; T² uses the components."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {"columns": list(self.moment_.names), "confidence": CONFIDENCE}

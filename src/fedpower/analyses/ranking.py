@@ -1,30 +1,26 @@
 """``Ranking``: items in order, from comparisons of two at a time that silos hold."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.spread import quantile
+from fedpower.analyses.base import CLEAR, LEVEL, SAMPLING, Analysis, Option, quantile, table_of, yes_or_no
 from fedpower.errors import InputError
 from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
+from fedpower.report.page import Table
 from fedpower.report.record import plain
 from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
 
 Array = NDArray[np.float64]
 Method = Literal["least_squares", "bradley_terry"]
-
-_CLEAR = 2.0
-"""Times the noise's edge, below which nothing is divided by that intervals are then given for."""
 
 _SEED, _DRAWS = 19, 4000
 _MOST_STEPS, _SHORTEST, _CLOSE = 100, 1e-6, 1e-12
@@ -73,7 +69,7 @@ _LINKS: dict[str, _Link] = {
 }
 
 
-class Ranking(BaseEstimator):
+class Ranking(Analysis):
     """Scores of items, their order, and how sure it is, from a release of comparisons.
 
     Rows of comparisons (`fedpower.comparisons`) have the Laplacian L of the graph of comparisons in their
@@ -119,6 +115,20 @@ class Ranking(BaseEstimator):
         What it was computed from.
     """
 
+    kind = "ranking"
+    needs_covariance = False
+    options = (
+        Option(
+            "method",
+            "--method",
+            "What scores are.",
+            default="least-squares",
+            choices=("least-squares", "bradley-terry"),
+        ),
+        LEVEL,
+        SAMPLING,
+    )
+
     def __init__(
         self, method: Method = "least_squares", *, level: float = 0.95, sampling: bool = True
     ) -> None:
@@ -126,10 +136,13 @@ class Ranking(BaseEstimator):
         self.level = level
         self.sampling = sampling
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Rank the items of a released moment of comparisons and return itself."""
-        del y
-        width, rule = quantile(self.level), _rule_of(moment)
+    @classmethod
+    def from_options(cls, **given: Any) -> Analysis:
+        """Return the ranking that a command's options ask for."""
+        return cls(given.pop("method").replace("-", "_"), **given)
+
+    def _fit(self, moment: Moment) -> None:
+        rule = _rule_of(moment)
         if self.method not in _LINKS:
             raise InputError(f"method must be one of {', '.join(_LINKS)}, got {self.method!r}; choose one")
         if self.method == "bradley_terry" and rule.margin:
@@ -143,14 +156,14 @@ class Ranking(BaseEstimator):
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
                 "comparisons must tie all items together to be ranked, got items that nobody compared "
-                "with the others, directly or through others; rank each group alone"
+                "with the others, directly or through others; rank each group by itself"
             )
         edge = graph.noise * np.sqrt(2.0 * (d - 1))
         solved = _least_squares(graph) if self.method == "least_squares" else _newton(graph, link)
         clear = solved is not None and (
             _least(solved[1]) > _FINITE * link.steepest * least
             if graph.noise == 0
-            else min(least, _least(solved[1]) / link.steepest) > _CLEAR * edge
+            else min(least, _least(solved[1]) / link.steepest) > CLEAR * edge
         )
         if not clear and graph.noise == 0 and self.method == "bradley_terry":
             raise InputError(
@@ -158,12 +171,10 @@ class Ranking(BaseEstimator):
                 "nearly all; take least squares"
             )
         scores, bread = solved if clear and solved is not None else _floored(graph)
-        self.determined_, self.moment_, self._rule = clear, moment, rule
+        self.determined_, self._rule = bool(clear), rule
         self.items_, self.scores_ = rule.levels, scores
         self.covariance_ = self._errors(graph, link, bread, n) if clear else np.full((d, d), np.nan)
-        self.standard_error_ = np.sqrt(np.diagonal(self.covariance_))
-        self.low_ = scores - width * self.standard_error_
-        self.high_ = scores + width * self.standard_error_
+        self._set_intervals(scores, np.sqrt(np.diagonal(self.covariance_)))
         self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * n)
         order = np.argsort(-scores, kind="stable")
         if not clear and self.method == "bradley_terry":
@@ -171,7 +182,6 @@ class Ranking(BaseEstimator):
         self.rank_ = np.empty(d, dtype=np.int64)
         self.rank_[order] = np.arange(1, d + 1)
         self._places()
-        return self
 
     def _errors(self, graph: _Graph, link: _Link, bread: Array, n: int) -> Array:
         """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺."""
@@ -248,76 +258,62 @@ class Ranking(BaseEstimator):
         found = np.clip((1.0 + _LINKS[self.method].mean(away)) / 2.0, 0.0, 1.0)
         return float(found[0]), float(found[1]), float(found[2])
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        check_is_fitted(self)
+    def _in_order(self) -> tuple[list[str], list[bool]]:
+        """Return the items from the best on, and whether each is told from the next."""
         order = np.argsort(self.rank_)
         names = [self.items_[place] for place in order]
-        told = [bool(self.apart_[i, j]) for i, j in pairwise(order)]
+        return names, [bool(self.apart_[i, j]) for i, j in pairwise(order)]
 
-        def cells(values: Array) -> list[float | None]:
-            return [float(each) if np.isfinite(each) else None for each in values[order]]
+    def _title(self) -> str:
+        method = "least squares" if self.method == "least_squares" else "Bradley and Terry's model"
+        ending = "" if self.determined_ else ": not determined"
+        return f"Ranking of {count(len(self.items_), 'item')} by {method}{ending}"
 
-        places = [
-            f"{low} to {high}" if low < high else f"{low}"
-            for low, high in zip(self.rank_low_[order], self.rank_high_[order], strict=True)
-        ]
-        rows = tuple(
-            zip(
-                names,
-                self.rank_[order].tolist(),
-                cells(self.scores_),
-                cells(self.standard_error_),
-                cells(self.low_),
-                cells(self.high_),
-                places,
-                [*("yes" if each else "no" for each in told), ""],
-                strict=True,
-            )
-        )
-        pictures: tuple[tuple[Markup, str], ...] = ()
-        if self.determined_:
-            drawn = intervals(
-                "Scores with their intervals",
-                names,
-                self.scores_[order].tolist(),
-                self.low_[order].tolist(),
-                self.high_[order].tolist(),
-            )
-            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
-            pictures = ((drawn, caption),)
-        return Account(
-            kind="ranking",
-            title=f"Ranking of {count(len(names), 'item')} by "
-            + ("least squares" if self.method == "least_squares" else "Bradley and Terry's model")
-            + ("" if self.determined_ else ": not determined"),
-            sentences=(self._verdict(told), self._unit(names)),
-            tables=(
-                Table(
-                    title="Ranking",
-                    headings=("Item", "Place", "Score", "Standard error", "From", "To", "Places",
-                              "Told from next"),
-                    rows=rows,
-                    file="ranking.csv",
-                ),
-            ),
-            pictures=pictures,
-            facts={
-                "items": list(self.items_),
-                "method": self.method,
-                "score": plain(self.scores_),
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "place": self.rank_.tolist(),
-                "place_low": self.rank_low_.tolist(),
-                "place_high": self.rank_high_.tolist(),
-                "apart": self.apart_.tolist(),
-                "comparisons": plain(self.comparisons_),
-                "level": self.level,
-                "determined": bool(self.determined_),
+    def _sentences(self) -> Iterator[str]:
+        names, distinct = self._in_order()
+        yield self._verdict(distinct)
+        yield self._unit(names)
+
+    def _tables(self) -> Iterator[Table]:
+        (names, distinct), order = self._in_order(), np.argsort(self.rank_)
+        places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
+        yield table_of(
+            "Ranking",
+            "ranking.csv",
+            {
+                "Item": names,
+                "Place": self.rank_[order],
+                "Score": self.scores_[order],
+                "Standard error": self.standard_error_[order],
+                "From": self.low_[order],
+                "To": self.high_[order],
+                "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
+                "Told from next": [*yes_or_no(distinct), ""],
             },
-        )  # fmt: skip
+        )
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        if self.determined_:
+            order = np.argsort(self.rank_)
+            numbers = (values[order].tolist() for values in (self.scores_, self.low_, self.high_))
+            chart = intervals("Scores with their intervals", self._in_order()[0], *numbers)
+            yield chart, "A line is an interval; a cross has 0 within it, the mean of all items."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {
+            "items": list(self.items_),
+            "method": self.method,
+            "score": plain(self.scores_),
+            "standard_error": plain(self.standard_error_),
+            "low": plain(self.low_),
+            "high": plain(self.high_),
+            "place": self.rank_.tolist(),
+            "place_low": self.rank_low_.tolist(),
+            "place_high": self.rank_high_.tolist(),
+            "apart": self.apart_.tolist(),
+            "comparisons": plain(self.comparisons_),
+            "determined": self.determined_,
+        }
 
     def _verdict(self, told: list[bool]) -> str:
         if not self.determined_:

@@ -1,81 +1,75 @@
 """``RidgeRegression`` and ``ComponentRegression``: a column explained by others, with intervals."""
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.rows import brought
-from fedpower.analyses.spread import (
+from fedpower.analyses.base import (
+    CLEAR,
+    LEVEL,
+    SAMPLING,
+    Analysis,
+    Option,
     Statistic,
     clipping_remark,
-    clipping_share,
-    quantile,
-    require_centred,
+    new_rows,
+    require_count,
     standard_errors,
-    usable,
-)
+    table_of,
+)  # fmt: skip
 from fedpower.errors import InputError
 from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
-from fedpower.report.record import plain
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 Array = NDArray[np.float64]
 
-_CLEAR = 2.0
-"""Times the noise's edge, below which nothing is divided by that intervals are then given for."""
 
-
-class _Regression(RegressorMixin, BaseEstimator):
+class _Regression(RegressorMixin, Analysis):
     """What regressions on a released moment share."""
+
+    kind = "regression"
+    facts = ("coef", "intercept", "standard_error", "low", "high", "r2", "clear", "n_floored",
+             "clipping_share")  # fmt: skip
 
     target: str | int
     predictors: Sequence[str | int] | None
-    level: float
-    sampling: bool
     coef_: Array
     intercept_: float
-    moment_: Moment
 
-    def fit(self, moment: Moment, y: object = None) -> Self:
-        """Regress the target on the predictors from a released moment and return itself."""
-        del y
-        require_centred(moment)
-        width, found = quantile(self.level), usable(moment)
+    def _fit(self, moment: Moment) -> None:
+        covariance = self._usable(moment)
         self._aim = moment.column(self.target)
         given = range(moment.n_features) if self.predictors is None else self.predictors
-        self._places = [place for place in (moment.column(each) for each in given) if place != self._aim]
+        self._places = [place for place in (moment.column(name) for name in given) if place != self._aim]
         if not self._places or len(set(self._places)) < len(self._places):
             raise InputError(
                 f"predictors must be columns other than the target, each once, got {list(given)!r}; name some"
             )
         statistic = self._statistic(moment)
-        values = statistic(found.covariance, moment.mean)
+        values = statistic(covariance, moment.mean)
         least, edge = self._least(moment)
-        self.clear_ = moment.noise_std == 0 or least > _CLEAR * edge
-        errors = standard_errors(statistic, moment, found.covariance, sampling=self.sampling)
+        self.clear_ = bool(moment.noise_std == 0 or least > CLEAR * edge)
+        errors = standard_errors(statistic, moment, covariance, sampling=self.sampling)
         if not self.clear_:
             errors = np.full_like(errors, np.nan)
         self.coef_, self.intercept_ = values[:-2], float(values[-2])
         self.r2_ = float(np.clip(values[-1], 0.0, 1.0))
-        self.standard_error_, self.intercept_error_ = errors[:-2], float(errors[-2])
-        self.low_, self.high_ = self.coef_ - width * errors[:-2], self.coef_ + width * errors[:-2]
+        self.intercept_error_ = float(errors[-2])
+        self._set_intervals(self.coef_, errors[:-2])
         self.feature_names_in_ = np.asarray([moment.names[place] for place in self._places], dtype=object)
         self.n_features_in_ = len(self._places)
-        self.n_floored_, self._remark = found.n_floored, found.remark
-        self.clipping_share_ = clipping_share(moment)
-        self.moment_ = moment
-        return self
 
     def predict(self, X: ArrayLike) -> Array:
         """Return what the target would be of rows of the predictors, in their order; or of a table."""
         check_is_fitted(self)
-        given = brought(X, self.feature_names_in_, what="predictors for columns", advice="leave others out")
+        given = new_rows(X, self.feature_names_in_, what="predictors for columns", advice="leave others out")
         return np.asarray(given @ self.coef_ + self.intercept_)
 
     def _statistic(self, moment: Moment) -> Statistic:
@@ -84,7 +78,7 @@ class _Regression(RegressorMixin, BaseEstimator):
     def _least(self, moment: Moment) -> tuple[float, float]:
         raise NotImplementedError
 
-    def _told(self) -> str:
+    def _method(self) -> str:
         raise NotImplementedError
 
     def _block(self, covariance: Array) -> tuple[Array, Array]:
@@ -102,69 +96,53 @@ class _Regression(RegressorMixin, BaseEstimator):
         share = explained / covariance[..., self._aim, self._aim]
         return np.concatenate([coefficients, intercept[..., None], share[..., None]], axis=-1)
 
-    def account(self) -> Account:
-        """Return what was found, for a terminal, a program and a page."""
-        check_is_fitted(self)
+    def _title(self) -> str:
         target = self.moment_.names[self._aim]
-        names = [str(each) for each in self.feature_names_in_]
-        low, high = self.low_.tolist(), self.high_.tolist()
-        sure = [not (a <= 0 <= b) for a, b in zip(low, high, strict=True)]
+        return f"{target} by {count(len(self.coef_), 'column')}, {self._method()}"
+
+    def _sentences(self) -> Iterator[str]:
+        yield (
+            f"About {percent(self.r2_)} of the variance of {self.moment_.names[self._aim]} is explained; the "
+            f"intercept is {number(self.intercept_)}."
+        )
         if self.clear_:
-            verdict = (
-                f"{sum(sure)} of {count(len(names), 'coefficient')} are told from 0; intervals are of "
-                f"{percent(self.level)} and hold the privacy noise"
-                + (" and that of sampling normal rows." if self.sampling else " alone.")
+            sure = int(np.sum((self.low_ > 0) | (self.high_ < 0)))
+            yield (
+                f"{sure} of {count(len(self.coef_), 'coefficient')} are told from 0; intervals are of "
+                f"{percent(self.level)} and {self._what_intervals_hold}"
             )
         else:
-            verdict = (
-                "The predictors vary too little beside the noise in some direction, so that no interval "
-                "can be stood for: take a larger alpha, fewer predictors or components, or a larger "
-                "epsilon."
+            yield (
+                "The predictors vary too little compared with the noise in some direction, so no interval "
+                "can be given: take a larger alpha, fewer predictors or components, or a larger epsilon."
             )
-        rows = zip(
-            names,
-            self.coef_.tolist(),
-            *([each if np.isfinite(each) else None for each in column.tolist()]
-              for column in (self.standard_error_, self.low_, self.high_)),
-            strict=True,
-        )  # fmt: skip
-        return Account(
-            kind="regression",
-            title=f"{target} by {count(len(names), 'column')}, {self._told()}",
-            sentences=(
-                f"About {percent(self.r2_)} of the variance of {target} is explained; the intercept is "
-                f"{number(self.intercept_)}.",
-                verdict,
-                *self._remark,
-                *(clipping_remark(self.moment_) if self.clear_ else ()),
-            ),
-            tables=(
-                Table(
-                    title="Coefficients",
-                    headings=("Column", "Coefficient", "Standard error", "From", "To"),
-                    rows=tuple(rows),
-                    file="coefficients.csv",
-                ),
-            ),
-            pictures=((intervals("Coefficients with their intervals", names, self.coef_.tolist(),
-                                 low, high), "A line is an interval; a cross has 0 within it."),)
-            if self.clear_ else (),
-            facts={
-                "target": target,
-                "predictors": names,
-                "coef": plain(self.coef_),
-                "intercept": self.intercept_,
-                "standard_error": plain(self.standard_error_),
-                "low": plain(self.low_),
-                "high": plain(self.high_),
-                "r2": self.r2_,
-                "level": self.level,
-                "clear": bool(self.clear_),
-                "n_floored": self.n_floored_,
-                "clipping_share": self.clipping_share_,
-                "excludes_clipping_bias": self.clipping_share_ is not None,
-            },
-        )  # fmt: skip
+        yield from self._remark
+        if self.clear_:
+            yield from clipping_remark(self.moment_)
+
+    def _tables(self) -> Iterator[Table]:
+        columns = {
+            "Column": map(str, self.feature_names_in_),
+            "Coefficient": self.coef_,
+            "Standard error": self.standard_error_,
+            "From": self.low_,
+            "To": self.high_,
+        }
+        yield table_of("Coefficients", "coefficients.csv", columns)
+
+    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        if self.clear_:
+            numbers = (values.tolist() for values in (self.coef_, self.low_, self.high_))
+            names = [str(name) for name in self.feature_names_in_]
+            chart = intervals("Coefficients with their intervals", names, *numbers)
+            yield chart, "A line is an interval; a cross has 0 within it."
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {
+            "target": self.moment_.names[self._aim],
+            "predictors": [str(name) for name in self.feature_names_in_],
+            "excludes_clipping_bias": self.clipping_share_ is not None,
+        }
 
 
 class RidgeRegression(_Regression):
@@ -199,6 +177,21 @@ class RidgeRegression(_Regression):
         nothing is known. Clipping biases coefficients, and intervals exclude that bias.
     """
 
+    options = (
+        Option("target", "--target", "The column to explain.", type=str, required=True, metavar="COLUMN"),
+        Option(
+            "predictors",
+            "--predictors",
+            "Columns to explain it by; all others by default.",
+            type=list,
+            metavar="A,B,...",
+        ),
+        Option("alpha", "--alpha", "Ridge penalty of the sum over all rows; 0 by default.", type=float),
+        Option("n_components", "-k --components", "Regress on so many principal components instead."),
+        LEVEL,
+        SAMPLING,
+    )
+
     def __init__(
         self,
         target: str | int,
@@ -214,6 +207,18 @@ class RidgeRegression(_Regression):
         self.level = level
         self.sampling = sampling
 
+    @classmethod
+    def from_options(cls, **given: Any) -> Analysis:
+        """Return the regression that a command's options ask for: ridge, or on components."""
+        alpha, n_components = given.pop("alpha"), given.pop("n_components")
+        if alpha is not None and n_components is not None:
+            raise InputError(
+                "a regression must be either ridge or on components, got --alpha and -k; leave one out"
+            )
+        if n_components is not None:
+            return ComponentRegression(n_components=n_components, **given)
+        return cls(alpha=alpha or 0.0, **given)
+
     def _penalty(self, moment: Moment) -> float:
         if not (isinstance(self.alpha, int | float) and self.alpha >= 0):
             raise InputError(f"alpha must be 0 or more, got {self.alpha!r}; 0 is least squares")
@@ -225,8 +230,8 @@ class RidgeRegression(_Regression):
         def statistic(covariance: Array, means: Array) -> Array:
             inner, cross = self._block(covariance)
             inner = inner + penalty * np.eye(inner.shape[-1])
-            found = np.asarray(np.linalg.solve(inner, cross[..., None])[..., 0], np.float64)
-            return self._finished(found, covariance, means)
+            solved = np.asarray(np.linalg.solve(inner, cross[..., None])[..., 0], np.float64)
+            return self._finished(solved, covariance, means)
 
         return statistic
 
@@ -238,7 +243,7 @@ class RidgeRegression(_Regression):
         edge = moment.noise_std * np.sqrt(2.0 * len(self._places))
         return float(np.linalg.eigvalsh(inner + penalty)[0]), float(edge)
 
-    def _told(self) -> str:
+    def _method(self) -> str:
         return "least squares" if self.alpha == 0 else f"ridge with alpha {number(self.alpha)}"
 
 
@@ -277,19 +282,16 @@ class ComponentRegression(_Regression):
 
     def _statistic(self, moment: Moment) -> Statistic:
         del moment
-        k, most = self.n_components, len(self._places)
-        if not (isinstance(k, int) and 1 <= k <= most):
-            raise InputError(
-                f"n_components must be a whole number from 1 to the {most} predictors, got {k!r}; choose one"
-            )
+        most = len(self._places)
+        k = require_count("n_components", self.n_components, most, upto=f"the {most} predictors")
 
         def statistic(covariance: Array, means: Array) -> Array:
             inner, cross = self._block(covariance)
             values, vectors = np.linalg.eigh(inner)
             kept, axes = values[..., -k:], vectors[..., :, -k:]
             scores = np.einsum("...dk,...d->...k", axes, cross) / kept
-            found = np.einsum("...dk,...k->...d", axes, scores)
-            return self._finished(found, covariance, means)
+            coefficients = np.einsum("...dk,...k->...d", axes, scores)
+            return self._finished(coefficients, covariance, means)
 
         return statistic
 
@@ -302,5 +304,5 @@ class ComponentRegression(_Regression):
         edge = moment.noise_std * np.sqrt(2.0 * len(values)) * float(units.max()) ** 2
         return float(values[self.n_components - 1] - following), float(edge * moment.divisor)
 
-    def _told(self) -> str:
+    def _method(self) -> str:
         return f"through {count(self.n_components, 'component')}"

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import note
-from fedpower.cli.derive import read_labels, show_account
+from fedpower.cli.derive import show_account
 from fedpower.cli.fit import IDENTITY, LEDGERS
 from fedpower.cli.options import (
     Command,
@@ -77,6 +77,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     of its adjacency; neither protects a node with all its edges. What was released is kept in the folder:
     `fedpower derive FOLDER communities -k K` finds other numbers of them at no cost.
     """
+    from fedpower.analyses.communities import read_labels  # noqa: PLC0415
     from fedpower.estimator.communities import FedCommunities  # noqa: PLC0415
     from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis  # noqa: PLC0415
 

@@ -30,6 +30,7 @@ from fedpower.protocol.weights import costly_sentence, costly_silos
 from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.survey import STAGES
 
 Array = NDArray[np.float64]
 
@@ -440,7 +441,7 @@ def _preparing(options: Options, facts: dict[str, Any]) -> tuple[int, int, int]:
     rounds = federate(
         surveys, study=study, settings=settings, rng=np.random.default_rng(0), noise=made_up
     ).rounds
-    stages = [each for each in rounds if each.kind == "tally"]
+    stages = [each for each in rounds if each.kind in STAGES]
     return (
         len(stages),
         round(times * sum(each.bytes_up for each in stages)),
@@ -574,8 +575,8 @@ def _narrowed(
     if isinstance(settings, ClippedSettings):
         return replace(unrehearsed(settings, n_rows=terms["n_rows"]), error=run.error)
     if isinstance(settings, SecureSettings):
-        down, up = query_bytes(study, n_rows=terms["n_rows"])
-        rounds = 1 + len(study.queries)
+        down, up = query_bytes(settings.study, n_rows=terms["n_rows"])
+        rounds = 1 + len(settings.study.queries)
         return replace(run, n_rounds=rounds, bytes_up=up, bytes_down=down)
     uploaded = isinstance(settings, UploadSettings)
     more = d * (d + 1) / (fewer * (fewer + 1)) if uploaded else d / fewer

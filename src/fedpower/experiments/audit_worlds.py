@@ -202,8 +202,11 @@ def _spread(noise: Noise) -> Array:
 
 
 def _apart(query: Query, noise: Noise, before: "Rows | Survey", after: "Rows | Survey") -> Array:
-    """Return by how much the exact answers of both worlds differ."""
-    one, other = (noise.values(query.evaluate(rows, noise.exponents)) for rows in (before, after))
+    """Return by how much the answers of both worlds differ before noise is added."""
+    one, other = (
+        noise.values(noise.bounded(query.evaluate(rows, noise.exponents), rows.n_rows))
+        for rows in (before, after)
+    )
     return other - one
 
 
@@ -300,17 +303,17 @@ def _clipped_neighbours(n_features: int, n_rows: int, *, long: bool) -> tuple[Ar
 
 
 def neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
-    """Return s rows of both worlds: x or y, and the others the same in both."""
+    """Return s rows of both worlds: x or y, and zeros in both, so that no total is near its limit."""
+    rows = np.zeros((n_rows, study.n_features))
     if study.preparation:
         ones = np.ones(study.n_features)
-        rows = np.tile(ones, (n_rows, 1))
         other = rows.copy()
         rows[-1], other[-1] = pair or (ones, -ones)
         return rows, other
     overlap = 0.0
     if study.center:
         overlap = -(MEAN_WEIGHT**2) if study.noise == "moment" else -1 / (4 * (study.n_steps or 1))
-    rows = np.tile(np.eye(study.n_features)[0], (n_rows, 1))
+    rows[-1, 0] = 1.0
     other = rows.copy()
     other[-1, :2] = overlap, math.sqrt(1 - overlap**2)
     return rows, other

@@ -5,7 +5,6 @@ import hashlib
 import importlib.metadata
 import math
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -15,7 +14,7 @@ from typing import Any, Self
 
 from fedpower.errors import BudgetError, InputError, LedgerError
 from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
-from fedpower.privacy.data_version import DEFAULT_VERSION, BookedAs, DataVersion, check_label
+from fedpower.privacy.data_version import BookedAs, DataVersion, check_label
 from fedpower.privacy.ledger_store import SCHEMA_VERSION, MemoryStore, Store
 
 __all__ = ["CapChange", "Entry", "Forecast", "Ledger", "Spent"]
@@ -185,10 +184,6 @@ def _round_up(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return f"{math.ceil(value / step * (1 - 1e-12)) * step:.{digits}g}"
-
-
-_BOOKED_BY_ROWS = re.compile(r"[0-9a-f]{64}/([0-9a-f]{16})")
-"""How releases were booked before data had versions: a study, and digits of the rows' fingerprint."""
 
 
 BY_PERSON = ", by person"
@@ -517,21 +512,6 @@ class Ledger:
                 version=data.version,
                 declared_by=data.declared_by,
             )
-        # What was booked by rows is version 1, and only that: were it found under other versions too,
-        # the answer would tell whether the rows are still the same.
-        booked = self._booked_by_rows() if data.version == DEFAULT_VERSION else set()
-        if data.fingerprint[:16] in booked:
-            return BookedAs(key=data.fingerprint, name=data.fingerprint[:16])
-        if booked:
-            raise LedgerError(
-                "version {version!r} of the rows of silo {silo!r} must be rows and columns that its "
-                "ledger booked before data had versions, got others; declare a new version with "
-                "{declared_by}, which is public and a new charge, or put the old ones back (nothing "
-                "left the silo)",
-                version=DEFAULT_VERSION,
-                silo=data.silo,
-                declared_by=data.declared_by,
-            )
         name = f"version {data.version}" + (f", read as {data.reading[:16]}" * bool(data.reading))
         return BookedAs(key=name, name=name)
 
@@ -542,11 +522,6 @@ class Ledger:
             self._store.belong_to(data.silo, data.data_set)
         if self._store.fingerprint_of(data.version, data.columns) is None:
             self._store.append("version", data.version, data.columns, data.fingerprint)
-
-    def _booked_by_rows(self) -> set[str]:
-        """Return the digits of fingerprints under which releases were booked before data had versions."""
-        found = (_BOOKED_BY_ROWS.fullmatch(study) for study in self._store.studies())
-        return {each[1] for each in found if each}
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
         """Refuse a release beyond what its study agreed on."""

@@ -17,17 +17,9 @@ from typing import IO, Any, Literal, Self
 from fedpower.errors import LedgerError
 
 _APPLICATION_ID = 0x66706C67  # "fplg"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _BUSY_TIMEOUT_S = 60.0
 
-_VERSIONS = """
-CREATE TABLE version (
-    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
-    name TEXT NOT NULL, columns TEXT NOT NULL, fingerprint TEXT NOT NULL,
-    seal TEXT NOT NULL, UNIQUE (name, columns));
-CREATE TRIGGER version_keeps BEFORE UPDATE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
-CREATE TRIGGER version_stays BEFORE DELETE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
-"""
 SCHEMA = f"""
 CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT, data_set TEXT,
     for_experiments INTEGER NOT NULL DEFAULT 0);
@@ -46,17 +38,15 @@ CREATE TRIGGER cap_keeps BEFORE UPDATE ON cap BEGIN SELECT RAISE(ABORT, 'append 
 CREATE TRIGGER cap_stays BEFORE DELETE ON cap BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_keeps BEFORE UPDATE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
 CREATE TRIGGER release_stays BEFORE DELETE ON release BEGIN SELECT RAISE(ABORT, 'append only'); END;
-{_VERSIONS}
+CREATE TABLE version (
+    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
+    name TEXT NOT NULL, columns TEXT NOT NULL, fingerprint TEXT NOT NULL,
+    seal TEXT NOT NULL, UNIQUE (name, columns));
+CREATE TRIGGER version_keeps BEFORE UPDATE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
+CREATE TRIGGER version_stays BEFORE DELETE ON version BEGIN SELECT RAISE(ABORT, 'append only'); END;
 PRAGMA application_id = {_APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION}
 """
-_FROM_SCHEMA_1 = f"""
-ALTER TABLE silo ADD COLUMN data_set TEXT;
-ALTER TABLE silo ADD COLUMN for_experiments INTEGER NOT NULL DEFAULT 0;
-{_VERSIONS}
-PRAGMA user_version = {SCHEMA_VERSION}
-"""
-"""What a ledger lacks that was made before data had versions."""
 
 _SEALED = {
     "cap": "seq, time, epsilon, delta, reason",
@@ -208,7 +198,6 @@ class Store:
             store._check_kind()
             store._be_durable()
             store.check()
-            store._bring_up_to_date()
         except BaseException:
             store.close()
             raise
@@ -288,8 +277,6 @@ class Store:
         with self.transaction("DEFERRED"):
             sound = self.query("PRAGMA quick_check(1)") == [("ok",)] and self._is_whole()
             for table, columns in _SEALED.items() if sound else ():
-                if table == "version" and self._schema == 1:
-                    continue
                 previous = ""
                 rows = self.query(f"SELECT {columns}, seal FROM {table} ORDER BY seq")  # noqa: S608
                 for seq, (*fields, seal) in enumerate(rows, start=1):
@@ -306,19 +293,15 @@ class Store:
 
     def owner(self) -> tuple[str | None, str | None]:
         """Return the silo and the data set that the ledger belongs to, None where it is not said."""
-        columns = "name, NULL" if self._schema == 1 else "name, data_set"
-        ((silo, data_set),) = self.query(f"SELECT {columns} FROM silo")  # noqa: S608
+        ((silo, data_set),) = self.query("SELECT name, data_set FROM silo")
         return silo, data_set
 
     def is_for_experiments(self) -> bool:
         """Return whether it was made for experiments, or lives no longer than the process."""
-        column = "0" if self._schema == 1 else "for_experiments"
-        return bool(self.query(f"SELECT {column} FROM silo")[0][0])  # noqa: S608
+        return bool(self.query("SELECT for_experiments FROM silo")[0][0])
 
     def versions(self) -> list[str]:
         """Return the versions of the data that were released, in the order of their first releases."""
-        if self._schema == 1:
-            return []
         rows = self.query("SELECT name FROM version GROUP BY name ORDER BY min(seq)")
         return [str(name) for (name,) in rows]
 
@@ -361,18 +344,6 @@ class Store:
         """Return the studies that have releases."""
         return {study for (study,) in self.query("SELECT DISTINCT study FROM release")}
 
-    @property
-    def _schema(self) -> int:
-        return int(self.query("PRAGMA user_version")[0][0])
-
-    def _bring_up_to_date(self) -> None:
-        """Give a ledger of an earlier schema what it lacks; its rows stay as they are."""
-        if self._schema == SCHEMA_VERSION:
-            return
-        with self.transaction("IMMEDIATE"):
-            if self._schema == 1:  # another process may have been faster
-                self._run(_FROM_SCHEMA_1)
-
     def _run(self, script: str) -> None:
         for statement in script.split(";\n"):
             self.query(statement)
@@ -409,10 +380,10 @@ class Store:
             raise LedgerError(
                 f"{self.label} must be a fedpower ledger but is another kind of database; check the path"
             )
-        if version > SCHEMA_VERSION:
+        if version != SCHEMA_VERSION:
             raise LedgerError(
-                f"ledger {self.label} must have schema {SCHEMA_VERSION} or older but has "
-                f"{version}; upgrade fedpower"
+                f"ledger {self.label} must have schema {SCHEMA_VERSION} but has {version}; use the fedpower "
+                "that wrote it"
             )
 
     def _damaged(self) -> LedgerError:

@@ -212,7 +212,7 @@ class PrivateReleases:
                 raise ProtocolError(
                     "a roll must be called in a study with aggregation='secure', got one without"
                 )
-            integers, _ = self._release(asked, run)
+            integers, _ = self._release(asked)
             return QueryAnswer(words=frozen(integers.view(np.uint64)))
         session = self.session
         roll, own = session.place_on(ask.roll, run)
@@ -254,7 +254,7 @@ class PrivateReleases:
         """Return the mean row: of the noised moment, or noised by itself."""
         if self._has_steps():
             query = StepMean(budget=self._budget, n_rows=self.n_rows)
-            return MeanRow(mean=read_only(self._values(query, run)))
+            return MeanRow(mean=read_only(self._values(query)))
         (_, mean, _), _ = self._noised_moment(run)
         assert mean is not None, "a study that centres releases the mean"
         return MeanRow(mean=read_only(mean))
@@ -317,7 +317,7 @@ class PrivateReleases:
 
             take_local_steps(multiply, ask)
 
-        integers, _ = self._release(query, run, asking=asking, times=ask.n_local_steps)
+        integers, _ = self._release(query, asking=asking, times=ask.n_local_steps)
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
         found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
@@ -341,12 +341,12 @@ class PrivateReleases:
             self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
         return self._moment[1:]
 
-    def _values(self, query: Query, run: str) -> Array:
-        integers, _ = self._release(query, run)
+    def _values(self, query: Query) -> Array:
+        integers, _ = self._release(query)
         return noise_of(query, self._budget, (self.n_rows,)).values(integers)
 
     def _release(
-        self, query: Query, run: str, asking: Callable[[Answering], object] | None = None, times: int = 1
+        self, query: Query, run: str = "", asking: Callable[[Answering], object] | None = None, times: int = 1
     ) -> tuple[NDArray[np.int64], str]:
         return release(
             query,

@@ -18,8 +18,18 @@ from markupsafe import Markup
 from fedpower.options import call_of
 from fedpower.privacy.statement import ALL_NOT_PRIVATE, EDGE, PERSON, as_sentence, featured_as
 from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.report import charts
-from fedpower.report.charts import element, printable
+from fedpower.report.charts import (
+    angles,
+    bars,
+    biplot,
+    bytes_by_round,
+    element,
+    over_rounds,
+    participation,
+    printable,
+    score_map,
+    scree,
+)  # fmt: skip
 from fedpower.report.record import MOST_NAMES, PrivacyRecord, Record, finite_or_inf
 from fedpower.report.text import (
     MISSING,
@@ -341,14 +351,14 @@ def _budgets(record: Record) -> tuple[Grid, Markup] | None:
         f"{percent(min(used))}. The table below has the numbers."
     )
     texts = [percent(share) for share in used]
-    chart = charts.bars("Budget used by silo", description, used, names, texts, kind="shares", most=1.0)
+    chart = bars("Budget used by silo", description, used, names, texts, kind="shares", most=1.0)
     return Grid("Ledgers after this fit", columns, sortable=True), chart
 
 
 def _spent_of_asked(promise: PrivacyRecord, spent: list[float]) -> Markup:
     """Return what the study spent of what it asked for, towards each observer."""
     asked = float(finite_or_inf(promise.asked_epsilon))
-    return charts.bars(
+    return bars(
         "Spent of what was asked for",
         f"Of {equals('ε', asked)} asked for, {number(max(spent))} was spent towards the observer who sees "
         "most. The table of observers above has the numbers.",
@@ -379,13 +389,13 @@ def _components(fit: Fitted) -> dict[str, Any]:
     }
     caption = "Eigenvalues beyond the components" + ("" if exact else ", with their noise")
     return {
-        "scree": charts.scree(
+        "scree": scree(
             values[:drawn],
             determined=fit.determined[:drawn],
             # those of a private fit hold noise, which the variances do not
             beyond=beyond if exact and drawn == fit.n_components else [],
         ),
-        "angles": charts.angles(alone[:drawn], together[:drawn], DETERMINED) if any(alone) else None,
+        "angles": angles(alone[:drawn], together[:drawn], DETERMINED) if any(alone) else None,
         "n_drawn": drawn,
         "components": Grid("Variance and angle of each component", columns, sortable=True),
         "beyond": Grid(caption, {"Number": places, "Eigenvalue": _aligned(beyond)}) if beyond else None,
@@ -398,7 +408,7 @@ def _loadings(fit: Fitted) -> dict[str, Any]:
     if fit.n_components > 1:
         first, second = fit.components[:2].tolist()
         thing = featured_as(fit.record.parameters)
-        plane = charts.biplot(first, second, fit.names, ("pc1", "pc2"), of=thing)
+        plane = biplot(first, second, fit.names, ("pc1", "pc2"), of=thing)
         undetermined = [place for place in (0, 1) if not fit.determined[place]]
         verb = "is" if len(undetermined) == 1 else "are"
         axes = f"{component_names(undetermined)} {verb}" if undetermined else ""
@@ -418,7 +428,7 @@ def _component(fit: Fitted, place: int) -> dict[str, Any]:
         "Loading": _figures(texts, values),
         "Share of the component": _percentages([value**2 for value in values]),
     }
-    chart = charts.bars(
+    chart = bars(
         f"Largest loadings of {label}",
         f"The {count(top, thing)} with the largest loadings by size, from {texts[0]} to {texts[top - 1]}. "
         "The table below has the numbers.",
@@ -471,7 +481,7 @@ def _scores(fit: Fitted) -> dict[str, Any] | None:
 
 def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
     counts, clear = scores.counts[silo], scores.clear
-    chart = charts.score_map(f"Scores of {silo}", counts.tolist(), scores.edges.tolist(), least=clear)
+    chart = score_map(f"Scores of {silo}", counts.tolist(), scores.edges.tolist(), least=clear)
     largest = float(counts.max())
     if largest < clear:
         caption = f"nothing stands above the noise of ±{number(clear, 3)}"
@@ -525,8 +535,8 @@ def _rounds(record: Record) -> dict[str, Any]:
     return {
         "rounds": Grid("Rounds", columns, sortable=len(rounds) > 1),
         "measured": [kind for kind, _, _ in drawn],
-        "convergence": charts.over_rounds(numbers, drawn) if drawn else None,
-        "traffic": charts.bytes_by_round(numbers, up, down),
+        "convergence": over_rounds(numbers, drawn) if drawn else None,
+        "traffic": bytes_by_round(numbers, up, down),
     }
 
 
@@ -552,7 +562,7 @@ def _silos(record: Record) -> dict[str, Any]:
     if any(sources):
         columns["Rows come from"] = [_name(source or MISSING) for source in sources]
     return {
-        "participation": charts.participation(names, present, [entry.round for entry in record.rounds]),
+        "participation": participation(names, present, [entry.round for entry in record.rounds]),
         "complete": all(all(row) for row in present),
         "silos": Grid("Silos", columns, sortable=len(names) > 1),
     }

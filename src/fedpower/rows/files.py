@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -376,7 +377,9 @@ def parquet_part(path: Path, name: str) -> Part:
     """Return a Parquet file."""
 
     def scan() -> pl.LazyFrame:
-        return pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        # Polars reads up to 128 row groups ahead by default, and a file of few hundred megabytes whole.
+        os.environ.setdefault("POLARS_ROW_GROUP_PREFETCH_SIZE", "1")
+        return pl.scan_parquet(path, glob=False, hive_partitioning=False, low_memory=True)
 
     return _typed_part(path, name, "Parquet", scan, counted=True)
 

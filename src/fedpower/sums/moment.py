@@ -151,18 +151,24 @@ class ScatterSum:
         self._scatter += other._scatter
         self._count(other._weight, other._origin, other._drift)
 
-    def result(self, offset: Vector | None = None) -> Moments:
-        """Return the moments of the rows less an offset; they are this object's memory."""
-        self._scatter /= self._weight
+    def result(self, offset: Vector | None = None, n_units: int | None = None) -> Moments:
+        """Return the moments of the rows less an offset; they are this object's memory.
+
+        Where persons count, sums are divided by their public number and not by the weights' sum: the same,
+        but noise is made for the former.
+        """
+        count = self._weight if n_units is None else n_units
+        origin = self._origin if offset is None else self._origin - offset
+        mean, ratio = origin + self._drift, self._weight / count
+        self._scatter /= count
+        if ratio != 1.0:
+            self._rank_one(ratio * (1 - ratio), mean)
+            mean *= ratio
         if self._full:
             mirror(self._scatter)
-        origin = self._origin if offset is None else self._origin - offset
-        mean = origin + self._drift
         for array in (mean, self._scatter):
             array.flags.writeable = False
-        return Moments(
-            n_rows=round(self._weight), mean=mean, covariance=self._scatter, n_clipped=self.n_clipped
-        )
+        return Moments(n_rows=round(count), mean=mean, covariance=self._scatter, n_clipped=self.n_clipped)
 
     def _add_dense(self, rows: Matrix, weights: Vector | None) -> None:
         weight = float(len(rows)) if weights is None else float(weights.sum())
@@ -237,7 +243,8 @@ def accumulate_moment(
     make = scatter_sums(source, treatment, full=full)
     size = block_rows or scatter_rows(source, treatment, full=full)
     workers = workers if shares_blocks(source.n_features) else 1
-    return reduce(source, make, size, watch=watch, workers=workers).result(offset)
+    found = reduce(source, make, size, watch=watch, workers=workers)
+    return found.result(offset, public_units(source))
 
 
 def sparse_offset(source: RowSource, treatment: RowTreatment) -> tuple[RowTreatment, Vector | None]:
@@ -250,6 +257,12 @@ def scatter_sums(source: RowSource, treatment: RowTreatment, *, full: bool) -> C
     unit = unit_of(source)
     most = 0 if unit is None else unit.most
     return functools.partial(ScatterSum, treatment, source.n_features, full=full, most=most)
+
+
+def public_units(source: RowSource) -> int | None:
+    """Return for how many persons the rows count; None where rows do."""
+    unit = unit_of(source)
+    return None if unit is None else unit.n_units
 
 
 def scatter_rows(source: RowSource, treatment: RowTreatment, *, full: bool) -> int:

@@ -14,16 +14,7 @@ from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
-from fedpower.rows.source import (
-    Block,
-    Extra,
-    OverRows,
-    RowSource,
-    Stored,
-    is_sparse,
-    shared_out,
-    stored_blocks,
-)
+from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, is_sparse
 from fedpower.rows.sql import QuerySource
 from fedpower.rows.units import unit_of
 from fedpower.sums.device import TensorSource
@@ -54,24 +45,24 @@ def digest_key(n_features: int) -> Words:
     return words.integers(2**64, size=n_features, dtype=np.uint64)
 
 
-def seen_in(block: "Block | Stored", key: Words | None, workers: int = 1) -> Seen:
-    """Return the number of a block's rows and, with a key, their digest; wide rows by several threads."""
+def seen_in(block: Block, key: Words | None) -> Seen:
+    """Return the number of a block's rows and, with a key, their digest."""
     count = int(block.shape[0])
     if key is None:
         return Seen(n_rows=count)
-    if is_sparse(block):  # type: ignore[arg-type]
+    if is_sparse(block):
         words = _mixed(np.ascontiguousarray(block.data).view(np.uint64))
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words * key[block.indices])])
         rows = sums[block.indptr[1:]] - sums[block.indptr[:-1]]
     else:
-        rows = _dense_digests(np.asarray(block), key, workers)
+        rows = _dense_digests(np.asarray(block), key)
     rows ^= rows >> np.uint64(32)
     rows *= _ODD
     rows ^= rows >> np.uint64(29)
     return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
 
 
-def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
+def _dense_digests(block: Matrix, key: Words) -> Words:
     """Return each row's digest, in one pass over the block as it lies in memory."""
     count, width = block.shape
     if block.flags.f_contiguous and not block.flags.c_contiguous:
@@ -82,19 +73,11 @@ def _dense_digests(block: Stored, key: Words, workers: int) -> Words:
             for place in range(width):
                 total += _mixed(columns[place, start : start + CHUNK]) * key[place]
         return rows
-    rows = np.empty(count, np.uint64)
-    stored = np.ascontiguousarray(block)
-    shared_out(lambda start, stop: _digest_rows(stored[start:stop], key, rows[start:stop]), count, workers)
-    return rows
-
-
-def _digest_rows(block: Stored, key: Words, out: Words) -> None:
-    """Put the digests of contiguous rows, of float64 or float32, into ``out``."""
-    count, width = block.shape
-    step = max(1, CHUNK // width)
+    rows, step = np.empty(count, np.uint64), max(1, CHUNK // width)
     for start in range(0, count, step):
-        part = np.asarray(block[start : start + step], dtype=np.float64)
-        np.einsum("ij,j->i", _mixed(part.view(np.uint64)), key, out=out[start : start + step])
+        part = np.ascontiguousarray(block[start : start + step])
+        np.einsum("ij,j->i", _mixed(part.view(np.uint64)), key, out=rows[start : start + step])
+    return rows
 
 
 def _mixed(words: Words) -> Words:
@@ -141,20 +124,6 @@ class EnrolledRows(OverRows):
             seen += seen_in(block, self.enrolment.key)
             yield block
             del block  # or two blocks are held while the next one is read
-        self._hold(seen)
-
-    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return the rows as they are stored (`StoredRows`), held against the first pass likewise."""
-        if isinstance(self.rows, ArraySource):
-            return None  # a mapped array may change between two looks at a block
-        blocks = stored_blocks(self.rows, max_bytes)
-        return None if blocks is None else self._held_against_the_first(blocks, workers)
-
-    def _held_against_the_first(self, blocks: Iterator[Stored], workers: int) -> Iterator[Stored]:
-        seen = Seen(n_rows=0)
-        for block in blocks:
-            seen += seen_in(block, self.enrolment.key, workers)
-            yield block
         self._hold(seen)
 
     def _hold(self, seen: Seen) -> None:

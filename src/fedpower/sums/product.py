@@ -15,6 +15,7 @@ from fedpower.sums.exact_moment import ExactMoments, exact_sum
 from fedpower.sums.kernel import block_rows, shares_blocks
 from fedpower.sums.moment import (
     Moments,
+    public_units,
     require_center,
     room_like,
     scatter_rows,
@@ -69,9 +70,9 @@ class ProductSum:
         self.weight += other.weight
         self._total += other._total
 
-    def result(self) -> Matrix:
-        """Return the sum over the weight of the rows."""
-        return np.ascontiguousarray(self._total.T) / self.weight
+    def result(self, n_units: int | None = None) -> Matrix:
+        """Return the sum over the number of rows; of persons, as it is public, where these count."""
+        return np.ascontiguousarray(self._total.T) / (self.weight if n_units is None else n_units)
 
 
 class RowSums:
@@ -109,7 +110,7 @@ class RowSums:
             vector = require_center(center, width)
             shift = vector if shift is None else vector + shift
         make = functools.partial(ProductSum, self._split, basis, shift, most=self._most)
-        found = self.total(make, self._rows()).result()
+        found = self.total(make, self._rows()).result(public_units(self.source))
         if not np.isfinite(found).all():
             for _ in self.source.blocks(block_rows(width)):  # which names a value that is not finite
                 pass
@@ -142,7 +143,7 @@ class RowSums:
     def _scatter(self, *, full: bool) -> Moments:
         size = scatter_rows(self.source, self._split, full=full) if full else self._rows()
         found = self.total(scatter_sums(self.source, self._split, full=full), size)
-        return found.result(self._offset)
+        return found.result(self._offset, public_units(self.source))
 
     def _rows(self) -> int:
         source = self.source

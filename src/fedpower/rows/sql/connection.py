@@ -342,7 +342,20 @@ def find_dialect(connection: Any, query: SqlQuery, name: str) -> Dialect:
 def _types(schema: Any) -> tuple[Any, ...]:
     """Return what Polars calls the types of an Arrow schema."""
     arrow = import_module("pyarrow")
-    return tuple(pl.Series(arrow.array([], kind)).dtype for kind in schema.types)
+    return tuple(
+        pl.String() if arrow.types.is_interval(kind) else pl.Series(arrow.array([], kind)).dtype
+        for kind in schema.types
+    )
+
+
+def frame_of(batch: Any) -> pl.DataFrame:
+    """Return a batch as a frame; intervals, which Polars does not import, become texts."""
+    arrow = import_module("pyarrow")
+    for place, field in enumerate(batch.schema):
+        if arrow.types.is_interval(field.type):
+            texts = [None if cell is None else str(cell) for cell in batch.column(place).to_pylist()]
+            batch = batch.set_column(place, field.name, arrow.array(texts, arrow.string()))
+    return pl.DataFrame(batch)
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.rows.columns import require_distinct, require_shape
 from fedpower.rows.source import Block, Matrix, pl
-from fedpower.rows.sql.connection import Dialect, connected, find_dialect, reading
+from fedpower.rows.sql.connection import Dialect, connected, find_dialect, frame_of, reading
 from fedpower.rows.sql.query import DuckdbFile, PostgresServer, SqliteFile, SqlQuery, parse_address
 from fedpower.rows.tables import Group, Part, Table, TableSource
 from fedpower.rules.expressions import Cells
@@ -142,7 +142,7 @@ class StoredQuery:
             cursor.adbc_statement.set_options(**options)
             cursor.execute(statement)
             for batch in cursor.fetch_record_batch():
-                yield pl.DataFrame(batch)
+                yield frame_of(batch)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,15 +1,22 @@
-"""How far a released moment may be from the law of the rows: noise and sampling, carried through."""
+"""What analyses of a released moment share: errors carried through, intervals, tables and their command."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.stats
+from markupsafe import Markup
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError
 from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.report.moment import Moment
+from fedpower.report.page import Account, Table
+from fedpower.report.record import plain
+from fedpower.report.text import percent
 
 Array = NDArray[np.float64]
 
@@ -18,8 +25,176 @@ Statistic = Callable[[Array, Array], Array]
 
 _SEED = 19
 _MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 1000, 200, 2e7
-_STEP = 1e-3
-"""Of the draws, at which a derivative is taken: an error of its square."""
+_STEP = 1e-3  # of the draws, at which a derivative is taken: an error of its square
+
+CLEAR = 2.0  # times the noise's edge: intervals are given only for what is divided by more than that
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of ``fedpower derive`` for a parameter of an analysis; flags are separated by blanks."""
+
+    parameter: str
+    flags: str
+    help: str
+    type: Any = int
+    default: Any = None
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    metavar: str | None = None
+    multiple: bool = False
+
+
+LEVEL = Option("level", "--level", "Of intervals.", type=float, default=0.95)
+SAMPLING = Option(
+    "sampling",
+    "--sampling/--no-sampling",
+    "Whether rows are a sample, whose error counts too (default).",
+    type=bool,
+    default=True,
+)
+N_COMPONENTS = Option("n_components", "-k --components", "Number of components.", required=True)
+
+
+class Analysis(BaseEstimator):
+    """An estimator in scikit-learn's manners whose data is a released moment.
+
+    A subclass has `_fit`, which sets attributes, and what `account` is made of. To have a command it has
+    ``options``, and a line in the registry of `fedpower.analyses`.
+    """
+
+    kind: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]] = ()
+    needs_covariance: ClassVar[bool] = True
+    facts: ClassVar[tuple[str, ...]] = ()  # attributes, without their underscore, that programs get
+
+    level: float
+    sampling: bool
+    moment_: Moment
+    _remark: tuple[str, ...] = ()
+
+    def fit(self, moment: Moment, y: object = None) -> Self:
+        """Compute the analysis of a released moment and return itself."""
+        del y
+        if self.needs_covariance and not moment.centered:
+            raise InputError(
+                "a moment must be about the pooled mean for this analysis, got one about the origin; "
+                "release it with centring, which is the default"
+            )
+        if hasattr(self, "level"):
+            quantile(self.level)
+        self._fit(moment)
+        self.moment_ = moment
+        return self
+
+    @classmethod
+    def from_options(cls, **given: Any) -> "Analysis":
+        """Return the analysis that a command's options ask for."""
+        return cls(**given)
+
+    def _fit(self, moment: Moment) -> None:
+        raise NotImplementedError
+
+    def _title(self) -> str:
+        raise NotImplementedError
+
+    def _sentences(self) -> Iterable[str]:
+        raise NotImplementedError
+
+    def _tables(self) -> Iterable[Table]:
+        raise NotImplementedError
+
+    def _pictures(self) -> Iterable[tuple[Markup, str]]:
+        return ()
+
+    def _more_facts(self) -> dict[str, Any]:
+        return {}
+
+    def account(self) -> Account:
+        """Return what was found, for a terminal, a program and a page."""
+        check_is_fitted(self)
+        return Account(
+            kind=self.kind,
+            title=self._title(),
+            sentences=tuple(self._sentences()),
+            tables=tuple(self._tables()),
+            pictures=tuple(self._pictures()),
+            facts={
+                **{name: plain(getattr(self, f"{name}_")) for name in self.facts},
+                **({"level": self.level} if hasattr(self, "level") else {}),
+                **self._more_facts(),
+            },
+        )
+
+    def _usable(self, moment: Moment) -> Array:
+        """Return the covariance floored at the noise, and keep what that did for the account."""
+        usable_moment = usable(moment)
+        self.n_floored_, self._remark = usable_moment.n_floored, usable_moment.remark
+        self.clipping_share_ = clipping_share(moment)
+        return usable_moment.covariance
+
+    def _set_intervals(self, values: Array, errors: Array) -> None:
+        """Set standard errors, and the ends of intervals around values."""
+        width = quantile(self.level)
+        self.standard_error_ = errors
+        self.low_, self.high_ = values - width * errors, values + width * errors
+
+    @property
+    def _what_intervals_hold(self) -> str:
+        return "hold the privacy noise" + (
+            " and that of sampling normal rows." if self.sampling else " alone."
+        )
+
+    @property
+    def _remarks(self) -> tuple[str, ...]:
+        """What was done about the noise, and what clipping leaves out of intervals."""
+        return (*self._remark, *clipping_remark(self.moment_))
+
+    def _interval_sentence(self) -> str:
+        return f"Intervals are of {percent(self.level)} each and {self._what_intervals_hold}"
+
+
+def table_of(title: str, file: str, columns: Mapping[str, Iterable[Any]], *, printed: bool = True) -> Table:
+    """Return a table by column; numbers that are not finite are empty."""
+    cells = [
+        [_cell(value) for value in (values.tolist() if isinstance(values, np.ndarray) else values)]
+        for values in columns.values()
+    ]
+    rows = tuple(zip(*cells, strict=True))
+    return Table(title=title, headings=tuple(columns), rows=rows, file=file, printed=printed)
+
+
+def _cell(value: Any) -> Any:
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def yes_or_no(verdicts: Iterable[bool]) -> list[str]:
+    """Return verdicts as words of a table."""
+    return ["yes" if verdict else "no" for verdict in verdicts]
+
+
+def require_count(name: str, value: Any, most: int, *, upto: str, least: int = 1) -> int:
+    """Return a whole number from ``least`` to ``most``; others are refused."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {upto}, got {value!r}; choose one")
+    return int(value)
+
+
+def new_rows(X: Any, names: Sequence[str] | NDArray[np.object_], *, what: str, advice: str) -> Array:
+    """Return new rows as numbers; a table's columns are matched by name."""
+    wanted = f"X must have the {len(names)} {what}"
+    if hasattr(X, "loc"):
+        absent = [name for name in names if name not in X.columns]
+        if absent:
+            raise InputError(f"{wanted}, got a table without '{absent[0]}'; {advice}")
+        X = X[list(names)]
+    try:
+        rows = np.asarray(X, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{wanted} as numbers, got something else; {advice}") from None
+    if rows.ndim != 2 or rows.shape[1] != len(names):
+        raise InputError(f"{wanted}, got shape {rows.shape}; {advice}")
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,15 +314,6 @@ def clipping_remark(moment: Moment) -> tuple[str, ...]:
     return (f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length.",)
 
 
-def require_centred(moment: Moment) -> None:
-    """Refuse a moment that is no covariance."""
-    if not moment.centered:
-        raise InputError(
-            "a moment must be about the pooled mean for this analysis, got one about the origin; release "
-            "it with centring, which is the default"
-        )
-
-
 def draws(
     moment: Moment, covariance: Array, *, sampling: bool = True, noise: bool = True, count: int = 0
 ) -> Iterator[tuple[Array, Array]]:
@@ -204,5 +370,5 @@ def standard_errors(
 def quantile(level: float) -> float:
     """Return how many standard errors an interval of a level goes to either side."""
     if not (isinstance(level, int | float) and 0 < level < 1):
-        raise InputError(f"level must lie between 0 and 1, got {level!r}; 0.95 is usual")
+        raise InputError(f"level must be between 0 and 1, got {level!r}; 0.95 is usual")
     return float(scipy.stats.norm.ppf(0.5 + level / 2.0))
