@@ -94,7 +94,7 @@ def test_versions_are_compared_as_installers_do(version: str, bounds: str, kept:
 def test_every_requirement_of_the_package_is_understood():
     asked = health.requirements()
     core = {each.package for each in asked if not each.extra}
-    assert {"numpy", "pyarrow", "scikit-learn"} <= core
+    assert {"numpy", "polars", "scikit-learn"} <= core
     assert not core & {"attrs", "dp-accounting"}  # an oracle of the tests alone
     assert {"flare", "sql", "torch"} <= set(health.extras_of(asked))
     assert "dev" not in health.extras_of(asked)

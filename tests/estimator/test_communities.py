@@ -291,7 +291,7 @@ def test_the_pages_of_networks_speak_of_nodes_where_others_have_columns(tmp_path
     ]
     for folder in pages:
         page = (folder / "report.html").read_text().partition("<main")[2].partition("</main")[0]
-        words = re.sub(r"<[^>]+>", " ", page).replace("a column a round", "")
+        words = re.sub(r"<[^>]+>", " ", page).replace("a column per round", "")
         assert "adjacency matri" in words
         assert re.search(r"\b[Nn]odes?\b", words)
         assert re.search(r"\b[Cc]olumns?\b", words) is None

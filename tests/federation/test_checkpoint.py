@@ -159,7 +159,7 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
     assert not any("budget" in each for each in record["silos"])  # a silo's ledger is its own
     page = (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
     assert study.name in page
-    assert "known to that silo alone" in page
+    assert "known to that silo only" in page
     assert str(tmp_path) not in page
 
 

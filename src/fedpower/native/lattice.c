@@ -306,16 +306,3 @@ EXPORT void fedpower_signs(const int64_t *magnitudes, int64_t n, const uint8_t *
         out[i] = (magnitudes[i] ^ negative) - negative;
     }
 }
-
-/* Bring finite values to the multiples of spacing, a power of two, and add as many of these as noise says.
-
-   largest: of a value in steps; what lies beyond is brought back to it. */
-EXPORT void fedpower_noised(double *values, int64_t n, double spacing, double largest,
-                            const int64_t *noise)
-{
-    for (int64_t i = 0; i < n; i++) {
-        double steps = values[i] / spacing;
-        steps = steps > largest ? largest : steps < -largest ? -largest : steps;
-        values[i] = (double)(llrint(steps) + noise[i]) * spacing;
-    }
-}

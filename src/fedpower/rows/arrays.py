@@ -22,7 +22,7 @@ from fedpower.rows.columns import (
     require_matrix,
     require_shape,
 )
-from fedpower.rows.source import Block, Extra, Matrix, SparseBlock, Stored, is_sparse
+from fedpower.rows.source import Block, Extra, Matrix, SparseBlock, is_sparse
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,11 +86,6 @@ class PositionalSource(ColumnsByPlace, ABC):
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
 
-    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return nothing: see :class:`fedpower.rows.source.StoredRows`."""
-        del max_bytes, workers
-        return None
-
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
         require_block_size(max_rows)
@@ -115,17 +110,6 @@ class ArraySource(PositionalSource):
     """The rows of a 2-d NumPy array of any real dtype; masked entries count as missing."""
 
     array: NDArray[Any]
-
-    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return views of the rows, where they are plain and lie row by row."""
-        del workers
-        array = self.array
-        if self.keep is not None or type(array) is not np.ndarray or not _is_plain(array.dtype):
-            return None
-        if not array.flags.c_contiguous:
-            return None
-        step = max(1, max_bytes // (array.itemsize * self.width))
-        return (array[start : start + step] for start in range(0, len(array), step))
 
     def read(self, max_rows: int) -> Iterator[Matrix]:
         """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
@@ -163,11 +147,6 @@ class SparseSource(PositionalSource):
         """Yield row slices as canonical float64 CSR."""
         for start in range(0, self.array.shape[0], max_rows):
             yield canonical(self.array[start : start + max_rows])
-
-
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Return whether numbers are float32 or float64 as this machine has them."""
-    return dtype in (np.float32, np.float64) and dtype.isnative
 
 
 def canonical(block: Any) -> SparseBlock:
@@ -241,29 +220,6 @@ class _NpySource(PositionalSource):
         """Yield copies of row slices, each through a mapping of its own."""
         for start in range(0, self.header.shape[0], max_rows):
             yield self._copy(start, start + max_rows)
-
-    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return the rows as the file has them, read into the same memory again and again."""
-        del workers
-        dtype = self.header.dtype
-        if self.keep is not None or self.header.fortran or not _is_plain(dtype):
-            return None
-        return self._stored(max(1, max_bytes // (dtype.itemsize * self.width)))
-
-    def _stored(self, max_rows: int) -> Iterator[Stored]:
-        n_rows, width = self.header.shape
-        room = own_memory((min(max_rows, n_rows), width), self.header.dtype)
-        with self.path.open("rb", buffering=0) as stream:
-            stream.seek(self.offset)
-            for start in range(0, n_rows, max_rows):
-                block = room[: n_rows - start]
-                left = block.reshape(-1).view(np.uint8).data
-                while left:
-                    count = stream.readinto(left)
-                    if not count:
-                        raise corrupt(self.name)
-                    left = left[count:]
-                yield block
 
     def _copy(self, start: int, stop: int) -> Block:
         """Return one slice of rows as a float64 array of its own."""

@@ -1,7 +1,6 @@
 """What every source of rows offers: its columns, its size where known, and its rows in blocks."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -32,7 +31,6 @@ Vector: TypeAlias = NDArray[np.float64]
 SparseBlock: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
 Block: TypeAlias = "Matrix | SparseBlock"
 Extra: TypeAlias = Literal["refuse", "drop"]
-Stored: TypeAlias = NDArray[np.floating[Any]]
 """Rows as they are stored, in float32 or float64."""
 
 
@@ -128,28 +126,3 @@ class OverRows:
     def density(self) -> float | None:
         """Share of stored entries, where known."""
         return self.rows.density
-
-
-@runtime_checkable
-class StoredRows(Protocol):
-    """A source whose dense rows can be had as they are stored, without a copy of them in float64."""
-
-    def stored(self, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-        """Return the rows in order by row, unchecked, so many bytes at once; None where that cannot be."""
-        ...
-
-
-def stored_blocks(source: RowSource, max_bytes: int, workers: int = 1) -> Iterator[Stored] | None:
-    """Return the blocks of a source as they are stored; None where it has none such."""
-    return source.stored(max_bytes, workers) if isinstance(source, StoredRows) else None
-
-
-def shared_out(work: Callable[[int, int], None], count: int, workers: int, step: int = 1) -> None:
-    """Do the work from each start to each stop of ``count``, multiples of ``step``, on some threads."""
-    share = -(-count // (workers * step)) * step
-    if workers == 1 or share >= count:
-        work(0, count)
-        return
-    starts = range(0, count, share)
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        list(pool.map(work, starts, [min(start + share, count) for start in starts]))

@@ -77,11 +77,6 @@ class _Known:
         return float(np.clip(weights @ values / weights.sum(), 1e-12, 1.0)) if self.traces else 1.0
 
     @property
-    def trace_std(self) -> float:
-        """The noise in it."""
-        return math.sqrt(1.0 / sum(1.0 / std**2 for _, std in self.traces))
-
-    @property
     def level(self) -> float:
         """The variance of a direction that is not looked for: what the k leave, shared equally."""
         if self.held is None or self.dim <= self.rank:
