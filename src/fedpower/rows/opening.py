@@ -38,8 +38,7 @@ from fedpower.rows.files import (
     sheet_of,
     sheet_table,
 )
-from fedpower.rows.pgen import pgen_source
-from fedpower.rows.plink import PlinkSource, plink_source
+from fedpower.rows.plink import PlinkSource, pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
 from fedpower.rows.tables import Group, Part, Table, TableSource, as_labels, frame_table, table_source
