@@ -23,8 +23,7 @@ from fedpower.experiments.driven import (
 )
 from fedpower.linalg import sin_theta
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Answers
+from fedpower.protocol.coordinator import Answers, Coordinator
 from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
 from fedpower.protocol.study import Study

@@ -115,7 +115,7 @@ def audit(
 
 def _available() -> tuple[Mode, ...]:
     """Return all modes; without secure sums, and with a note, where their package is not installed."""
-    from fedpower.protocol.roll import require_cryptography  # noqa: PLC0415
+    from fedpower.protocol.secure import require_cryptography  # noqa: PLC0415
 
     try:
         require_cryptography()

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import Study
-from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
 from fedpower.report.result import Result
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.arrays import ArraySource, SparseSource

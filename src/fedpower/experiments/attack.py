@@ -14,13 +14,11 @@ from fedpower.errors import InputError
 from fedpower.experiments.driven import ledgers_for, silos_of
 from fedpower.experiments.look import NOISE_STYLES, drawing, saved
 from fedpower.privacy.noise import NoiseSource, SystemNoise
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Asking, drive
+from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.outcome import with_noise
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers import PowerSettings, start
-from fedpower.protocol.study import NoiseMode, Study
+from fedpower.protocol.study import NoiseMode, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment

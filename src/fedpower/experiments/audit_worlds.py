@@ -14,8 +14,7 @@ from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import drive, in_turn
+from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import (
     AskMean,
     AskQuery,
@@ -27,7 +26,6 @@ from fedpower.protocol.messages import (
     Question,
     read_only,
 )
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.query import (
     Product,
     Query,
@@ -39,11 +37,10 @@ from fedpower.protocol.query import (
     moment_of,
     vectors_to_bytes,
 )
-from fedpower.protocol.roll import Identity
-from fedpower.protocol.secure import total
+from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.solvers.upload import SecureSettings, secure
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment

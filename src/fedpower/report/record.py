@@ -21,7 +21,7 @@ from msgspec import Meta, structs
 from fedpower.errors import InputError
 from fedpower.privacy.budget import QueryTerms
 from fedpower.privacy.statement import PrivacyStatement, Protection, counted_as
-from fedpower.protocol.clipping import Clipping, told
+from fedpower.protocol.pooled import Clipping, told
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
