@@ -12,8 +12,7 @@ from fedpower.errors import BudgetError, ProtocolError
 from fedpower.linalg import lower_of, lower_triangle, misalignment, orth, rotation, symmetric_of
 from fedpower.linalg.memory import LARGE, give_back
 from fedpower.privacy.budget import MOMENT, Budget
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.messages import (
     AskMean,

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import is_orthonormal, orth
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
