@@ -417,4 +417,4 @@ class TestPrivateFits:
         model = FedPCA(2, epsilon=INF, standardize=False).fit(rows)
         assert not model.privacy_.is_private
         assert str(model.privacy_).startswith("NOT PRIVATE")
-        assert model.privacy_.as_dict()["asked_epsilon"] is None
+        assert model.privacy_.as_dict()["asked_epsilon"] == float("inf")

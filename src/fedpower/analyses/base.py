@@ -299,10 +299,10 @@ def clipping_share(moment: Moment) -> float | None:
 
 def correlation_shift(moment: Moment) -> Array | None:
     """Return by column what shortening rows does to correlations; None where none is known to be."""
-    record, book = moment.record.clipping, moment.code_book
-    if record is None:
+    clipping, book = moment.record.clipping, moment.code_book
+    if clipping is None:
         return None
-    return record.clipping.moves(moment.n_features, None if book is None else book.outside)
+    return clipping.moves(moment.n_features, None if book is None else book.outside)
 
 
 def clipping_remark(moment: Moment) -> tuple[str, ...]:

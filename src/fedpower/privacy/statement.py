@@ -1,6 +1,5 @@
 """The privacy statement that goes with every result, in words a data officer reads."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -117,19 +116,8 @@ class PrivacyStatement:
         return self.mode != "none" and self.leak is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the statement for ``run.json``; an infinite number is written as None."""
-        record = asdict(self)
-        record["protections"] = [
-            {key: _finite(value) for key, value in row.items()} for row in record["protections"]
-        ]
-        record["asked_epsilon"] = _finite(self.asked_epsilon)
-        return {
-            "private": self.is_private,
-            "unit": self.unit,
-            "neighbours": self.neighbours,
-            **record,
-            "assumptions": list(self.assumptions) if self.is_private else [],
-        }
+        """Return the statement by name, and whether it promises anything."""
+        return {"private": self.is_private, **asdict(self)}
 
     @property
     def brief(self) -> str:
@@ -195,7 +183,3 @@ def counted_as(parameters: Mapping[str, Any]) -> str:
 def featured_as(parameters: Mapping[str, Any]) -> str:
     """Return what a component has a weight for each of: column, or node of a network."""
     return "node" if parameters.get("network") else "column"
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,10 +94,6 @@ class Clipping:
         cut = light + _HARD_CUT * share**2
         found = np.full(n_features, cut)
         return found if outside is None else found + _OUTSIDE * outside
-
-    def record(self, *, bound: float) -> dict[str, Any]:
-        """Return it for the record."""
-        return {"bound": bound, **asdict(self)}
 
 
 def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None = None) -> Clipping | None:

@@ -1,4 +1,4 @@
-"""Code books as files: TOML that people read, written and read in this one place."""
+"""Code books as files: TOML that people read. The record of a result holds them in the same form."""
 
 import json
 import math
@@ -19,15 +19,19 @@ from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-codebook/2"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_PER_COLUMN = ("offset", "scale", "low", "high")
-_SHARES = ("present", "outside")  # of a column's rows and cells; only where they were counted
-_CLIPPED = ("rows", "energy", "uneven")
-_PUBLIC = ("row_norm", "normalize", "offset", "scale")
-"""What people write in place of numbers that preparation finds."""
+_PER_COLUMN, _COUNTED = ("offset", "scale", "low", "high"), ("present", "outside")
+_PUBLIC = ("row_norm", "normalize", "offset", "scale")  # instead of numbers that preparation finds
+_HEAD = (
+    "# A code book, which is public: what cells become, and how columns are centred, scaled and bounded.\n"
+)
+_FOUND = (
+    "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
+    "# shortened to it. [cost] is what finding this cost each silo, once: fits that use it cost no more.\n"
+)
 
 
-class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of the file: keys that it does not know are refused."""
+class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
 
 
 class _Cost(_Part):
@@ -54,21 +58,99 @@ class _Column(_Part):
     found: str = "given"
 
 
-class _File(_Part):
+class CodeBookFile(_Part):
+    """The content of a code book's file."""
+
     format: str
     row_norm: float | None = None
     normalize: bool = False
     offset: list[float] | dict[str, float] | None = None
     scale: list[float] | dict[str, float] | None = None
-    rules: Any = None
     bound: float | None = None
-    cost: _Cost = msgspec.field(default_factory=_Cost)
+    cost: _Cost | None = None
     clipped: _Clipped | None = None
+    rules: Any = None
     column: list[_Column] | None = None
+
+    @classmethod
+    def of(cls, book: CodeBook) -> "CodeBookFile":
+        """Return the file of a code book."""
+        rules = None if book.rules is None else book.rules.as_content()
+        if book.follows_rules:
+            return cls(format=FORMAT, rules=rules)
+        if book.is_draft:
+            numbers = {key: _listed(getattr(book, key)) for key in _PUBLIC}
+            return cls(format=FORMAT, rules=rules, **numbers)
+        keys = (*_PER_COLUMN, *(key for key in _COUNTED if getattr(book, key) is not None))
+        vectors = [getattr(book, key).tolist() for key in keys]
+        names = book.columns or (None,) * len(book.found)
+        return cls(
+            format=FORMAT,
+            bound=book.bound,
+            cost=_Cost(epsilon=book.epsilon, delta=book.delta, mu=book.mu, rows=book.n_rows),
+            clipped=None
+            if book.clipped is None
+            else _Clipped(**dict(zip(_Clipped.__struct_fields__, book.clipped, strict=True))),
+            rules=rules,
+            column=[
+                _Column(name=name, found=found, **dict(zip(keys, numbers, strict=True)))
+                for name, found, *numbers in zip(names, book.found, *vectors, strict=True)
+            ],
+        )
+
+    def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
+        """Return the code book, with these rules or its own; problems are reported as those of ``where``."""
+        if self.rules is not None and rules is None:
+            rules = table_rules(self.rules, where)
+            if not rules.features:
+                raise InputError(
+                    f"the rules in {where} must keep at least one column, got none; add one under [rules]"
+                )
+        public = {key: getattr(self, key) for key in _PUBLIC}
+        if self.column is None and (
+            rules is not None or any(value not in (None, False) for value in public.values())
+        ):
+            return CodeBook(rules=rules, **public)
+        columns, cost = self.column or [], self.cost or _Cost()
+        numbers = [self.bound, *(getattr(column, key) for column in columns for key in _PER_COLUMN)]
+        if not columns or not all(value is not None and math.isfinite(value) for value in numbers):
+            raise InputError(
+                f"the code book {where} must have a bound, and {', '.join(_PER_COLUMN)} for every column, "
+                "got one without"
+            )
+        names = [column.name for column in columns if column.name is not None]
+        if 0 < len(names) < len(columns):
+            raise InputError(
+                f"the code book {where} must name all columns or none, got {len(names)} of {len(columns)} names"
+            )
+        counted = [key for key in _COUNTED if all(getattr(column, key) is not None for column in columns)]
+        vectors: dict[str, Any] = {
+            key: np.array([getattr(column, key) for column in columns]) for key in (*_PER_COLUMN, *counted)
+        }
+        return CodeBook(
+            columns=tuple(names) or None,
+            **vectors,
+            bound=float(self.bound or 0.0),
+            found=tuple(column.found for column in columns),
+            epsilon=cost.epsilon,
+            delta=cost.delta,
+            mu=cost.mu,
+            n_rows=cost.rows,
+            rules=rules,
+            clipped=None if self.clipped is None else msgspec.structs.astuple(self.clipped),
+        )
+
+
+def _listed(value: Any) -> Any:
+    return (
+        value
+        if value is None or isinstance(value, float | int | Mapping)
+        else np.asarray(value, dtype=float).tolist()
+    )
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
-    """Write a code book to a file, whole or not at all, and return where it is."""
+    """Write a code book to a file, whole or not at all, and return its path."""
     with new_file(Path(path), force=force) as place:
         place.write_text(rendered(book), encoding="utf-8")
     return Path(path)
@@ -76,67 +158,33 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 
 def rendered(book: CodeBook) -> str:
     """Return the text of a code book's file."""
-    if book.is_draft or book.follows_rules:
-        public = {} if book.follows_rules else {key: getattr(book, key) for key in _PUBLIC}
-        lines = [
-            "# A code book: what the cells of tables become, and public numbers about columns. It is public.",
-            f"format = {as_toml(FORMAT)}",
-            *(f"{key} = {as_toml(_listed(value))}" for key, value in public.items() if _is_given(value)),
-        ]
-        return "\n".join([*lines, *([] if book.rules is None else _rule_lines(book.rules))]) + "\n"
-    lines = [
-        "# A code book: how columns are centred, scaled and bounded before their covariance is taken.",
-        "# It is public. Cells are clipped to low and high; then (cell - offset) / scale; then rows",
-        "# longer than bound are shortened to it.",
-        f"format = {as_toml(FORMAT)}",
-        f"bound = {book.bound!r}",
-        "",
-        "[cost]",
-        "# what finding it cost each silo, once; fits that use it are not charged for it again",
-        f"epsilon = {book.epsilon!r}",
-        f"delta = {book.delta!r}",
-        f"mu = {book.mu!r}",
-        f"rows = {book.n_rows}",
-        *([] if book.rules is None else _rule_lines(book.rules)),
-    ]
-    if book.clipped is not None:
-        lines += [
-            "",
-            "[clipped]",
-            "# shares of rows that are shortened, of their energy that is cut off, and how unevenly",
-            *(f"{key} = {share!r}" for key, share in zip(_CLIPPED, book.clipped, strict=True)),
-        ]
-    lines += [] if book.columns else ["", "# columns have no names: they go by their order"]
-    counted = [key for key in _SHARES if getattr(book, key) is not None]
-    for place in range(book.offset.size):
-        lines += ["", "[[column]]"]
-        if book.columns:
-            lines.append(f"name = {as_toml(book.columns[place])}")
-        lines += [f"{key} = {float(getattr(book, key)[place])!r}" for key in (*_PER_COLUMN, *counted)]
-        lines.append(f"found = {as_toml(book.found[place])}")
-    return "\n".join(lines) + "\n"
+    file = CodeBookFile.of(book)
+    return _HEAD + (_FOUND if file.column else "") + to_toml(msgspec.to_builtins(file, builtin_types=(date,)))
 
 
-def _is_given(value: Any) -> bool:
-    return value is not None and value is not False
+def to_toml(content: Mapping[str, Any]) -> str:
+    """Return the text of a TOML file: plain values first, then tables, then lists of tables."""
+    tables, lists, lines = [], [], []
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            tables += ["", f"[{toml_key(key)}]", *_pairs(value)]
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            lists += [line for entry in value for line in ("", f"[[{toml_key(key)}]]", *_pairs(entry))]
+        else:
+            lines += _pairs({key: value})
+    return "\n".join([*lines, *tables, *lists]) + "\n"
 
 
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, float | int | Mapping) else np.asarray(value, dtype=float).tolist()
-
-
-def _rule_lines(rules: TableRules) -> list[str]:
-    lines = ["", "[rules]", "# what cells become first, column by column of the tables"]
-    return lines + [f"{toml_key(column)} = {as_toml(rule)}" for column, rule in rules.as_content().items()]
+def _pairs(table: Mapping[str, Any]) -> list[str]:
+    return [f"{toml_key(key)} = {as_toml(value)}" for key, value in table.items()]
 
 
 def as_toml(value: Any) -> str:
     """Return a value in TOML, which has JSON's texts (but for DEL) and numbers, and infinity."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{toml_key(key)} = {as_toml(entry)}" for key, entry in value.items())
-        return f"{{ {pairs} }}"
+        return f"{{ {', '.join(_pairs(value))} }}"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, date):
@@ -145,78 +193,43 @@ def as_toml(value: Any) -> str:
 
 
 def toml_key(name: str) -> str:
-    """Return a name as TOML has it before the sign of equality."""
+    """Return a key as TOML writes it."""
     return name if _BARE_KEY.fullmatch(name) else as_toml(name)
 
 
 def read_code_book(path: str | PathLike[str]) -> CodeBook:
-    """Return the code book of a file; what is wrong with it is said in one sentence."""
-    place = Path(path)
+    """Return the code book of a file.
+
+    Parameters
+    ----------
+    path
+        A TOML file that `write_code_book`, `fedpower prepare` or `fedpower inspect` wrote, or a person.
+    """
+    where = f"the code book {path}"
     try:
-        content = msgspec.toml.decode(place.read_bytes())
+        content = msgspec.toml.decode(Path(path).read_bytes())
     except FileNotFoundError:
-        raise InputError(f"a code book must exist, got no file at {place}; check the path") from None
+        raise InputError(f"a code book must exist, got no file at {path}; check the path") from None
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"the code book {place} must be readable TOML, got something else ({reason}); correct it"
+            f"{where} must be readable TOML, got something else ({reason}); correct it"
         ) from None
     if content.get("format") != FORMAT:
         raise InputError(
-            f"{place} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one with "
+            f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one with "
             "`fedpower prepare` or `fedpower inspect`"
         )
-    unknown = [key for key in content if key not in _File.__struct_fields__]
+    unknown = [key for key in content if key not in CodeBookFile.__struct_fields__]
     if unknown:
+        keys = ", ".join(CodeBookFile.__struct_fields__)
         raise InputError(
-            f"the code book {place} must have only the keys {', '.join(_File.__struct_fields__)}, got "
-            f"{unknown[0]!r}; write rules under [rules]"
+            f"{where} must have only the keys {keys}, got {unknown[0]!r}; write rules under [rules]"
         )
     try:
-        file = msgspec.convert(content, _File)
+        file = msgspec.convert(content, CodeBookFile)
     except msgspec.ValidationError as error:
         raise InputError(
-            f"the code book {place} must have numbers for its bound and columns, got another ({error}); "
-            "correct it, or make it again with `fedpower prepare`"
+            f"{where} must have numbers for its bound and columns, got another ({error}); correct it"
         ) from None
-    rules = None
-    if file.rules is not None:
-        rules = table_rules(file.rules, str(place))
-        if not rules.features:
-            raise InputError(
-                f"the rules in {place} must keep a column at least, got none; write one per line under "
-                "[rules]"
-            )
-    public: dict[str, Any] = {key: getattr(file, key) for key in _PUBLIC}
-    if file.column is None and (rules is not None or any(map(_is_given, public.values()))):
-        return CodeBook(rules=rules, **public)
-    return _of_file(file, place, rules)
-
-
-def _of_file(file: _File, place: Path, rules: TableRules | None) -> CodeBook:
-    columns, names = file.column or [], [column.name for column in file.column or []]
-    found = [file.bound, *(getattr(column, key) for column in columns for key in _PER_COLUMN)]
-    if not columns or not all(value is not None and math.isfinite(value) for value in found):
-        raise InputError(
-            f"the code book {place} must have a bound, and {', '.join(_PER_COLUMN)} for every column, got "
-            "one without; correct it, or make it again with `fedpower prepare`"
-        )
-    if None in names and any(name is not None for name in names):
-        raise InputError(
-            f"all columns of the code book {place} must have names or none, got some of each; name them"
-        )
-    keys = (*_PER_COLUMN, *(key for key in _SHARES if all(getattr(c, key) is not None for c in columns)))
-    vectors: dict[str, Any] = {key: np.array([getattr(column, key) for column in columns]) for key in keys}
-    cost, cut = file.cost, file.clipped
-    return CodeBook(
-        columns=None if None in names else tuple(name for name in names if name is not None),
-        **vectors,
-        bound=float(file.bound or 0.0),
-        found=tuple(column.found for column in columns),
-        epsilon=cost.epsilon,
-        delta=cost.delta,
-        mu=cost.mu,
-        n_rows=cost.rows,
-        rules=rules,
-        clipped=None if cut is None else (cut.rows, cut.energy, cut.uneven),
-    )
+    return file.book(str(path))

@@ -1,11 +1,9 @@
 """``Moment``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -24,14 +22,12 @@ from fedpower.report.record import (
     REPORT,
     RUN,
     UNREADABLE,
-    MomentRecord,
     Record,
     damaged,
-    digest_of,
-    numbers,
     read_folder,
+    signature,
+    write_arrays,
     write_json,
-    write_record,
 )  # fmt: skip
 from fedpower.report.text import count, number
 from fedpower.rows.treatment import RowTreatment
@@ -98,12 +94,12 @@ class Moment:
     @property
     def privacy(self) -> PrivacyStatement:
         """What is promised about the rows; print it."""
-        return self.record.statement
+        return self.record.privacy
 
     @property
     def study(self) -> Study:
-        """The terms of the release, checked against the hash that the record gives."""
-        return self.record.study.agreed
+        """The terms of the release."""
+        return self.record.study.terms
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -239,39 +235,28 @@ class Moment:
 
 def write_release(place: Path, moment: Moment) -> None:
     """Write the files of a released moment into an existing folder."""
-    write_record(place, write_arrays(place, moment))
+    write_json(place / RUN, write_moment(place, moment).as_dict())
     if moment.code_book is not None:
         (place / CODE_BOOK).write_text(rendered(moment.code_book), encoding="utf-8")
     _write_page(place, moment.account(), moment)
 
 
-def write_arrays(place: Path, moment: Moment) -> Record:
+_NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")
+_TREATMENT = ("center", "scale", "low", "high", "row_norm", "normalize")
+
+
+def write_moment(place: Path, moment: Moment) -> Record:
     """Write the arrays of a moment into an existing folder, and return the record that goes with them."""
-    pooled, done = moment.pooled, moment.treatment
-    optional = {
-        "mean": pooled.center,
-        "center": done.center,
-        "scale": done.scale,
-        "low": done.low,
-        "high": done.high,
-        "row_norm": done.row_norm,
-        "feature_names": moment.feature_names,
-        "present": pooled.present,
-    }
+    pooled, treatment = moment.pooled, moment.treatment
     arrays = {
-        "moment": pooled.moment,
-        "total_variance": np.array(pooled.total_variance),
-        "noise_std": np.array(pooled.noise_std),
-        "mean_weight": np.array(pooled.mean_weight),
-        "normalize": np.array(done.normalize),
-        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
+        **{name: getattr(pooled, name) for name in _NUMBERS},
+        **{name: getattr(treatment, name) for name in _TREATMENT},
+        "mean": pooled.center,
+        "remarks": tuple(map(str, pooled.remarks)),
+        "feature_names": moment.feature_names,
     }
-    np.savez(place / MOMENT, **arrays)  # type: ignore[arg-type]  # strings and numbers only: no pickle
-    kept = MomentRecord(remarks=[str(remark) for remark in pooled.remarks], sha256="")
-    unsigned = structs.replace(moment.record, moment=kept)
-    return structs.replace(
-        unsigned, moment=structs.replace(kept, sha256=digest_of(arrays, unsigned.as_dict()))
-    )
+    write_arrays(place / MOMENT, arrays)
+    return structs.replace(moment.record, moment_sha256=signature(place / MOMENT, moment.record))
 
 
 def read_moment(folder: str | PathLike[str]) -> Moment:
@@ -289,47 +274,24 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
             "with --solver moment, or use `fedpower release`"
         )
     record, arrays = read_folder(place, MOMENT, command="release")
-    kept = record.moment
-    unsigned = None if kept is None else structs.replace(kept, sha256="")
-    whole = structs.replace(record, moment=unsigned)
-    if kept is None or kept.sha256 != digest_of(arrays, whole.as_dict()):
+    if record.moment_sha256 != signature(place / MOMENT, record):
         raise InputError(
-            f"{place} must be as `fedpower release` wrote it, got files that were changed since; bring "
-            "back the folder, or release again: with the same ledgers that costs nothing"
+            f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "
+            "the folder, or release again: with the same ledgers that costs nothing"
         )
     try:
-        moment = _moment(arrays, record, tuple(kept.remarks))
+        moment = Moment(
+            pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
+            treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]
+            feature_names=arrays.get("feature_names"),
+            record=structs.replace(record, moment_sha256=None),
+        )
         fits = _fits_together(moment)
     except UNREADABLE:
         fits = False
     if not fits:
         raise damaged(place / MOMENT)
     return moment
-
-
-def _moment(arrays: Mapping[str, Any], record: Record, remarks: tuple[str, ...]) -> Moment:
-    names, bound = arrays.get("feature_names"), arrays.get("row_norm")
-    return Moment(
-        pooled=Pooled(
-            moment=numbers(arrays, "moment"),
-            center=numbers(arrays, "mean"),
-            total_variance=float(arrays["total_variance"]),
-            noise_std=float(arrays["noise_std"]),
-            mean_weight=float(arrays["mean_weight"]),
-            remarks=remarks,
-            present=numbers(arrays, "present"),
-        ),
-        treatment=RowTreatment(
-            center=numbers(arrays, "center"),
-            scale=numbers(arrays, "scale"),
-            row_norm=None if bound is None else float(bound),
-            normalize=bool(arrays["normalize"]),
-            low=numbers(arrays, "low"),
-            high=numbers(arrays, "high"),
-        ),
-        feature_names=None if names is None else tuple(str(name) for name in names),
-        record=structs.replace(record, moment=None),
-    )
 
 
 def _fits_together(moment: Moment) -> bool:
@@ -359,7 +321,7 @@ def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool
 
 def write_moment_and_analysis(place: Path, account: Account, moment: Moment) -> None:
     """Write a moment and what was found from it into one existing folder."""
-    write_record(place, write_arrays(place, moment))
+    write_json(place / RUN, write_moment(place, moment).as_dict())
     _write_analysis(place, account, moment)
 
 

@@ -1,12 +1,12 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
@@ -14,7 +14,8 @@ from fedpower.options import FLAT, Edge, Node, Options, Person
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.pooled import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
-from fedpower.protocol.study import SolverChoice, Study
+from fedpower.protocol.study import SolverChoice
+from fedpower.report.codebook_file import CodeBookFile
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
@@ -75,7 +76,8 @@ def result_of(
             "variances": denoised * to_variance,
             "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
         },
-        clipping=None if cut is None else cut.record(bound=treatment.row_norm or 1.0),
+        clipping=cut,
+        row_bound=None if cut is None else treatment.row_norm or 1.0,
         scores=None if solution.scores is None else score_record(solution.scores, bound),
     )
     pooled = solution.pooled
@@ -134,17 +136,13 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
 
 
 def _record(
-    outcome: Outcome,
-    options: Options,
-    solver: SolverChoice,
-    *,
-    rules: TableRules | None,
-    **computed: dict[str, Any] | None,
+    outcome: Outcome, options: Options, solver: SolverChoice, *, rules: TableRules | None, **computed: Any
 ) -> Record:
     """Return everything about a fit but its arrays."""
     solution, study = outcome.solution, outcome.study
     rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
+    book = solution.code_book
     if study.unit:  # rules of a table with one rating per row name the column of persons
         options = options.replace(unit=Person(study.unit, options.person.rows))
     content = {
@@ -153,9 +151,9 @@ def _record(
         "started": None,
         "finished": datetime.now(UTC).isoformat(),
         "versions": versions(),
-        "study": {"hash": study.digest, "terms": _terms(study)},
+        "study": {"hash": study.digest, "terms": study},
         "parameters": recorded(options),
-        "solver": asdict(solver),
+        "solver": solver,
         "n_components": solution.rank,
         "n_features": study.n_features,
         "n_samples": sum(sizes.values()),
@@ -169,12 +167,12 @@ def _record(
         "bytes_up": sum(row["bytes_up"] for row in rounds),
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "rounds": rounds,
-        "privacy": outcome.privacy.as_dict(),
-        "code_book": None if solution.code_book is None else _book(solution.code_book),
+        "privacy": outcome.privacy,
+        "code_book": None if book is None else structs.replace(CodeBookFile.of(book), rules=None),
         "rules": None if rules is None else rules.as_content(),
         **computed,
     }
-    return msgspec.convert(plain(content), Record)
+    return msgspec.convert(plain(content), Record, strict=False)
 
 
 _OF_PERSONS = {"unit", "rows_per_unit"}
@@ -199,23 +197,3 @@ def _book_name(book: CodeBook | None) -> str | None:
     if book is None or (book.is_draft and book.rules is None):
         return None
     return "rules" if book.is_draft or book.follows_rules else "numbers"
-
-
-def _terms(study: Study) -> dict[str, Any]:
-    """Return the terms of a study by name; some are named only where it has them."""
-    left = {name for name in ("design", "rules", "groups", "scores") if not getattr(study, name)}
-    left |= set() if study.network else _OF_NETWORKS
-    left |= set() if study.unit else _OF_PERSONS
-    return {name: value for name, value in asdict(study).items() if name not in left}
-
-
-_COUNTED = ("clipped", "present", "outside")
-
-
-def _book(book: CodeBook) -> dict[str, Any]:
-    """Return a code book by name, without its rules, which the record has, and what was not counted."""
-    return {
-        name: plain(value)
-        for name, value in asdict(book).items()
-        if name not in ("rules", "row_norm", "normalize") and (name not in _COUNTED or value is not None)
-    }

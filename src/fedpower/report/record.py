@@ -8,7 +8,7 @@ import platform
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -19,22 +19,26 @@ import numpy as np
 from msgspec import Meta, structs
 
 from fedpower.errors import InputError
-from fedpower.privacy.budget import QueryTerms
-from fedpower.privacy.statement import PrivacyStatement, Protection, counted_as
+from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping, told
-from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.study import Study
+from fedpower.report.codebook_file import CodeBookFile
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-record/1"
 RUN, ARRAYS, MOMENT, PRIVACY, REPORT = (
-    "run.json", "components.npz", "moment.npz", "privacy.txt", "report.html",
-)  # fmt: skip
+    "run.json",
+    "components.npz",
+    "moment.npz",
+    "privacy.txt",
+    "report.html",
+)
 MOST_NAMES = 8  # of silos in one line
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 UNREADABLE = (
     zipfile.BadZipFile, zlib.error, msgspec.MsgspecError, EOFError, OSError, ValueError, KeyError, TypeError,
+    AttributeError,
 )  # fmt: skip
 """What a damaged or foreign file may raise when it is read."""
 
@@ -42,36 +46,18 @@ Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00
 
 
 class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a record: keys that it does not know are refused, and defaults are not written."""
+    """A part of a record: unknown keys are refused, defaults are not written."""
 
 
 class StudyTerms(_Part):
-    """The terms of a study, and their hash."""
+    """The terms of a study; they must have the hash that the record gives."""
 
     hash: str
-    terms: dict[str, Any]
+    terms: Study
 
-    @property
-    def agreed(self) -> Study:
-        """The terms of the study; refused where they do not have the hash that the record gives."""
-        try:
-            terms = dict(self.terms)
-            terms["epsilon"] = float(terms["epsilon"])
-            terms["columns"] = None if terms["columns"] is None else tuple(terms["columns"])
-            terms["design"] = tuple(QueryTerms(*entry) for entry in terms.get("design", ()))
-            terms["preparation"] = tuple(terms.get("preparation", ()))
-            for name in ("identities", "groups", "ranges"):
-                terms[name] = tuple(None if x is None else tuple(x) for x in terms.get(name, ()))
-            study = Study(**terms)
-            whole = study.digest == self.hash
-        except (KeyError, TypeError, ValueError):
-            whole = False
-        if not whole:
-            raise InputError(
-                "the terms of a study must have the hash that run.json gives with them, got others; bring "
-                "back the folder as it was written"
-            )
-        return study
+    def __post_init__(self) -> None:
+        if self.terms.digest != self.hash:
+            raise ValueError("the terms of the study do not have their hash")
 
 
 class SolverChoiceRecord(_Part):
@@ -95,7 +81,7 @@ class AngleRecord(_Part):
 
 
 class BudgetRecord(_Part):
-    """What a silo's ledger states after the fit."""
+    """The state of a silo's ledger after the fit."""
 
     spent: float | None
     left: float
@@ -129,55 +115,6 @@ class RoundRecord(_Part):
     misalignment: float | None
 
 
-class ProtectionRecord(_Part):
-    """What one observer can learn at most; an infinite ε is None."""
-
-    observer: str
-    sees: str
-    epsilon: float | None
-    delta: float
-    mu: float | None
-
-
-class PrivacyRecord(_Part):
-    """The privacy statement; an infinite ε is None."""
-
-    private: bool
-    unit: str
-    neighbours: str
-    mode: Annotated[str, Meta(pattern="^(none|moment|step|paper|clipped)$")]
-    asked_epsilon: float | None
-    delta: float
-    protections: list[ProtectionRecord]
-    public: list[str]
-    leak: str | None
-    notes: list[str]
-    assumptions: list[str]
-
-    @property
-    def worst_epsilon(self) -> float:
-        """The ε against the observer who sees most."""
-        return float(max(finite_or_inf(row.epsilon) for row in self.protections))
-
-
-class ClippingRecord(_Part):
-    """What the bound did to the rows, by what was released."""
-
-    bound: float
-    rows: float
-    rows_most: float
-    energy: float
-    energy_least: float
-    energy_most: float
-    uneven: float
-    counted: bool
-
-    @property
-    def clipping(self) -> Clipping:
-        """The same without the bound."""
-        return Clipping(**{field.name: getattr(self, field.name) for field in fields(Clipping)})
-
-
 class ScoreRecord(_Part):
     """Counts of rows on a grid over their scores; the grid reaches as far to either side of 0."""
 
@@ -187,7 +124,7 @@ class ScoreRecord(_Part):
 
 
 class FederationRecord(_Part):
-    """The federation that a study ran over."""
+    """The federation that ran a study."""
 
     name: str
     agreement: str
@@ -195,13 +132,6 @@ class FederationRecord(_Part):
     silent: dict[str, int]
     rounds_resumed: int = 0
     set_aside: dict[str, str] = {}
-
-
-class MomentRecord(_Part):
-    """What ``moment.npz`` needs besides its arrays: remarks on them, and the hash of everything."""
-
-    remarks: list[str]
-    sha256: str
 
 
 class Record(_Part):
@@ -225,33 +155,35 @@ class Record(_Part):
     bytes_up: int
     bytes_down: int
     rounds: list[RoundRecord]
-    privacy: PrivacyRecord
+    privacy: PrivacyStatement
     angles: AngleRecord
     absent: list[str] = []
-    clipping: ClippingRecord | None = None
+    row_bound: float | None = None
+    clipping: Clipping | None = None
     scores: ScoreRecord | None = None
-    code_book: dict[str, Any] | None = None
+    code_book: CodeBookFile | None = None
     rules: dict[str, Any] | None = None
     federation: FederationRecord | None = None
-    moment: MomentRecord | None = None
+    moment_sha256: str | None = None
 
     @classmethod
     def of(cls, content: Mapping[str, Any], name: object = "the record of a result") -> Self:
-        """Return the record that JSON's types give; others are refused, as ``name``, in one sentence."""
+        """Return the record that JSON's types give; error messages call it ``name``."""
         try:
-            record = msgspec.convert(content, cls)
+            record = msgspec.convert(content, cls, strict=False)  # "inf" is a number
             if not record.rounds:
                 raise msgspec.ValidationError("Expected at least one round - at `$.rounds`")
         except msgspec.ValidationError as error:
+            reason = " ".join(str(error).split())
             raise InputError(
-                f"{name} must be as fedpower wrote it, got another ({error}); fit again or bring back the "
-                "folder"
+                f"{name} must be as fedpower wrote it, got another ({reason}); restore it, or fit again"
             ) from None
         return record
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record in JSON's types."""
-        return _builtins(self)
+        content: dict[str, Any] = plain(_builtins(self))
+        return {**content, "privacy": plain(self.privacy.as_dict())}
 
     def with_origin(
         self,
@@ -260,7 +192,7 @@ class Record(_Part):
         silos: Mapping[str, Mapping[str, Any]] | None = None,
         started: datetime | None = None,
     ) -> Self:
-        """Return the record with where its run came from; what is left out stays as it is."""
+        """Return the record with the origin of its run; what is left out stays as it is."""
         more = silos or {}
         known = [{**_builtins(silo), **more.get(silo.name, {})} for silo in self.silos]
         return structs.replace(
@@ -292,30 +224,16 @@ class Record(_Part):
 
     @property
     def summed_securely(self) -> bool:
-        """Whether what left the silos were masked sums."""
+        """Whether masked sums left the silos."""
         return bool(self.parameters.get("aggregation") == "secure")
 
     @property
     def clipping_summary(self) -> str | None:
-        """What the bound did to the rows, in a sentence; None where nothing is known of it."""
+        """What the bound did to the rows, in a sentence; None where that is unknown."""
         if self.clipping is None:
             return None
-        return told(_builtins(self.clipping), by_person=bool(self.parameters.get("unit")))
-
-    @property
-    def statement(self) -> PrivacyStatement:
-        """The privacy statement."""
-        content = _builtins(self.privacy)
-        private = content.pop("private")
-        if not private:
-            del content["assumptions"]  # nothing is promised, so none are listed
-        rows = [
-            Protection(**{key: finite_or_inf(cell) for key, cell in row.items()})
-            for row in content["protections"]
-        ]
-        tuples = {key: tuple(entry) for key, entry in content.items() if isinstance(entry, list)}
-        asked = finite_or_inf(content["asked_epsilon"])
-        return PrivacyStatement(**{**content, **tuples, "protections": tuple(rows), "asked_epsilon": asked})
+        bounded = {"bound": self.row_bound, **asdict(self.clipping)}
+        return told(bounded, by_person=bool(self.parameters.get("unit")))
 
     @property
     def table_rules(self) -> TableRules | None:
@@ -325,13 +243,7 @@ class Record(_Part):
     @property
     def book(self) -> CodeBook | None:
         """The code book that the run found; None where it found none."""
-        if self.code_book is None:
-            return None
-        content: dict[str, Any] = {
-            key: tuple(value) if key in ("columns", "found", "clipped") and value is not None else value
-            for key, value in self.code_book.items()
-        }
-        return CodeBook(**content, rules=self.table_rules)
+        return None if self.code_book is None else self.code_book.book("in the record", self.table_rules)
 
 
 def _builtins(part: _Part) -> dict[str, Any]:
@@ -339,16 +251,11 @@ def _builtins(part: _Part) -> dict[str, Any]:
     return content
 
 
-def finite_or_inf(value: Any) -> Any:
-    """Return a number of a statement, in which None is infinite."""
-    return math.inf if value is None else value
-
-
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of what a fit computes with."""
-    found = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return {"python": platform.python_version(), **found}
+    installed = {package: importlib.metadata.version(package) for package in PACKAGES}
+    return {"python": platform.python_version(), **installed}
 
 
 def plain(value: Any) -> Any:
@@ -362,16 +269,13 @@ def plain(value: Any) -> Any:
         return plain(value.item())
     if isinstance(value, float):
         return value if math.isfinite(value) else (None if math.isnan(value) else str(value))
-    if isinstance(value, Schedule):
+    if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value))
     if hasattr(value, "to_dict"):  # a labelled vector
         return plain(value.to_dict())
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
-
-
-def write_record(place: Path, record: Record) -> None:
-    """Write the record into an existing folder."""
-    write_json(place / RUN, Record.of(record.as_dict()).as_dict())
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -380,8 +284,18 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(f"{text}\n", encoding="utf-8")
 
 
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write numbers and texts without a pickle; None is left out."""
+    stored: dict[str, Any] = {
+        key: np.array(value, dtype=str if isinstance(value, tuple) else None)
+        for key, value in arrays.items()
+        if value is not None
+    }
+    np.savez(path, **stored)
+
+
 def read_folder(place: Path, arrays: str, *, command: str) -> tuple[Record, dict[str, Any]]:
-    """Return the record and the arrays of a folder; anything else is refused in one sentence."""
+    """Return the record and the arrays of a folder: texts as tuples, numbers as read-only float64."""
     wanted = f"{place} must be a folder that `fedpower {command}` wrote, got"
     if not place.is_dir():
         raise InputError(f"{wanted} {'a file' if place.exists() else 'nothing there'}; check the path")
@@ -400,35 +314,29 @@ def read_folder(place: Path, arrays: str, *, command: str) -> tuple[Record, dict
     record = Record.of(content, place / RUN)
     try:
         with np.load(place / arrays, allow_pickle=False) as stored:
-            return record, {key: stored[key] for key in stored.files}
+            return record, {key: _value(stored[key]) for key in stored.files}
     except UNREADABLE:
         raise damaged(place / arrays) from None
+
+
+def _value(stored: Any) -> Any:
+    if stored.dtype.kind == "U":
+        return tuple(stored.tolist())
+    if stored.ndim == 0:
+        return stored.item()
+    numbers = stored.astype(np.float64)
+    numbers.flags.writeable = False
+    return numbers
 
 
 def damaged(path: Path) -> InputError:
     """Return the error for a file that is not as it was written."""
     return InputError(
-        f"{path} must be as fedpower wrote it, got a damaged or foreign file; fit again or bring back the "
-        "folder"
+        f"{path} must be as fedpower wrote it, got a damaged or foreign file; fit again or restore the folder"
     )
 
 
-def numbers(arrays: Mapping[str, Any], key: str) -> Any:
-    """Return stored numbers as float64 that nobody writes to; None where there are none."""
-    if key not in arrays:
-        return None
-    values = np.asarray(arrays[key], dtype=np.float64)
-    values.flags.writeable = False
-    return values
-
-
-def digest_of(arrays: Mapping[str, Any], content: Any) -> str:
-    """Return SHA-256 of arrays and of what JSON holds: it shows a change, not who made it."""
-    digest = hashlib.sha256(b"fedpower arrays 1")
-    for key in sorted(arrays):
-        values = np.ascontiguousarray(arrays[key])
-        for part in (key, values.dtype.str, str(values.shape)):
-            digest.update(f"{part}\0".encode())
-        digest.update(values.tobytes())
-    digest.update(json.dumps(content, sort_keys=True).encode())
-    return digest.hexdigest()
+def signature(arrays: Path, record: Record) -> str:
+    """Return SHA-256 of a file of arrays and of their record: it shows a change, not who made it."""
+    content = structs.replace(record, moment_sha256=None).as_dict()
+    return hashlib.sha256(arrays.read_bytes() + json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -17,11 +17,10 @@ from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
-from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_arrays
+from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
-    FORMAT,
     MOMENT,
     PRIVACY,
     REPORT,
@@ -29,10 +28,10 @@ from fedpower.report.record import (
     UNREADABLE,
     Record,
     damaged,
-    numbers,
     plain,
     read_folder,
-    write_record,
+    write_arrays,
+    write_json,
 )  # fmt: skip
 from fedpower.report.view import Fitted
 from fedpower.rows.columns import columns_of_fit
@@ -50,7 +49,6 @@ from fedpower.sums.kernel import block_rows
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
-    from sklearn.preprocessing import StandardScaler
 
 Array = NDArray[np.float64]
 
@@ -59,7 +57,7 @@ FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
 """What every result folder holds."""
 
 KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)
-"""All that one may hold: a code book where the fit found one, counts of scores, and the moment it kept."""
+"""Everything that one may hold."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -100,7 +98,7 @@ class Result(Fitted):
 
     def __repr__(self) -> str:
         privacy = self.record.privacy
-        promise = f"epsilon={privacy.asked_epsilon}" if privacy.private else "not private"
+        promise = f"epsilon={privacy.asked_epsilon}" if privacy.is_private else "not private"
         return (
             f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
             f"{self.n_samples} {self.record.counted}s{self.record.without}, {promise}>"
@@ -120,11 +118,6 @@ class Result(Fitted):
     def clipping(self) -> str | None:
         """What the bound did to the rows, by what was released; None where nothing is known of it."""
         return self.record.clipping_summary
-
-    @property
-    def score_names(self) -> tuple[str, ...]:
-        """What the columns of scores are called: pc1, pc2, ..."""
-        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
 
     @property
     def n_steps(self) -> int:
@@ -160,15 +153,11 @@ class Result(Fitted):
     def rounds(self) -> list[dict[str, Any]]:
         """A row per round, as ``FedPCA.history_`` has them; what was not measured is NaN."""
         rows = [structs.asdict(entry) for entry in self.record.rounds]
-        measured = ("change", "misalignment")
-        return [
-            {
-                **row,
-                "participants": tuple(row["participants"]),
-                **{key: np.nan if row[key] is None else row[key] for key in measured},
-            }
-            for row in rows
-        ]
+        for row in rows:
+            row["participants"] = tuple(row["participants"])
+            for key in ("change", "misalignment"):
+                row[key] = np.nan if row[key] is None else row[key]
+        return rows
 
     @property
     def solver(self) -> SolverChoice:
@@ -177,8 +166,8 @@ class Result(Fitted):
 
     @property
     def study(self) -> Study:
-        """The terms of the fit, checked against the hash that the record gives."""
-        return self.record.study.agreed
+        """The terms of the fit."""
+        return self.record.study.terms
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -188,7 +177,7 @@ class Result(Fitted):
     @property
     def privacy(self) -> PrivacyStatement:
         """What is promised about the rows; print it."""
-        return self.record.statement
+        return self.record.privacy
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
@@ -292,25 +281,24 @@ class Result(Fitted):
         """
         from sklearn.decomposition import PCA  # noqa: PLC0415
         from sklearn.pipeline import Pipeline  # noqa: PLC0415
-        from sklearn.preprocessing import Normalizer  # noqa: PLC0415
+        from sklearn.preprocessing import Normalizer, StandardScaler  # noqa: PLC0415
 
-        scale = self.scale
         # A normalised row is centred by the PCA's mean; the public centre before that is its own step.
-        before = self.center if self.normalize else None
+        before, scale = self.center if self.normalize else None, self.scale
         steps: list[tuple[str, Any]] = []
-        if scale is not None or before is not None:
-            steps.append(("scale", _scaler(before, scale, self.n_samples)))
+        if scale is not None or before is not None:  # public numbers, no statistic of the rows
+            scaler = StandardScaler(with_mean=before is not None, with_std=scale is not None)
+            scaler.mean_, scaler.scale_, scaler.var_ = before, scale, None
+            scaler.n_samples_seen_ = self.n_samples
+            steps.append(("scale", scaler))
         if self.normalize:
             steps.append(("normalize", Normalizer(copy=True)))
         pca = PCA(n_components=self.n_components)
-        pca.components_ = self.components.copy()
+        for name in ("components", "explained_variance", "explained_variance_ratio", "singular_values"):
+            setattr(pca, f"{name}_", getattr(self, name).copy())
         pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
-        pca.explained_variance_ = self.explained_variance.copy()
-        pca.explained_variance_ratio_ = self.explained_variance_ratio.copy()
-        pca.singular_values_ = self.singular_values.copy()
         pca.noise_variance_ = self._noise_variance()
-        pca.n_components_ = self.n_components
-        pca.n_samples_ = self.n_samples
+        pca.n_components_, pca.n_samples_ = self.n_components, self.n_samples
         steps.append(("pca", pca))
         for _, step in steps:
             step.n_features_in_ = self.n_features
@@ -366,7 +354,7 @@ class Result(Fitted):
         return {
             "fedpower": self.record.versions["fedpower"],
             "study": self.record.study.hash,
-            "private": self.record.privacy.private,
+            "private": self.record.privacy.is_private,
             "n_samples": self.n_samples,
             "normalize": self.normalize,
             "explained_variance": plain(self.explained_variance),
@@ -443,55 +431,28 @@ class Result(Fitted):
         return project
 
 
-def _scaler(center: Array | None, scale: Array | None, n_samples: int) -> "StandardScaler":
-    """Return what subtracts and divides by public numbers; it holds no statistic of the rows."""
-    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
-
-    scaler = StandardScaler(with_mean=center is not None, with_std=scale is not None)
-    scaler.mean_ = None if center is None else center.copy()
-    scaler.scale_ = None if scale is None else scale.copy()
-    scaler.var_ = None
-    scaler.n_samples_seen_ = n_samples
-    return scaler
+_ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")
 
 
 def write_files(place: Path, result: Result) -> None:
     """Write the files of a result into an existing folder."""
-    record = result.record if result.moment is None else write_arrays(place, result.moment)
-    write_record(place, record)
-    optional = {
-        "spectrum": result.spectrum,
-        "feature_names": result.feature_names,
-        "scale": result.scale,
-        "center": result.center,
-    }
-    arrays: dict[str, Any] = {
-        "format": np.array(FORMAT),
-        "components": result.components,
-        "explained_variance": result.explained_variance,
-        "explained_variance_ratio": result.explained_variance_ratio,
-        "singular_values": result.singular_values,
-        "mean": result.mean,
-        "normalize": np.array(result.normalize),
-        **{key: np.asarray(value) for key, value in optional.items() if value is not None},
-    }
-    np.savez(place / ARRAYS, **arrays)  # strings and numbers only, so nothing is pickled
+    record = result.record if result.moment is None else write_moment(place, result.moment)
+    write_json(place / RUN, Record.of(record.as_dict()).as_dict())
+    write_arrays(place / ARRAYS, {name: getattr(result, name) for name in _ARRAY_NAMES})
     columns = zip(result.names, *result.components.tolist(), strict=True)
     write_csv(place / COMPONENTS, ["feature", *result.score_names], columns)
     ratios = ("" if np.isnan(ratio) else ratio for ratio in result.explained_variance_ratio.tolist())
     numbers = (result.explained_variance.tolist(), ratios, result.singular_values.tolist())
-    write_csv(
-        place / EIGENVALUES,
-        ["component", "explained_variance", "explained_variance_ratio", "singular_value"],
-        zip(result.score_names, *numbers, strict=True),
-    )
+    heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
+    write_csv(place / EIGENVALUES, heads, zip(result.score_names, *numbers, strict=True))
     if result.code_book is not None:
         (place / CODE_BOOK).write_text(rendered(result.code_book), encoding="utf-8")
     counts = result.score_counts
     if counts is not None:
+        heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
         write_csv(
             place / SCORE_COUNTS,
-            ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"],
+            heads,
             ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo)),
         )
     (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
@@ -541,26 +502,30 @@ def write_report(folder: str | PathLike[str]) -> Path:
 
 
 def read_result(folder: str | PathLike[str]) -> Result:
-    """Return the result that a folder holds; anything else is refused in one sentence."""
+    """Return the result that a folder holds.
+
+    Parameters
+    ----------
+    folder
+        What `Result.save` or ``fedpower fit`` wrote; any other folder is refused.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from fedpower import FedPCA, read_result
+    >>> rows = np.random.default_rng(0).normal(size=(50, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = FedPCA(2, epsilon=float("inf")).fit(rows).save(f"{folder}/result")
+    ...     read_result(place).n_components
+    2
+    """
     place = Path(folder)
     record, arrays = read_folder(place, ARRAYS, command="fit")
-    names = arrays.get("feature_names")
+    values = {name: arrays.get(name) for name in _ARRAY_NAMES}
+    result = Result(record=structs.replace(record, moment_sha256=None), **values)  # type: ignore[arg-type]
     try:
-        result = Result(
-            components=numbers(arrays, "components"),
-            explained_variance=numbers(arrays, "explained_variance"),
-            explained_variance_ratio=numbers(arrays, "explained_variance_ratio"),
-            singular_values=numbers(arrays, "singular_values"),
-            mean=numbers(arrays, "mean"),
-            feature_names=None if names is None else tuple(str(name) for name in names),
-            scale=numbers(arrays, "scale"),
-            normalize=bool(arrays["normalize"]),
-            center=numbers(arrays, "center"),
-            spectrum=numbers(arrays, "spectrum"),
-            record=structs.replace(record, moment=None),
-        )
         whole = _fits_together(result)
-    except (*UNREADABLE, AttributeError):
+    except UNREADABLE:
         whole = False
     if not whole:
         raise damaged(place / ARRAYS)

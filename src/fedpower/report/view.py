@@ -1,7 +1,7 @@
-"""What a record and its arrays say: angles, headline, findings and the likely cause of finding nothing."""
+"""A result as its reader sees it: angles, headline, findings and the likely cause of finding nothing."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import NormalDist
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
 from fedpower.protocol.solvers.shared import CountedScores
 from fedpower.report.record import Record, ScoreRecord
@@ -20,7 +20,6 @@ Array = NDArray[np.float64]
 
 POOLED = "all silos"  # the name of counts of which only the sum over silos is known
 _FALSE = 0.05  # the chance that noise alone shows any bin of a grid as one that holds rows
-
 _LITTLE = 0.1  # a bound is far too large where rows use less than this share of its square
 _FAR = 10.0  # rows are far from zero where their mean's square is so many times their variance
 _ENOUGH_ROWS = 1000  # per column: from there on, at ε = 1 or more, the number of rows is not the cause
@@ -53,8 +52,7 @@ class ScoreHistogram:
         bins = len(next(iter(record.counts.values())))
         if any([len(row) for row in grid] != [bins] * bins for grid in record.counts.values()):
             raise InputError(
-                "counts of scores in run.json must be squares of one size, got others; fit again or bring "
-                "back the folder"
+                "counts of scores in run.json must be squares of one size, got others; fit again"
             )
         counts = {name: np.array(grid, dtype=np.float64) for name, grid in record.counts.items()}
         edges = np.array([np.linspace(-reach, reach, bins + 1) for reach in record.reach])
@@ -75,8 +73,7 @@ class ScoreHistogram:
         """From which count on a bin holds rows: noise alone reaches it in 5% of such pictures."""
         if self.noise_std == 0:
             return 0.5
-        bins = (self.edges.shape[1] - 1) ** 2
-        return -self.noise_std * NormalDist().inv_cdf(_FALSE / bins)
+        return -self.noise_std * NormalDist().inv_cdf(_FALSE / (self.edges.shape[1] - 1) ** 2)
 
     @property
     def fractions(self) -> str | None:
@@ -84,18 +81,15 @@ class ScoreHistogram:
         if all(np.array_equal(grid, np.rint(grid)) for grid in self.counts.values()):
             return None
         if POOLED in self.counts and self.noise_std > 0:
-            return (
-                "Counts are fractions because each silo adds its share of the noise in steps finer than a "
-                "row."
-            )
-        return "Counts are fractions because all rows of a person count for one together."
+            return "Counts are fractions: each silo adds its share of the noise in steps finer than a row."
+        return "Counts are fractions: all rows of a person count for one together."
 
     def cells(self, silo: str) -> Iterator[tuple[float, float, float, float, float]]:
         """Yield each bin of a silo's grid: its ends on pc1, its ends on pc2, and the count."""
         first, second = self.edges.tolist()
-        for row, cells in enumerate(self.counts[silo].tolist()):
-            for place, cell in enumerate(cells):
-                yield first[row], first[row + 1], second[place], second[place + 1], cell
+        for row, counts in enumerate(self.counts[silo].tolist()):
+            for column, value in enumerate(counts):
+                yield first[row], first[row + 1], second[column], second[column + 1], value
 
 
 def score_record(scores: CountedScores, unit: float) -> dict[str, Any]:
@@ -140,8 +134,13 @@ class Fitted:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the columns are called: x0, x1, ... where they have no names."""
+        """Names of the columns: x0, x1, ... where they have none."""
         return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
+
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Names of the columns of scores: pc1, pc2, ..."""
+        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
 
     @property
     def component_angles(self) -> Array:
@@ -179,7 +178,7 @@ class Fitted:
 
     @property
     def headline(self) -> str:
-        """What was computed on how much of whose data, and which silos are missing from it."""
+        """What was computed from how many rows, and which silos are missing from it."""
         components = count(self.n_components, "component")
         rows = count(self.n_samples, self.record.counted)
         return f"{components} of {rows} held by {count(len(self.record.silos), 'silo')}{self.record.without}"
@@ -190,17 +189,14 @@ class Fitted:
         return None if self.record.scores is None else ScoreHistogram.of(self.record.scores)
 
 
-def findings(fit: Fitted, say: Callable[[str], str] = str) -> list[str]:
+def findings(fit: Fitted) -> list[str]:
     """Return which components are determined, which only together, and what limits them."""
     exact = fit.record.privacy.mode == "none"
     sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
     if not exact:
         sentences += _shares_of_an_angle(fit)
     cause = cause_of_noise(fit)
-    if cause is not None:
-        text = say(cause)
-        sentences.append(f"{text[0].upper()}{text[1:]}.")
-    return sentences
+    return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 
 
 def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exact: bool) -> list[str]:
@@ -231,10 +227,8 @@ def _determined(places: list[int]) -> str:
     if not places:
         return f"No component is determined: each may be more than 45° off, {confidence}."
     verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
-    return (
-        f"{component_names(places)} {verb} determined: {subject} is within 45° of the component that the "
-        f"rows have, {confidence}."
-    )
+    within = f"{subject} is within 45° of the component that the rows have"
+    return f"{component_names(places)} {verb} determined: {within}, {confidence}."
 
 
 def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[str]:
@@ -244,8 +238,11 @@ def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[s
     rest = places[len(group) :]
     sentences = []
     if group:
-        verb = "is not determined by itself" if len(group) == 1 else "cannot be told apart"
-        they = "it is" if len(group) == 1 else "they are"
+        verb, they = (
+            ("is not determined by itself", "it is")
+            if len(group) == 1
+            else ("cannot be told apart", "they are")
+        )
         before = f" with {component_names(range(group[0]))}" if group[0] else ""
         within = degrees(subspaces[group[-1]])
         sentences.append(f"{component_names(group)} {verb}; together{before} {they} within {within}.")
@@ -257,22 +254,20 @@ def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[s
 
 def _shares_of_an_angle(fit: Fitted) -> list[str]:
     """Return how much of an angle is noise, and how much comes from rows that the bound shortens."""
-    angles, cut = fit.record.angles, fit.record.clipping
-    if cut is None or not any(fit.determined):
+    angles, clipping = fit.record.angles, fit.record.clipping
+    if clipping is None or not any(fit.determined):
         return []
     place = fit.determined.index(True)
-    whole, noise = angles.components[place], angles.noise_components[place]
-    share = f"about {cut.energy:.0%}" if cut.energy >= 0.01 else "less than 1%"
-    return [
-        f"Of the {degrees(whole)} of pc{place + 1}, noise makes {degrees(noise)}; the rest comes from rows "
-        f"that the bound shortens ({share} of their squared length)."
-    ]
+    whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
+    share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
+    rest = f"the rest comes from rows that the bound shortens ({share} of their squared length)"
+    return [f"Of the {whole} of pc{place + 1}, noise makes {noise}; {rest}."]
 
 
 def cause_of_noise(fit: Fitted) -> str | None:
     """Return why nothing is determined and what would help; None where something is."""
     record = fit.record
-    if any(fit.determined) or fit.n_determined > 0 or not record.privacy.private:
+    if any(fit.determined) or fit.n_determined > 0 or not record.privacy.is_private:
         return None
     bound, epsilon = record.parameters.get("row_norm"), float(record.parameters["epsilon"])
     if bound is not None and (cause := _cause_in_the_bound(fit, bound)) is not None:
@@ -301,21 +296,17 @@ def _cause_in_the_bound(fit: Fitted, bound: float) -> str | None:
         unit = float(np.mean((fit.scale / scale) ** 2))
     first, share = float(fit.explained_variance[0]), float(fit.explained_variance_ratio[0])
     spread = unit * first / share if share > 0 else 0.0
-    center = 0.0 if fit.center is None else fit.center
-    middle = float(np.sum(((fit.mean - center) / scale) ** 2))
+    middle = float(np.sum(((fit.mean - (0.0 if fit.center is None else fit.center)) / scale) ** 2))
     edge = unit * first  # of noise, or nearly
     used = spread + middle + edge
     if used < _LITTLE * bound**2:
-        return Sentence(
-            "the likely cause is the bound: rows have a mean square of about {used:.2g} at most, and "
-            "noise was made for {square:.2g}; give {row_norm:{better:.2g}} or so",
-            used=used,
-            square=bound**2,
-            better=2.0 * np.sqrt(used),
+        return (
+            f"the likely cause is the bound: rows have a mean square of about {used:.2g} at most, and noise "
+            f"was made for {bound**2:.2g}; give row_norm={2.0 * math.sqrt(used):.2g} or so"
         )
     if middle > _FAR * max(spread, edge):
-        return Sentence(
-            "the likely cause is the offset: rows are far from zero compared with their spread, and the "
-            "bound is spent on that; give public centres, or leave {row_norm} out to have them found"
+        return (
+            "the likely cause is the offset: rows are far from zero compared with their spread, and the bound "
+            "is spent on that; give public centres, or leave row_norm out to have them found"
         )
     return None
