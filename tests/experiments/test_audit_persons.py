@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fedpower.cli.audit import audit
 from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.rows import person_keys, units
+from fedpower.rows import units
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.sums import exact_moment, moment, product, survey
 
@@ -60,7 +60,7 @@ def test_weights_that_do_not_add_up_to_one_are_caught(mode, monkeypatch):
 @pytest.mark.parametrize("mode", ["moment", "step", "prepared"])
 def test_ids_that_are_told_apart_by_their_spelling_are_caught(mode, monkeypatch):
     """The planted error: 7, 7.0 and 7.00 are three persons, as they were before there was one key."""
-    monkeypatch.setattr(units, "keys_of", lambda cells, **where: person_keys.text_keys(cells.cast(pl.String)))
+    monkeypatch.setattr(units, "keys_of", lambda cells, **where: units.text_keys(cells.cast(pl.String)))
     assert audited(mode).violation
 
 
