@@ -10,8 +10,7 @@ from row_forms import read_all, sample_rows, write_duckdb
 
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.sql import SqlQuery
-from fedpower.rows.sql.query import DuckdbFile, parse_address
+from fedpower.rows.sql import Address, SqlQuery, parse_address
 
 ROWS = sample_rows()
 CELL = "4711z"
@@ -75,8 +74,8 @@ def test_a_file_is_found_from_the_folder_of_its_description(tmp_path: Path) -> N
 
 
 def test_addresses_are_files_without_a_login(tmp_path: Path) -> None:
-    assert parse_address("duckdb:///a%20b.duckdb") == DuckdbFile(path=Path("a b.duckdb"))
-    assert parse_address("duckdb:////srv/a.duckdb") == DuckdbFile(path=Path("/srv/a.duckdb"))
+    assert parse_address("duckdb:///a%20b.duckdb") == Address(kind="duckdb", path=Path("a b.duckdb"))
+    assert parse_address("duckdb:////srv/a.duckdb") == Address(kind="duckdb", path=Path("/srv/a.duckdb"))
     with pytest.raises(InputError, match="a DuckDB database must be named without user"):
         SqlQuery("SELECT 1", "duckdb:///a.duckdb", user="me")
     with pytest.raises(InputError, match="a DuckDB database must be duckdb:///path"):

@@ -12,9 +12,7 @@ from test_bad_data import refusal
 
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_query, open_source
-from fedpower.rows.sql import SqlQuery, query_of
-from fedpower.rows.sql.connection import _conninfo
-from fedpower.rows.sql.query import PostgresServer, SqliteFile, parse_address
+from fedpower.rows.sql import Address, SqlQuery, conninfo, parse_address, query_of
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"
@@ -22,13 +20,13 @@ ROWS = "SELECT a FROM t"
 
 def settings(url: str) -> dict[str, str]:
     address = parse_address(url)
-    assert isinstance(address, PostgresServer)
+    assert address.kind == "postgresql"
     return dict(address.settings)
 
 
 def test_sqlite_urls_are_relative_with_three_slashes_and_absolute_with_four() -> None:
-    assert parse_address("sqlite:///ward.db") == SqliteFile(path=Path("ward.db"))
-    assert parse_address("sqlite:////var/a%20b.db") == SqliteFile(path=Path("/var/a b.db"))
+    assert parse_address("sqlite:///ward.db") == Address(kind="sqlite", path=Path("ward.db"))
+    assert parse_address("sqlite:////var/a%20b.db") == Address(kind="sqlite", path=Path("/var/a b.db"))
     assert "three slashes" in refusal(lambda: parse_address("sqlite://ward.db"))
 
 
@@ -117,8 +115,8 @@ def test_the_place_of_a_password_must_hold_one(tmp_path: Path, monkeypatch: pyte
 
 
 def test_connection_strings_quote_whatever_a_setting_holds() -> None:
-    server = PostgresServer(settings=(("host", "h"), ("connect_timeout", "3")))
-    made = _conninfo(server, "an n", "p'a\\s s' host='x")
+    server = Address(kind="postgresql", settings=(("host", "h"), ("connect_timeout", "3")))
+    made = conninfo(server, "an n", "p'a\\s s' host='x")
     assert made.endswith(r"connect_timeout='3' user='an n' password='p\'a\\s s\' host=\'x'")
 
 

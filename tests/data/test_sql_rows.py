@@ -14,8 +14,7 @@ from test_bad_data import CELL, refusal, refused
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_query, open_source, split_by_group
-from fedpower.rows.sql import SqlQuery
-from fedpower.rows.sql.table import RowTally
+from fedpower.rows.sql import RowTally, SqlQuery, connected
 
 
 @pytest.fixture
@@ -117,8 +116,6 @@ def test_what_would_change_the_database_is_refused_and_changes_nothing(
 
 
 def test_the_connection_itself_is_read_only(path: Path) -> None:
-    from fedpower.rows.sql.connection import connected
-
     execute(path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)")
     before = path.read_bytes()
     with (

@@ -30,8 +30,7 @@ from fedpower.cli import main
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql import SqlQuery
-from fedpower.rows.sql.connection import connected
+from fedpower.rows.sql import SqlQuery, connected
 
 pytestmark = pytest.mark.federation
 

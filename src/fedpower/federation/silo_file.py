@@ -32,7 +32,7 @@ from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_query, open_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql.query import PostgresServer, parse_address
+from fedpower.rows.sql import parse_address
 from fedpower.rows.units import by_unit
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import ruled
@@ -71,7 +71,7 @@ class Data(Table, frozen=True):
     @property
     def server(self) -> bool:
         """Whether the rows come from a database server."""
-        return self.database is not None and isinstance(parse_address(self.database), PostgresServer)
+        return self.database is not None and parse_address(self.database).path is None
 
 
 class _Columns(Table, frozen=True):
@@ -134,7 +134,7 @@ class SiloFile:
         secrets = [self.path, *(folder / name for name in named if name)]
         if database is not None:
             address = parse_address(database)
-            secrets += [] if isinstance(address, PostgresServer) else [folder / address.path]
+            secrets += [] if address.path is None else [folder / address.path]
         secrets += [] if self.identity_path is None else [self.identity_path]
         # Parts of a folder may be links to files elsewhere.
         parts = [part for path in secrets if path.is_dir() for part in path.rglob("*")]
