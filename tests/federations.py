@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving

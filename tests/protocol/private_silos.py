@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, read_only

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import ProtocolError
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol.coordinator import Round

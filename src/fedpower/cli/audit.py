@@ -67,7 +67,7 @@ def audit(
     1. Controls with half of the noise that is needed show that the audit would notice. A small ε needs
     many runs.
     """
-    from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
+    from fedpower.experiments.audit import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
     if not math.isfinite(epsilon):
         raise InputError(

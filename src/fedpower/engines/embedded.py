@@ -14,8 +14,7 @@ import numpy as np
 from fedpower.engines.inprocess import blas_threads, in_runs, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import MOST_ROWS, Budget
-from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import BatchedNoise, NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude, with_noise

@@ -19,10 +19,10 @@ from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_si
 from fedpower.report.result import Result
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.arrays import ArraySource, SparseSource
-from fedpower.rows.gaps import with_gaps
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import Block, RowSource, is_sparse
 from fedpower.rows.tables import TableSource
+from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
 from fedpower.sums.survey import STAGES, Survey

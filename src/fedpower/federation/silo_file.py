@@ -16,8 +16,14 @@ from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
 from fedpower.federation.files import Table, read_toml
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
-from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.privacy.ledger import (
+    DEFAULT_VERSION,
+    DataVersion,
+    Ledger,
+    check_label,
+    columns_digest,
+    rounded_down,
+)
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble

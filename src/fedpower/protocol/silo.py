@@ -23,8 +23,7 @@ from fedpower.linalg import (
 from fedpower.linalg.memory import LARGE, give_back
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import MOMENT, Budget
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,

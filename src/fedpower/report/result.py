@@ -17,7 +17,7 @@ from fedpower.privacy.statement import PrivacyStatement
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
-from fedpower.report.moment import CODE_BOOK, Moment, write_arrays
+from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_arrays
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
@@ -92,7 +92,7 @@ class Result(Fitted):
     basis
         The iterated basis, d×r; None in a result read back.
     moment
-        The pooled moment, where the fit was to keep it; None in a result read back: see `read_moment`.
+        The pooled moment, where the fit kept it.
     """
 
     basis: Array | None = None
@@ -564,7 +564,7 @@ def read_result(folder: str | PathLike[str]) -> Result:
         whole = False
     if not whole:
         raise damaged(place / ARRAYS)
-    return result
+    return replace(result, moment=read_moment(place)) if (place / MOMENT).is_file() else result
 
 
 def _fits_together(result: Result) -> bool:
