@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
@@ -119,7 +120,9 @@ class Party:
 
     def answer(self, message: Message) -> Message:
         known = self.asked.setdefault(message.round, message)
-        assert encode(replace(known, run="")) == encode(replace(message, run="")), "a round asks one thing"
+        assert encode(structs.replace(known, run="")) == encode(structs.replace(message, run="")), (
+            "a round asks one thing"
+        )
         self.n_asked += 1
         return self.silo.answer(message)
 
@@ -130,7 +133,7 @@ class Party:
     def n_due(self) -> int:
         """Return how many releases the questions that came here are worth: equal ones are one."""
         charged = {
-            encode(replace(each, round=0))
+            encode(structs.replace(each, round=0))
             for each in self.asked.values()
             if isinstance(each.body, AskMean | AskSteps | AskMoment)
         }

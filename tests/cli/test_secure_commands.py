@@ -29,7 +29,7 @@ def test_a_fit_with_a_secure_sum_tells_what_it_promises(here: Path):
     assert "the coordinator together with 1 silo of the 3" in said.stdout
     assert "rehearsal" in said.stdout
     record = read_result("out").run
-    assert [each["kind"] for each in record["rounds"]] == ["call-roll", "moment"]
+    assert [each["kind"] for each in record["rounds"]] == ["open-session", "moment"]
     assert record["study"]["terms"]["aggregation"] == "secure"
     assert len(record["privacy"]["protections"]) == 3
     assert record["privacy"]["notes"]

@@ -259,7 +259,7 @@ def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
     sizes = [12_000, 10_000, 8_000]
     parts = dict(zip("abc", np.split(X, np.cumsum(sizes)[:-1]), strict=True))
     study, outcome = securely(parts, epsilon=50.0, seed=1)
-    assert [each.kind for each in outcome.rounds] == ["call-roll", *STAGES, "moment"]
+    assert [each.kind for each in outcome.rounds] == ["open-session", *STAGES, "moment"]
     wanted, found = pooled_book(X, study, sizes), outcome.solution.code_book
     step = 2.0 * wanted.scale  # noise decides on a bin at either end
     assert (np.abs(found.low - wanted.low) <= step).all()

@@ -30,7 +30,7 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
     assert "the coordinator together with 1 silo of the 4" in text
     assert "rehearsal" in text
     assert model.privacy_.is_private
-    assert [row["kind"] for row in model.history_] == ["call-roll", "moment"]
+    assert [row["kind"] for row in model.history_] == ["open-session", "moment"]
     assert model.solver_.solver == "moment"
     assert model.silo_sizes_ == {name: len(part) for name, part in PARTS.items()}
     assert (model.component_angles_ > 0).all()

@@ -136,10 +136,10 @@ def summed(held, tmp_path_factory):
 
 
 def test_a_silo_killed_between_roll_call_and_upload_is_called_to_a_new_roll(summed):
-    """Its key died with it; the others' uploads come from their ledgers, and the next roll is summed."""
+    """Its key died with it; the others' uploads come from their ledgers, and the next session is summed."""
     summed.fresh()
     summed.hold("west", "before-2")
-    run = summed.run("roll-died")
+    run = summed.run("session-died")
     summed.reached("west", "before-2")
     others = SILOS[:3]
     wait_for(lambda: all(summed.charges(name) for name in others), "the others' uploads")
@@ -152,7 +152,7 @@ def test_a_silo_killed_between_roll_call_and_upload_is_called_to_a_new_roll(summ
     assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
     assert [each["restarted"] for each in summed.rounds] == [[], [], ["west"], [], []]
     kinds = [each["kind"] for each in summed.rounds]
-    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
-    stated = json.loads((summed.folder / "roll-died" / "run.json").read_text())["privacy"]
+    assert kinds == ["enrol", "open-session", "moment", "open-session", "moment"]
+    stated = json.loads((summed.folder / "session-died" / "run.json").read_text())["privacy"]
     spent = max(np.sqrt(sum(mu**2 for _, _, mu, _ in summed.charges(name))) for name in SILOS)
     assert stated["protections"][1]["mu"] == pytest.approx(spent)

@@ -94,7 +94,7 @@ def test_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_same_bytes(tm
             turned[place] ^= 1 << chance.randrange(8)
             path.write_bytes(turned)
             if place < opening:
-                with pytest.raises(ProtocolError, match="start the run anew: silos give the same"):
+                with pytest.raises(ProtocolError, match="start the run again: silos give the same"):
                     StudyRun(study, run=RUN, checkpoint=path)
                 assert path.read_bytes() == turned
                 continue
@@ -129,7 +129,7 @@ def test_records_of_other_questions_make_room_for_the_right_ones(tmp_path: Path)
         assert len(held.rounds) >= 3
         asked_otherwise = held.rounds[1]
         asked_otherwise.question = "0" * 64
-        strange = journal.record(asked_otherwise, whole.study.digest, RUN)
+        strange = journal.record(asked_otherwise)
         path.write_bytes(content[: held.ends[1]] + strange + content[held.ends[2] :])
         resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 1
@@ -169,7 +169,7 @@ def secure_study(folder: Path) -> StudyFile:
 
 
 def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_path: Path) -> None:
-    """Silos keep the keys of a roll in memory, so those that end with a roll open take them along."""
+    """Silos keep the keys of a session in memory, so those that end with a session open take them along."""
     study, path = secure_study(tmp_path), tmp_path / "rounds.journal"
     with open_silos(study, tmp_path) as silos:
         node = StudyRun(study, run=RUN, checkpoint=path)
@@ -181,10 +181,10 @@ def test_a_run_whose_roll_died_with_its_silos_is_taken_up_with_a_new_roll(tmp_pa
         resumed = StudyRun(study, run=RUN, checkpoint=path)
         assert resumed.coordinator.n_replayed == 2
         silos.finish(resumed, rounds=1)
-        assert silos.charges() == [1, 1, 0], "the dead roll is asked once more, and costs nothing"
+        assert silos.charges() == [1, 1, 0], "the dead session is asked once more, and costs nothing"
     with open_silos(study, tmp_path) as silos:
         again = StudyRun(study, run=RUN, checkpoint=path)
-        assert again.coordinator.n_replayed == 3, "that the roll is dead is on disk"
+        assert again.coordinator.n_replayed == 3, "that the session is dead is on disk"
         silos.finish(again)
         assert silos.charges() == [2, 2, 1]
         reported = again.outcome.privacy

@@ -5,11 +5,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from studies import write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of

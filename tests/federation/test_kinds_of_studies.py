@@ -93,7 +93,7 @@ def test_a_study_with_secure_sums_is_resumed_and_charged_once(tmp_path: Path, ki
         silos.finish(run)
         assert silos.charges() == [len(kinds)] * 3
     result = run.result
-    assert [row["kind"] for row in result.rounds] == ["call-roll", *kinds]
+    assert [row["kind"] for row in result.rounds] == ["open-session", *kinds]
     assert privacy != SCORES or list(result.score_counts.counts) == ["all silos"]
     run.write_result(tmp_path / "result")
     assert (tmp_path / "result" / "codebook.toml").exists() == (rows == PREPARED)

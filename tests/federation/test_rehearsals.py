@@ -230,7 +230,7 @@ def test_a_clipped_study_with_secure_sums_is_rehearsed_with_one_command(tmp_path
     assert record["study"]["terms"]["noise"] == "clipped"
     assert record["study"]["terms"]["aggregation"] == "secure"
     assert [each["kind"] for each in record["rounds"]] == [
-        "call-roll",
+        "open-session",
         "moment",
         *(f"product {step}" for step in range(1, 7)),
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from studies import COLUMNS, SIZES, silo_rows, write_rows, write_silo, write_study
 
 from fedpower.errors import FedpowerError, InputError, LedgerError
@@ -295,4 +296,4 @@ def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Pa
     asked = run.coordinator.next()[0]
     for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
         body = Enrolment(n_rows=60, n_features=5, data_version=version)
-        assert run.coordinator.receive(replace(asked, body=body)) is receipt
+        assert run.coordinator.receive(structs.replace(asked, body=body)) is receipt

@@ -51,7 +51,7 @@ class CoordinatorProcess:
         self.opened = self.network.now
 
     def write(self, closed: Round) -> None:
-        record = journal.record(closed, self.study, RUN)
+        record = journal.record(closed)
         if self.chance.random() < 0.05:
             self.journal += record[: self.chance.randrange(len(record))]
             raise DiedError

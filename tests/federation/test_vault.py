@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 from studies import write_silo, write_study
 
 from fedpower.errors import InputError, ProtocolError
@@ -217,7 +218,7 @@ def test_one_question_is_answered_at_a_time(study: StudyFile) -> None:
             self.most = max(self.most, self.busy)
             threading.Event().wait(0.02)
             self.busy -= 1
-            return replace(message, body=Refusal(reason="slow"))
+            return structs.replace(message, body=Refusal(reason="slow"))
 
     silo = Slow()
     vault = Vault(silo, study)

@@ -26,7 +26,7 @@ from fedpower.privacy.accounting import delta_of, epsilon_of, mu_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import messages as wire
-from fedpower.protocol.messages import AskQuery, CallRoll, KeyGone, Present, QueryAnswer
+from fedpower.protocol.messages import AskQuery, KeyGone, OpenSession, QueryAnswer, Session, SessionKey
 from fedpower.report import write_result
 from problems import spiked_rows, split
 
@@ -80,10 +80,15 @@ def messages() -> dict[str, Any]:
         "ask-factor": wire.AskFactor(),
         "factor": wire.Factor(factor=exact.T, total_variance=1.5),
         "factor, all": wire.Factor(factor=fine.T, total_variance=1.5, mean=exact[:, 0]),
-        "call-roll": CallRoll(attempt=1),
-        "present": Present(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
+        "open-session": OpenSession(attempt=1),
+        "present": SessionKey(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
         "ask-query": AskQuery(index=1, label="product 1", public=b"a basis"),
-        "ask-query, all": AskQuery(index=1, label="means", public=b"found before", roll=b"a roll"),
+        "ask-query, all": AskQuery(
+            index=1,
+            label="means",
+            public=b"found before",
+            session=Session(study="s", run="r", attempt=0, members=()),
+        ),
         "query": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
         "query, all": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
         "key-gone": KeyGone(),

@@ -6,12 +6,24 @@ from typing import Any
 
 import numpy as np
 
+from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol.coordinator import Round
-from fedpower.protocol.messages import AskQuery, CallRoll, Message, Present, QueryAnswer
-from fedpower.protocol.secure import Identity, Place, Roll, SecureSession
+from fedpower.protocol.messages import (
+    AskQuery,
+    Member,
+    Message,
+    OpenSession,
+    QueryAnswer,
+    Refusal,
+    Session,
+    SessionKey,
+    decode,
+    encode,
+)
+from fedpower.protocol.secure import Identity, SiloSessions
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.solvers import SecureSettings, secure
 from fedpower.protocol.study import budget_of
@@ -56,9 +68,9 @@ def cap(attempts: int) -> tuple[float, float]:
     return 10.0 * EPSILON * attempts, DELTA
 
 
-def masked_moment(roll: Any) -> AskQuery:
+def masked_moment(session: Any) -> AskQuery:
     """The question for the one sum of a study of one."""
-    return AskQuery(index=0, label="moment", roll=roll)
+    return AskQuery(index=0, label="moment", session=session)
 
 
 @dataclass
@@ -70,15 +82,19 @@ class Party:
 
     def ask(self, body: Any, *, run: str = RUN) -> Any:
         question = Message(study=self.silo.study.digest, run=run, round=1, silo=self.silo.name, body=body)
+        try:
+            question = decode(encode(question))
+        except ProtocolError as error:  # no such message reaches a silo
+            return Refusal(reason=str(error))
         return self.silo.answer(question).body
 
-    def present(self, attempt: int = 0, *, run: str = RUN) -> Present:
-        answer = self.ask(CallRoll(attempt=attempt), run=run)
-        assert isinstance(answer, Present), answer
+    def present(self, attempt: int = 0, *, run: str = RUN) -> SessionKey:
+        answer = self.ask(OpenSession(attempt=attempt), run=run)
+        assert isinstance(answer, SessionKey), answer
         return answer
 
-    def upload(self, roll: Roll, *, run: str = RUN) -> Any:
-        return self.ask(masked_moment(roll.to_bytes()), run=run)
+    def upload(self, session: Session, *, run: str = RUN) -> Any:
+        return self.ask(masked_moment(session), run=run)
 
     @property
     def charges(self) -> int:
@@ -107,7 +123,7 @@ def party(
         ledger=kept,
         source=source or SystemNoise(),
         data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
-        session=SecureSession(name, study, held.n_rows, KEYS[name]),
+        sessions=SiloSessions(name, study, held.n_rows, KEYS[name]),
     )
     return Party(Silo(name, study, releases), kept)
 
@@ -116,9 +132,9 @@ def parties(study: Study, **options: Any) -> dict[str, Party]:
     return {name: party(name, study, **options) for name, _ in study.identities}
 
 
-def roll_of(study: Study, presents: dict[str, Present], *, attempt: int = 0, run: str = RUN) -> Roll:
+def session_of(study: Study, presents: dict[str, SessionKey], *, attempt: int = 0, run: str = RUN) -> Session:
     places = tuple(
-        Place(
+        Member(
             silo=name,
             n_rows=presents[name].n_rows,
             key=presents[name].key,
@@ -127,13 +143,13 @@ def roll_of(study: Study, presents: dict[str, Present], *, attempt: int = 0, run
         for name, _ in study.identities
         if name in presents
     )
-    return Roll(study=study.digest, run=run, attempt=attempt, places=places)
+    return Session(study=study.digest, run=run, attempt=attempt, members=places)
 
 
-def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str = RUN) -> Roll:
-    """The roll of everybody who is there."""
+def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str = RUN) -> Session:
+    """The session of everybody who is there."""
     presents = {name: each.present(attempt, run=run) for name, each in there.items()}
-    return roll_of(study, presents, attempt=attempt, run=run)
+    return session_of(study, presents, attempt=attempt, run=run)
 
 
 def words_of(answer: Any) -> np.ndarray:

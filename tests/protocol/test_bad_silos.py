@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pytest
 import secure_silos
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from federations import (
     CASES,
@@ -23,8 +24,8 @@ from federations import (
 )
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt, journal
-from fedpower.protocol.coordinator import Asking, drive
-from fedpower.protocol.messages import Enrolment, Message, PackedMoment, Refusal
+from fedpower.protocol.coordinator import Arrived, Asking, Unreadable, drive
+from fedpower.protocol.messages import Enrolment, Message, PackedMoment, Refusal, decode, encode
 from fedpower.protocol.secure import signed_content
 
 BAD = "west"
@@ -42,10 +43,7 @@ ARRAYS: list[Callable[[np.ndarray], Any]] = [
     lambda a: a[np.newaxis],
     lambda a: np.zeros(0),
     lambda a: np.float64(1.0),
-    lambda a: a.astype(np.complex128),
-    lambda a: a.astype(np.float32),
-    lambda a: a.astype(np.int64),
-    lambda a: a.astype(object),
+    lambda a: np.ones(a.shape, dtype=np.float64 if a.dtype == np.uint64 else np.uint64),
     lambda a: _with(a, np.nan),
     lambda a: _with(a, np.inf),
     lambda a: _with(a, 1e300),
@@ -72,8 +70,8 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
 def mutations(body: Any) -> list[tuple[str, Any]]:
     """Return every way to spoil one field of an answer, with the answer that it leaves."""
     found: list[tuple[str, Any]] = [("another kind", PackedMoment(triangle=np.zeros(2), total_variance=1))]
-    for each in fields(body):
-        value = getattr(body, each.name)
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
         options: list[Any]
         if isinstance(value, np.ndarray):
             options = [change(value) for change in ARRAYS]
@@ -87,8 +85,18 @@ def mutations(body: Any) -> list[tuple[str, Any]]:
             options = [x for x in NUMBERS if type(x) is not int or x not in (value,)]
         else:
             options = [x for x in NUMBERS if x not in (0, -1, 2.5, 2**62)]  # these may be true
-        found += [(each.name, replace(body, **{each.name: option})) for option in options]
+        found += [(name, structs.replace(body, **{name: option})) for option in options]
     return found
+
+
+def sent(message: Message) -> Arrived:
+    """Return a message as it arrives over a network: what cannot be read is known by its silo alone."""
+    try:
+        return decode(encode(message))
+    except (ProtocolError, TypeError, OverflowError, ValueError, NotImplementedError) as error:
+        return Unreadable(
+            silo=message.silo, problem=f"a message must be readable, got {type(error).__name__}"
+        )
 
 
 def carried(
@@ -105,7 +113,7 @@ def carried(
             answer = parties[question.silo].answer(question)
             if question.silo == BAD and question.round == bad_round:
                 for each in spoil(answer):
-                    yield each
+                    yield sent(each)
                     assert BAD in coordinator.history[-1].set_aside, each
             else:
                 yield answer
@@ -132,7 +140,7 @@ def test_a_spoilt_answer_is_as_if_it_had_not_come(case: str, data: st.DataObject
     def spoil(answer: Message) -> list[Message]:
         ways = mutations(answer.body)
         _, body = data.draw(st.sampled_from(ways), label="way")
-        return [replace(answer, body=body)]
+        return [structs.replace(answer, body=body)]
 
     assert ending(case, bad_round, spoil) == without_it(case, bad_round)
 
@@ -154,7 +162,7 @@ def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case:
             for _, body in mutations(answer.body) if question.silo == BAD else ():
                 current = coordinator.history[-1]
                 current.set_aside.clear()
-                yield replace(answer, body=body)
+                yield sent(structs.replace(answer, body=body))
                 assert " must " in current.set_aside[BAD]
                 assert current.set_aside[BAD].isprintable()
             yield answer
@@ -179,7 +187,7 @@ def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: 
             answer = parties[question.silo].silo.answer(question)
             if question.silo == names[-1] and question.round == bad_round:
                 ways = mutations(answer.body)
-                yield replace(answer, body=ways[place % len(ways)][1])
+                yield sent(structs.replace(answer, body=ways[place % len(ways)][1]))
                 assert names[-1] in coordinator.history[-1].set_aside
             else:
                 yield answer
@@ -189,7 +197,7 @@ def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: 
 
 
 def test_a_key_that_gives_no_secret_or_is_another_s_is_set_aside() -> None:
-    """Honest silos would refuse the whole roll; a signature does not make it a key."""
+    """Honest silos would refuse the whole session; a signature does not make it a key."""
     study = secure_silos.study_of(attempts=1, min_silos=2)
     parties = secure_silos.parties(study)
     names = [name for name, _ in study.identities]
@@ -210,9 +218,9 @@ def test_a_key_that_gives_no_secret_or_is_another_s_is_set_aside() -> None:
                         key=key,
                     )
                     signature = secure_silos.KEYS[names[-1]].sign(content)
-                    body = replace(answer.body, key=key, signature=signature)
-                    yield replace(answer, body=body)
-                    assert "a key on the roll" in coordinator.history[-1].set_aside[names[-1]]
+                    body = structs.replace(answer.body, key=key, signature=signature)
+                    yield structs.replace(answer, body=body)
+                    assert "a key of a secure sum" in coordinator.history[-1].set_aside[names[-1]]
                 continue
             if question.round == 1:
                 keys[question.silo] = answer.body.key
@@ -229,10 +237,10 @@ def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
         coordinator,
         parties_of(case),
         bad_round=1,
-        spoil=lambda answer: [replace(answer, body=replace(answer.body, mean=None))],
+        spoil=lambda answer: [structs.replace(answer, body=structs.replace(answer.body, mean=None))],
     )
     assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside == {BAD: "a mean must have an array of float64, got none"}
+    assert coordinator.history[-1].set_aside == {BAD: "a mean must have the shape (6,), got none"}
 
 
 def test_only_what_passed_is_written_down() -> None:
@@ -243,12 +251,12 @@ def test_only_what_passed_is_written_down() -> None:
         coordinator,
         parties,
         bad_round=0,
-        spoil=lambda answer: [replace(answer, body=Enrolment(n_rows=10**400, n_features=6))],
+        spoil=lambda answer: [structs.replace(answer, body=Enrolment(n_rows=2**60, n_features=6))],
     )
     for each in written:
         assert BAD not in each.answers
     assert written[0].set_aside[BAD].startswith("a number of rows must have")
-    content = journal.opening("s", "r") + b"".join(journal.record(x, "s", "r") for x in written)
+    content = journal.opening("s", "r") + b"".join(journal.record(x) for x in written)
     kept = journal.read(content).rounds
     assert [each.set_aside for each in kept] == [each.set_aside for each in written]
     resumed = coordinator_of(case, min_silos=3, recorded=kept)
@@ -259,7 +267,7 @@ def test_only_what_passed_is_written_down() -> None:
 @pytest.mark.parametrize(
     ("place", "spoil"),
     [
-        (0, {"n_rows": 10**400}),
+        (0, {"n_rows": 2**60}),
         (0, {"n_features": 7}),
         (1, {"triangle": np.zeros(5)}),
         (1, {"mean": None}),
@@ -271,10 +279,10 @@ def test_a_bad_answer_in_an_old_journal_is_asked_for_again(place: int, spoil: di
     whole = coordinator_of(case)
     carried(whole, parties_of(case), bad_round=99, spoil=lambda answer: [])
     records = [replace(each, answers=dict(each.answers)) for each in closed_rounds(whole)]
-    records[place].answers[BAD] = replace(records[place].answers[BAD], **spoil)
+    records[place].answers[BAD] = structs.replace(records[place].answers[BAD], **spoil)
     study = study_of(case).digest
     content = journal.opening(study, "a-run")
-    content += b"".join(journal.record(each, study, "a-run") for each in records)
+    content += b"".join(journal.record(each) for each in records)
     resumed = coordinator_of(case, recorded=journal.read(content).rounds)
     assert resumed.n_replayed == place
     carried(resumed, parties_of(case), bad_round=99, spoil=lambda answer: [])
@@ -284,7 +292,7 @@ def test_a_bad_answer_in_an_old_journal_is_asked_for_again(place: int, spoil: di
 def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
     coordinator, parties = coordinator_of("upload", min_silos=1), parties_of("upload")
     (question, *_) = coordinator.next()
-    answer = replace(
+    answer = structs.replace(
         parties[question.silo].answer(question), body=Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6)
     )
     assert coordinator.receive(answer) is Receipt.REFUSED
@@ -298,7 +306,7 @@ def test_too_few_silos_are_told_with_what_was_set_aside() -> None:
     for question in coordinator.next():
         answer = parties[question.silo].answer(question)
         if question.silo == BAD:
-            answer = replace(answer, body=Enrolment(n_rows=0, n_features=6))
+            answer = structs.replace(answer, body=Enrolment(n_rows=0, n_features=6))
         coordinator.receive(answer)
     with pytest.raises(
         ProtocolError, match=r"needs 4 answers and got 3; .*; what west sent was set"

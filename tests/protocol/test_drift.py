@@ -1,12 +1,11 @@
 """Drift-corrected local steps: no bias, never worse, and refused where they would cost a release."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, private_silo
 
 from fedpower.errors import InputError, ProtocolError

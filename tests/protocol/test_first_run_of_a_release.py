@@ -1,9 +1,8 @@
 """A noised moment knows its first run: to the public, only that one may promise a smaller epsilon."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from federations import Party, closed_rounds, coordinator_of, deliver, outcome_of, parties_of, result_bytes
 from fedpower.protocol.messages import AskMoment, AskSteps, Message, encode, read_only

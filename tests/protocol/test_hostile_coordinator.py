@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from private_silos import (
     DELTA,
     EPSILON,
@@ -63,7 +64,7 @@ def ledger(path):
 def sent(silo, body, **where):
     """The very bytes of an answer, but for the round and run that it repeats from the question."""
     answer = silo.answer(message(silo.study, body, **where))
-    return encode(replace(answer, round=0, run=""))
+    return encode(structs.replace(answer, round=0, run=""))
 
 
 def complex_basis():

@@ -19,9 +19,9 @@ def finished(case: str) -> list[Round]:
     return coordinator.history
 
 
-def as_bytes(closed: list[Round], study: str = STUDY, run: str = RUN) -> bytes:
-    records = [journal.record(each, study, run) for each in closed]
-    return journal.opening(study, run) + b"".join(records)
+def as_bytes(closed: list[Round], study: str = STUDY) -> bytes:
+    records = [journal.record(each) for each in closed]
+    return journal.opening(study, RUN) + b"".join(records)
 
 
 def answer_bytes(closed: Round) -> list[bytes]:
@@ -45,7 +45,7 @@ def test_every_kind_of_answer_comes_back_as_it_was(case: str) -> None:
 
 def test_all_kinds_of_answers_are_among_the_cases() -> None:
     kinds = {body.kind for case in CASES for each in finished(case) for body in each.answers.values()}
-    assert kinds == {"enrolment", "mean", "local-steps", "moment"}
+    assert kinds == {"enrolment", "mean-row", "local-steps", "packed-moment"}
 
 
 def test_refusals_are_kept_with_their_sentence() -> None:
@@ -85,14 +85,14 @@ def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
         turned = bytearray(content)
         turned[place] ^= 1 << chance.randrange(8)
         if place < ends[0]:
-            with pytest.raises(ProtocolError, match="start the run anew"):
+            with pytest.raises(ProtocolError, match="start the run again"):
                 journal.read(bytes(turned))
         else:
             held = journal.read(bytes(turned))
             assert held.sound == max(end for end in ends if end <= place)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04", b"fedpower-journal/2\n" + b"x" * 99])
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04", b"fedpower-journal/3\n" + b"x" * 99])
 def test_what_was_not_begun_by_fedpower_is_refused(content: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"must begin as fedpower writes it, got .*; start"):
         journal.read(content)

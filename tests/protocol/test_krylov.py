@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from krylov_runs import VARIANTS, D, drive, leading, n_rounds, pooled, rotated, run
+from msgspec import structs
 
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
@@ -196,7 +197,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
             answer = super().steps(ask, run=run)
             coarse = answer.product.astype(np.float32).astype(np.float64)
-            return replace(answer, product=read_only(coarse))
+            return structs.replace(answer, product=read_only(coarse))
 
     for seed in range(3):
         parts = rotated(seed)

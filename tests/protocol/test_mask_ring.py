@@ -2,76 +2,73 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Study
-from fedpower.protocol.messages import AskQuery, CallRoll, Message, encoded_size
+from fedpower.protocol.messages import AskQuery, Message, OpenSession, encoded_size
 from fedpower.protocol.rehearsal import query_bytes
 from fedpower.protocol.secure import (
     COMPLETE_UP_TO,
     Identity,
     MaskChain,
+    Member,
     PairSecrets,
-    Place,
-    Roll,
-    checked_roll,
+    Session,
+    check_session,
     exchanged,
     n_neighbours,
     new_exchange_key,
+    partners,
     signed_content,
     total,
 )
 
 
-def bare_roll(n_silos, neighbours, *, attempt=0):
-    """A roll whose keys are numbers: enough for who shares masks with whom."""
+def bare_session(n_silos, neighbours, *, attempt=0):
+    """A session whose keys are numbers: enough for who shares masks with whom."""
     places = tuple(
-        Place(silo=f"silo-{i}", n_rows=1, key=i.to_bytes(32, "little"), signature=bytes(64))
+        Member(silo=f"silo-{i}", n_rows=1, key=i.to_bytes(32, "little"), signature=bytes(64))
         for i in range(n_silos)
     )
-    return Roll(study="s", run="r", attempt=attempt, places=places, neighbours=neighbours)
+    return Session(study="s", run="r", attempt=attempt, members=places, neighbours=neighbours)
 
 
-def is_connected(roll, without):
+def is_connected(session, without):
     """Whether those left share masks among themselves, if need be through others that are left."""
-    left = set(range(len(roll.places))) - set(without)
+    left = set(range(len(session.members))) - set(without)
     reached, open_ = set(), [min(left)]
     while open_:
         at = open_.pop()
         if at not in reached:
             reached.add(at)
-            open_ += [other for other in roll.partners(at) if other in left]
+            open_ += [other for other in partners(session)[at] if other in left]
     return reached == left
 
 
-def test_small_rolls_share_masks_between_all_and_are_written_as_before():
+def test_small_sessions_share_masks_between_all():
     for count in (2, 20, COMPLETE_UP_TO):
         assert n_neighbours(count, 1) is None
-    roll = bare_roll(5, None)
-    assert b'"format":"fedpower-roll/2"' in roll.to_bytes()
-    assert b"neighbours" not in roll.to_bytes()
-    assert roll.partners(2) == [0, 1, 3, 4]
-    assert Roll.from_bytes(roll.to_bytes()) == roll
+    session = bare_session(5, None)
+    assert partners(session)[2] == (0, 1, 3, 4)
 
 
 @pytest.mark.parametrize(("count", "colluders"), [(101, 1), (300, 1), (300, 99), (1000, 5), (5000, 1)])
 def test_everybody_has_the_same_number_of_partners_and_they_agree(count, colluders):
     k = n_neighbours(count, colluders)
-    roll = bare_roll(count, k)
-    assert Roll.from_bytes(roll.to_bytes()) == roll
-    partners = [set(roll.partners(own)) for own in range(min(count, 1000))]
-    assert {len(each) for each in partners} == {k}
-    for own, each in enumerate(partners):
+    session = bare_session(count, k)
+    near = [set(each) for each in partners(session)[:1000]]
+    assert {len(each) for each in near} == {k}
+    for own, each in enumerate(near):
         assert own not in each
-        assert all(own in roll.partners(other) for other in list(each)[:3])
+        assert all(own in partners(session)[other] for other in list(each)[:3])
 
 
 def test_the_number_of_neighbours_keeps_the_stated_probability():
-    """m²/2·3^(−k) after 2⁴⁰ rolls is at most 2⁻⁴⁰, and two neighbours fewer would not do."""
+    """m²/2·3^(−k) after 2⁴⁰ sessions is at most 2⁻⁴⁰, and two neighbours fewer would not do."""
     for count in (101, 300, 1000, 10_000):
         k = n_neighbours(count, 1)
         exponent = 2 * math.log2(count) - 1 + 40
@@ -83,10 +80,10 @@ def test_the_number_of_neighbours_keeps_the_stated_probability():
 
 def test_fewer_colluders_than_neighbours_never_part_the_others():
     """Every set of 3 of 9, each with 4 partners; and 4 that do part them, so that the search can fail."""
-    roll = bare_roll(9, 4)
+    session = bare_session(9, 4)
     for without in itertools.combinations(range(9), 3):
-        assert is_connected(roll, without)
-    assert not all(is_connected(roll, without) for without in itertools.combinations(range(9), 4))
+        assert is_connected(session, without)
+    assert not all(is_connected(session, without) for without in itertools.combinations(range(9), 4))
 
 
 @pytest.mark.slow
@@ -95,26 +92,28 @@ def test_a_third_of_the_silos_does_not_part_the_others():
     rng = np.random.default_rng(0)
     k = n_neighbours(150, 1)
     for attempt in range(200):
-        roll = bare_roll(150, k, attempt=attempt)
-        assert is_connected(roll, rng.choice(150, size=50, replace=False).tolist())
+        session = bare_session(150, k, attempt=attempt)
+        assert is_connected(session, rng.choice(150, size=50, replace=False).tolist())
 
 
 def test_a_ring_that_is_too_thin_is_parted_about_as_often_as_the_theorem_says():
     """k = 8, 40 of 120: at most m²/2·3^(−8) = 1.1 by the theorem; it happens, and the order is random."""
     rng = np.random.default_rng(1)
     parted = sum(
-        not is_connected(bare_roll(120, 4, attempt=attempt), rng.choice(120, size=40, replace=False).tolist())
+        not is_connected(
+            bare_session(120, 4, attempt=attempt), rng.choice(120, size=40, replace=False).tolist()
+        )
         for attempt in range(30)
     )
     assert parted > 0
 
 
 def test_the_ring_depends_on_every_key_and_on_the_attempt():
-    roll = bare_roll(150, 60)
-    other_key = replace(roll.places[7], key=bytes(range(32)))
-    changed = replace(roll, places=(*roll.places[:7], other_key, *roll.places[8:]))
-    for other in (changed, replace(roll, attempt=1), replace(roll, run="other")):
-        same = sum(roll.partners(own) == other.partners(own) for own in range(150))
+    session = bare_session(150, 60)
+    other_key = replace(session.members[7], key=bytes(range(32)))
+    changed = replace(session, members=(*session.members[:7], other_key, *session.members[8:]))
+    for other in (changed, replace(session, attempt=1), replace(session, run="other")):
+        same = sum(partners(session)[own] == partners(other)[own] for own in range(150))
         assert same == 0
 
 
@@ -123,13 +122,13 @@ def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
     count = 120
     secrets = [new_exchange_key() for _ in range(count)]
     places = tuple(
-        Place(silo=f"silo-{i}", n_rows=1, key=secret.public_key().public_bytes_raw(), signature=bytes(64))
+        Member(silo=f"silo-{i}", n_rows=1, key=secret.public_key().public_bytes_raw(), signature=bytes(64))
         for i, secret in enumerate(secrets)
     )
-    roll = Roll(study="s", run="r", attempt=0, places=places, neighbours=n_neighbours(count, 1))
+    session = Session(study="s", run="r", attempt=0, members=places, neighbours=n_neighbours(count, 1))
     words = [np.full(40, i, dtype=np.uint64) for i in range(count)]
     hidden = [
-        MaskChain(f"silo-{i}", roll, secret).masked(each, question=b"")
+        MaskChain(f"silo-{i}", session, secret).masked(each, question=b"")
         for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
     ]
     assert np.array_equal(total(hidden), total(words))
@@ -137,7 +136,7 @@ def test_masks_on_a_ring_cancel_and_those_of_a_part_do_not():
     assert np.median(np.abs(total(hidden[:-1]).astype(np.float64))) > 2.0**57
 
 
-def test_a_roll_with_another_number_of_neighbours_is_refused():
+def test_a_session_with_another_number_of_neighbours_is_refused():
     count = 101
     keys = {f"silo-{i:03}": Identity.new() for i in range(count)}
     study = Study(
@@ -156,17 +155,19 @@ def test_a_roll_with_another_number_of_neighbours_is_refused():
     for name, identity in keys.items():
         key = new_exchange_key().public_key().public_bytes_raw()
         content = signed_content(study=study.digest, run="r", attempt=0, silo=name, n_rows=1, key=key)
-        places.append(Place(silo=name, n_rows=1, key=key, signature=identity.sign(content)))
+        places.append(Member(silo=name, n_rows=1, key=key, signature=identity.sign(content)))
     right = n_neighbours(count, 1)
     for neighbours in (None, 2, right - 2, right + 2, -right):
-        roll = Roll(study=study.digest, run="r", attempt=0, places=tuple(places), neighbours=neighbours)
+        session = Session(
+            study=study.digest, run="r", attempt=0, members=tuple(places), neighbours=neighbours
+        )
         with pytest.raises(ProtocolError, match="with how many others"):
-            checked_roll(roll.to_bytes(), study, "r")
-    roll = replace(roll, neighbours=right)
-    assert checked_roll(roll.to_bytes(), study, "r") == roll
-    few = replace(roll, places=tuple(places[:50]))
+            check_session(session, study, "r")
+    session = replace(session, neighbours=right)
+    check_session(session, study, "r")
+    few = replace(session, members=tuple(places[:50]))
     with pytest.raises(ProtocolError, match="with how many others"):
-        checked_roll(few.to_bytes(), study, "r")
+        check_session(few, study, "r")
 
 
 def test_silos_of_one_process_compute_the_secret_of_a_pair_once_and_it_is_the_same():
@@ -178,7 +179,7 @@ def test_silos_of_one_process_compute_the_secret_of_a_pair_once_and_it_is_the_sa
     assert not shared._waiting  # both of each pair have taken it
 
 
-def test_a_plan_counts_the_bytes_of_a_roll_with_a_ring():
+def test_a_plan_counts_the_bytes_of_a_session_with_a_ring():
     names = [f"silo-{i:03}" for i in range(101)]
     study = Study(
         columns=None,
@@ -193,10 +194,10 @@ def test_a_plan_counts_the_bytes_of_a_roll_with_a_ring():
         min_silos=2,
     )
     down, _ = query_bytes(study, n_rows=101)
-    places = tuple(Place(silo=name, n_rows=1, key=bytes(32), signature=bytes(64)) for name in names)
-    roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places, neighbours=60)
-    bodies = (CallRoll(attempt=0), AskQuery(index=0, label="moment", roll=roll.to_bytes()))
+    places = tuple(Member(silo=name, n_rows=1, key=bytes(32), signature=bytes(64)) for name in names)
+    session = Session(study=study.digest, run="0" * 16, attempt=0, members=places, neighbours=60)
+    bodies = (OpenSession(attempt=0), AskQuery(index=0, label="moment", session=session))
     assert down == sum(
-        encoded_size(Message(study=study.digest, run=roll.run, round=i, silo=names[0], body=body))
+        encoded_size(Message(study=study.digest, run=session.run, round=i, silo=names[0], body=body))
         for i, body in enumerate(bodies, start=1)
     )

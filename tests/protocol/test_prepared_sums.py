@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from secure_silos import KEYS, RUN, SIZES, Party, called, roll_of
+from secure_silos import KEYS, RUN, SIZES, Party, called, session_of
 from test_several_sums import ask, drive, refused
 
 from fedpower.errors import ProtocolError
@@ -79,12 +79,12 @@ def everybody(study=STUDY):
     return made
 
 
-def asked(study, roll, index, public):
-    return ask(roll, index, public, label=study.queries[index].label)
+def asked(study, session, index, public):
+    return ask(session, index, public, label=study.queries[index].label)
 
 
-def uploads(there, roll, index, public, study=STUDY):
-    return {name: each.ask(asked(study, roll, index, public)).words for name, each in there.items()}
+def uploads(there, session, index, public, study=STUDY):
+    return {name: each.ask(asked(study, session, index, public)).words for name, each in there.items()}
 
 
 def coordinator(study=STUDY):
@@ -137,7 +137,7 @@ def test_a_silo_that_vanishes_between_stages_costs_the_attempt_and_all_is_prepar
 def test_what_is_summed_are_the_tallies_of_all_rows():
     """Within 7 standard deviations in each of some 750 numbers; fails by chance below 1e-8."""
     there = everybody()
-    roll = called(STUDY, there)
+    session = called(STUDY, there)
     pooled = np.vstack([rows_of(name) for name in SIZES])
     for index, kind in enumerate(STAGES):
         vectors, _ = from_public(PUBLICS[index])
@@ -150,21 +150,21 @@ def test_what_is_summed_are_the_tallies_of_all_rows():
         query = query_of(STUDY, kind, PUBLICS[index])
         noise = budget_of(STUDY).noise(kind, query.sensitivity, tuple(SIZES.values()))
         spread = np.repeat(noise.stds, [group.length for group in noise.sensitivity.groups])
-        told = noise.values(total(uploads(there, roll, index, PUBLICS[index]).values()))
+        told = noise.values(total(uploads(there, session, index, PUBLICS[index]).values()))
         assert np.abs((told - stage.tally(pooled)) / spread).max() < 7
         assert told.size == STUDY.queries[index].size
 
 
 def test_the_same_question_gets_the_same_bytes_and_one_charge():
     there = everybody()
-    roll = called(STUDY, there)
-    sent = [uploads(there, roll, index, public) for index, public in enumerate(PUBLICS)]
+    session = called(STUDY, there)
+    sent = [uploads(there, session, index, public) for index, public in enumerate(PUBLICS)]
     for index in (0, 5, 2):
-        again = uploads(there, roll, index, PUBLICS[index])
+        again = uploads(there, session, index, PUBLICS[index])
         assert all(np.array_equal(again[name], sent[index][name]) for name in SIZES)
     assert all(each.charges == 6 for each in there.values())
     other = to_public((LOW, HIGH + 1, None, None))
-    assert refused(there["north"].ask(asked(STUDY, roll, 3, other)), "once over a roll")
+    assert refused(there["north"].ask(asked(STUDY, session, 3, other)), "once in a session")
 
 
 NAN = np.full(D, math.nan)
@@ -189,8 +189,8 @@ HOSTILE = {
 @pytest.mark.parametrize("public", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_question_is_refused_in_a_sentence_and_charged_nothing(public):
     there = everybody(KNOWN)
-    roll = called(KNOWN, there)
-    told = there["north"].ask(asked(KNOWN, roll, 0, public))
+    session = called(KNOWN, there)
+    told = there["north"].ask(asked(KNOWN, session, 0, public))
     assert isinstance(told, Refusal)
     assert "operator" not in told.reason
     assert told.reason.count("\n") == 0
@@ -210,10 +210,10 @@ def test_a_hostile_question_is_refused_in_a_sentence_and_charged_nothing(public)
 )
 def test_a_moment_without_a_proper_treatment_is_refused_and_charged_nothing(public):
     there = everybody(KNOWN)
-    roll = called(KNOWN, there)
+    session = called(KNOWN, there)
     for index in (0, 1):
-        uploads(there, roll, index, PUBLICS[index + 3], KNOWN)
-    told = there["north"].ask(asked(KNOWN, roll, 2, public))
+        uploads(there, session, index, PUBLICS[index + 3], KNOWN)
+    told = there["north"].ask(asked(KNOWN, session, 2, public))
     assert isinstance(told, Refusal)
     assert "operator" not in told.reason
     assert there["north"].charges == 2
@@ -236,11 +236,11 @@ def test_a_question_is_read_as_it_was_written():
         from_public(to_public(WHOLE, 2.5)[8:])
 
 
-def test_a_roll_without_all_who_are_on_it_tells_nothing_of_a_stage():
+def test_a_session_without_all_who_are_on_it_tells_nothing_of_a_stage():
     there = everybody()
     presents = {name: each.present() for name, each in there.items()}
-    roll = roll_of(STUDY, presents)
-    sent = uploads(there, roll, 0, PUBLICS[0])
+    session = session_of(STUDY, presents)
+    sent = uploads(there, session, 0, PUBLICS[0])
     part = total([sent[name] for name in ("north", "south", "east")])
     assert np.abs(part.astype(float)).max() > 2.0**60
     assert np.abs(total(sent.values()).astype(float)).max() < 2.0**50

@@ -1,10 +1,10 @@
 """Preparation through the protocol: what is found, what is charged, replayed and refused."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from budgets import priced
 from fedpower.privacy.accounting import mu_of

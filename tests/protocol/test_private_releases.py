@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from dp_accounting import pld
+from msgspec import structs
 from private_silos import (
     DELTA,
     EPSILON,
@@ -244,7 +245,7 @@ def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(study, ledger)
         S, m = ask(silo, WHOLE).product, ask(silo, AskMean()).mean
-        about = ask(silo, replace(WHOLE, center=center))
+        about = ask(silo, structs.replace(WHOLE, center=center))
         plain = ask(silo, WHOLE)
     c = np.asarray(center)
     expected = S - np.outer(c, m) - np.outer(m, c) + np.outer(c, c)

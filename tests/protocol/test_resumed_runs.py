@@ -27,7 +27,7 @@ from runs import drive, make_silos
 def kept(case: str, coordinator: Coordinator) -> tuple[Round, ...]:
     """Return the closed rounds as they come back from disk."""
     study = study_of(case).digest
-    records = [journal.record(each, study, "a-run") for each in closed_rounds(coordinator)]
+    records = [journal.record(each) for each in closed_rounds(coordinator)]
     return journal.read(journal.opening(study, "a-run") + b"".join(records)).rounds
 
 

@@ -3,12 +3,13 @@
 import multiprocessing
 import os
 import signal
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from secure_silos import (
     EPSILON,
     KEYS,
@@ -19,15 +20,28 @@ from secure_silos import (
     masked_moment,
     parties,
     party,
-    roll_of,
+    session_of,
     study_of,
     words_of,
 )
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import CallRoll, Enrol, Enrolment, KeyGone, QueryAnswer, Refusal
-from fedpower.protocol.secure import Identity, Place, Roll, new_exchange_key, signed_content, total
+from fedpower.protocol.messages import (
+    AskQuery,
+    Enrol,
+    Enrolment,
+    KeyGone,
+    Member,
+    Message,
+    OpenSession,
+    QueryAnswer,
+    Refusal,
+    Session,
+    decode,
+    encode,
+)
+from fedpower.protocol.secure import Identity, new_exchange_key, signed_content, total
 
 STUDY = study_of()
 fork = multiprocessing.get_context("fork")
@@ -54,138 +68,142 @@ def stranger(silo, n_rows=10, *, attempt=0, identity=None):
     key = new_exchange_key().public_key().public_bytes_raw()
     content = signed_content(study=STUDY.digest, run=RUN, attempt=attempt, silo=silo, n_rows=n_rows, key=key)
     signer = identity or Identity.new()
-    return Place(silo=silo, n_rows=n_rows, key=key, signature=signer.sign(content))
+    return Member(silo=silo, n_rows=n_rows, key=key, signature=signer.sign(content))
 
 
-def changed(roll, silo, **fields):
-    places = tuple(replace(p, **fields) if p.silo == silo else p for p in roll.places)
-    return replace(roll, places=places)
+def changed(session, silo, **fields):
+    places = tuple(replace(p, **fields) if p.silo == silo else p for p in session.members)
+    return replace(session, members=places)
 
 
-def test_any_flipped_bit_of_a_roll_is_refused_and_costs_nothing(there):
-    roll = called(STUDY, there)
-    raw = roll.to_bytes()
+def test_any_flipped_bit_of_a_session_is_refused_and_costs_nothing(there):
+    """Whatever still is a message after it is refused by the silo."""
+    session = called(STUDY, there)
     north = there["north"]
+    raw = msgspec.msgpack.encode(session)
     for position in range(len(raw)):
         for bit in range(8) if position % 16 == 0 else (position % 8,):
             bad = bytearray(raw)
             bad[position] ^= 1 << bit
-            assert isinstance(north.ask(masked_moment(bytes(bad))), Refusal), (position, bit)
+            try:
+                read = msgspec.msgpack.decode(bad, type=Session)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            assert read != session
+            assert isinstance(north.upload(read), Refusal), (position, bit)
     assert north.charges == 0
-    words_of(north.upload(roll))  # and the key was not spent by any of them
+    words_of(north.upload(session))  # and the key was not spent by any of them
     assert north.charges == 1
 
 
 @given(name=st.sampled_from([*SIZES]), field=st.sampled_from(["key", "signature"]), bit=st.integers(0, 511))
 def test_any_flipped_bit_of_a_key_or_signature_is_refused_by_every_silo(name, field, bit):
     there = parties(STUDY)
-    roll = called(STUDY, there)
-    place = next(each for each in roll.places if each.silo == name)
+    session = called(STUDY, there)
+    place = next(each for each in session.members if each.silo == name)
     value = bytearray(getattr(place, field))
     bit %= 8 * len(value)
     value[bit // 8] ^= 1 << bit % 8
-    bad = changed(roll, name, **{field: bytes(value)})
+    bad = changed(session, name, **{field: bytes(value)})
     for each in there.values():
         assert refused(each.upload(bad), "must be signed by its silo", name)
     assert none_charged(there)
 
 
-@given(raw=st.binary(max_size=400))
-def test_bytes_that_are_no_roll_are_refused(raw):
-    with pytest.raises(ProtocolError, match="written as the protocol says"):
-        Roll.from_bytes(raw)
-
-
 @pytest.mark.parametrize(
-    "rewrite",
+    "wrong",
     [
-        lambda raw: raw + b" ",
-        lambda raw: raw.replace(b'"attempt":0', b'"attempt":false'),
-        lambda raw: raw.replace(b'"attempt":0', b'"attempt":0.0'),
-        lambda raw: raw.replace(b",300,", b",300.0,"),
-        lambda raw: raw.replace(b",300,", b",0,"),
-        lambda raw: raw.replace(b'"format"', b'"extra":1,"format"'),
-        lambda raw: raw.replace(b"fedpower-roll/2", b"fedpower-roll/1"),
-        lambda raw: raw.upper(),
-        lambda raw: b"[" * 100_000,
+        {"attempt": False},
+        {"attempt": 0.0},
+        {"members": ({"silo": "north", "n_rows": 300.0, "key": b"", "signature": b""},)},
+        {"members": ({"silo": "north", "n_rows": 300, "key": "", "signature": b""},)},
+        {"extra": 1},
+        {"neighbours": "4"},
     ],
 )
-def test_a_roll_in_other_words_is_refused(there, rewrite):
-    north = there["north"]
-    raw = rewrite(called(STUDY, there).to_bytes())
-    assert refused(north.ask(masked_moment(raw)), "written as the protocol says")
-    assert north.charges == 0
+def test_a_session_with_fields_of_another_type_is_no_message(there, wrong):
+    session = {**msgspec.to_builtins(called(STUDY, there), builtin_types=(bytes,)), **wrong}
+    ask = AskQuery(index=0, label="moment", session=session)
+    with pytest.raises(ProtocolError, match="fields of its kind"):
+        decode(encode(Message(study=STUDY.digest, run=RUN, round=1, silo="north", body=ask)))
 
 
-def test_a_roll_with_a_member_that_the_study_does_not_list_is_refused(there):
-    roll = called(STUDY, there)
-    longer = replace(roll, places=(*roll.places, stranger("center")))
+def test_a_session_with_a_member_without_rows_is_refused(there):
+    session = called(STUDY, there)
+    empty = stranger("west", 0, identity=KEYS["west"])
+    assert refused(there["north"].upload(replace(session, members=(*session.members[:-1], empty))), "signed")
+    assert none_charged(there)
+
+
+def test_a_session_with_a_member_that_the_study_does_not_list_is_refused(there):
+    session = called(STUDY, there)
+    longer = replace(session, members=(*session.members, stranger("center")))
     assert refused(there["north"].upload(longer), "silos of the study")
-    posing = replace(roll, places=(*roll.places[:-1], stranger("west", SIZES["west"])))
+    posing = replace(session, members=(*session.members[:-1], stranger("west", SIZES["west"])))
     assert refused(there["north"].upload(posing), "signed by its silo", "west")
     assert none_charged(there)
 
 
-def test_a_roll_with_a_member_twice_or_out_of_order_is_refused(there):
-    roll = called(STUDY, there)
-    for places in ((*roll.places, roll.places[0]), roll.places[::-1], (roll.places[0],) * 4):
-        assert refused(there["north"].upload(replace(roll, places=places)), "each once")
+def test_a_session_with_a_member_twice_or_out_of_order_is_refused(there):
+    session = called(STUDY, there)
+    for places in ((*session.members, session.members[0]), session.members[::-1], (session.members[0],) * 4):
+        assert refused(there["north"].upload(replace(session, members=places)), "each once")
     again = stranger("south", SIZES["south"], identity=KEYS["south"])
-    same_key = replace(again, key=roll.places[0].key)
+    same_key = replace(again, key=session.members[0].key)
     content = signed_content(
         study=STUDY.digest, run=RUN, attempt=0, silo="south", n_rows=150, key=same_key.key
     )
     shared = replace(same_key, signature=KEYS["south"].sign(content))
-    bad = replace(roll, places=(roll.places[0], shared, *roll.places[2:]))
+    bad = replace(session, members=(session.members[0], shared, *session.members[2:]))
     assert refused(there["north"].upload(bad), "a key of its own")
     assert none_charged(there)
 
 
-def test_a_roll_below_the_fewest_silos_is_refused(there):
-    roll = called(STUDY, there)
-    alone = replace(roll, places=roll.places[:1])
+def test_a_session_below_the_fewest_silos_is_refused(there):
+    session = called(STUDY, there)
+    alone = replace(session, members=session.members[:1])
     assert refused(there["north"].upload(alone), "the 2 silos that the study asks for", "got 1")
-    assert refused(there["north"].upload(replace(roll, places=())), "got 0")
+    assert refused(there["north"].upload(replace(session, members=())), "got 0")
     assert none_charged(there)
 
 
-def test_a_roll_without_the_silo_or_with_another_size_or_key_for_it_is_refused(there):
-    roll = called(STUDY, there)
-    without = replace(roll, places=roll.places[1:])
-    assert refused(there["north"].upload(without), "in its place with its number of rows")
+def test_a_session_without_the_silo_or_with_another_size_or_key_for_it_is_refused(there):
+    session = called(STUDY, there)
+    without = replace(session, members=session.members[1:])
+    assert refused(there["north"].upload(without), "have it with its number of rows")
     smaller = stranger("north", 299, identity=KEYS["north"])
-    other = replace(roll, places=(smaller, *roll.places[1:]))
-    assert refused(there["north"].upload(other), "in its place with its number of rows")
+    other = replace(session, members=(smaller, *session.members[1:]))
+    assert refused(there["north"].upload(other), "have it with its number of rows")
     not_its_key = stranger("north", 300, identity=KEYS["north"])
-    stolen = replace(roll, places=(not_its_key, *roll.places[1:]))
+    stolen = replace(session, members=(not_its_key, *session.members[1:]))
     assert there["north"].upload(stolen) == KeyGone()
     assert none_charged(there)
 
 
-def test_a_roll_of_another_study_run_or_attempt_is_refused(there):
-    roll = called(STUDY, there)
+def test_a_session_of_another_study_run_or_attempt_is_refused(there):
+    session = called(STUDY, there)
     for lie in ({"study": "0" * 64}, {"run": "other"}):
-        assert refused(there["north"].upload(replace(roll, **lie)), "study and run")
-    assert refused(there["north"].upload(roll, run="other"), "study and run")
-    assert refused(there["north"].upload(replace(roll, attempt=1)), "signed by its silo")
+        assert refused(there["north"].upload(replace(session, **lie)), "study and run")
+    assert refused(there["north"].upload(session, run="other"), "study and run")
+    assert refused(there["north"].upload(replace(session, attempt=1)), "signed by its silo")
     assert none_charged(there)
 
 
 def test_the_same_roll_gets_the_same_bytes_and_one_charge(there):
-    roll = called(STUDY, there)
+    session = called(STUDY, there)
     north = there["north"]
-    first = words_of(north.upload(roll)).tobytes()
-    assert {words_of(north.upload(roll)).tobytes() for _ in range(10)} == {first}
+    first = words_of(north.upload(session)).tobytes()
+    assert {words_of(north.upload(session)).tobytes() for _ in range(10)} == {first}
     assert north.charges == 1
 
 
 def test_a_second_roll_with_the_same_key_is_refused_before_and_after_the_upload(there):
     """Two sums over different sets of silos would tell one silo's moment by their difference."""
     presents = {name: each.present() for name, each in there.items()}
-    whole = roll_of(STUDY, presents)
-    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
+    whole = session_of(STUDY, presents)
+    part = session_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
     first = words_of(there["north"].upload(whole))
-    assert refused(there["north"].upload(part), "on one roll only")
+    assert refused(there["north"].upload(part), "in one session only")
     assert there["north"].charges == 1
     assert np.array_equal(words_of(there["north"].upload(whole)), first)
 
@@ -194,18 +212,18 @@ def test_a_key_is_bound_to_its_roll_though_the_ledger_could_not_pay():
     poor = parties(STUDY)
     presents = {name: each.present() for name, each in poor.items()}
     poor["north"].ledger.set_cap(EPSILON / 2, 1e-6)
-    whole = roll_of(STUDY, presents)
-    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south")})
+    whole = session_of(STUDY, presents)
+    part = session_of(STUDY, {name: presents[name] for name in ("north", "south")})
     assert refused(poor["north"].upload(whole), "would spend", "left")
-    assert refused(poor["north"].upload(part), "on one roll only")
+    assert refused(poor["north"].upload(part), "in one session only")
     assert none_charged(poor)
 
 
 def test_different_rolls_to_different_silos_sum_to_noise(there):
-    """3 of 4 silos on one roll, all 4 on another: nothing adds up to anything small."""
+    """3 of 4 silos on one session, all 4 on another: nothing adds up to anything small."""
     presents = {name: each.present() for name, each in there.items()}
-    whole = roll_of(STUDY, presents)
-    part = roll_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
+    whole = session_of(STUDY, presents)
+    part = session_of(STUDY, {name: presents[name] for name in ("north", "south", "east")})
     first = {name: words_of(there[name].upload(part)) for name in ("north", "south")}
     second = {name: words_of(there[name].upload(whole)) for name in ("east", "west")}
     assert all(there[name].charges == 1 for name in SIZES)
@@ -220,34 +238,34 @@ def test_an_earlier_place_of_another_silo_makes_an_attempt_that_nobody_can_read(
     first = called(STUDY, there)
     for each in there.values():
         words_of(each.upload(first))
-    old_west = first.places[-1]
+    old_west = first.members[-1]
     presents = {name: there[name].present(attempt=0, run="later") for name in ("north", "south")}
-    replayed = Roll(
+    replayed = Session(
         study=STUDY.digest,
         run="later",
         attempt=0,
-        places=(*roll_of(STUDY, presents, run="later").places, old_west),
+        members=(*session_of(STUDY, presents, run="later").members, old_west),
     )
     assert refused(there["north"].upload(replayed, run="later"), "signed by its silo", "west")
     assert there["north"].charges == 1
 
 
-def test_an_upload_asked_for_without_a_roll_call_is_refused(there):
-    roll = called(STUDY, there)
+def test_an_upload_asked_for_without_a_session_call_is_refused(there):
+    session = called(STUDY, there)
     fresh = party("north", STUDY)
-    assert fresh.upload(roll) == KeyGone()
+    assert fresh.upload(session) == KeyGone()
     assert fresh.charges == 0
 
 
 def test_a_key_is_dead_after_its_upload(there):
-    roll = called(STUDY, there)
+    session = called(STUDY, there)
     north = there["north"]
-    words_of(north.upload(roll))
-    assert north.silo.releases.session.attempt.secret is None
-    assert refused(north.ask(CallRoll(attempt=0)), "must not be used twice")
+    words_of(north.upload(session))
+    assert north.silo.releases.sessions.attempt.secret is None
+    assert refused(north.ask(OpenSession(attempt=0)), "must not be used twice")
 
 
-def test_the_roll_call_repeated_before_the_upload_gives_the_same_place(there):
+def test_the_session_call_repeated_before_the_upload_gives_the_same_place(there):
     north = there["north"]
     assert north.present() == north.present()
     assert north.present(attempt=1) != north.present(attempt=0)
@@ -257,10 +275,10 @@ def test_the_roll_call_repeated_before_the_upload_gives_the_same_place(there):
 def test_each_attempt_is_charged_and_more_than_agreed_are_refused(there):
     seen = set()
     for attempt in range(STUDY.attempts):
-        roll = called(STUDY, there, attempt=attempt)
-        seen |= {words_of(each.upload(roll)).tobytes() for each in there.values()}
+        session = called(STUDY, there, attempt=attempt)
+        seen |= {words_of(each.upload(session)).tobytes() for each in there.values()}
     assert len(seen) == STUDY.attempts * len(SIZES)
-    one_more = CallRoll(attempt=STUDY.attempts)
+    one_more = OpenSession(attempt=STUDY.attempts)
     for ask in (Enrol(), one_more):
         for run in (RUN, "another run"):
             reported = there["north"].ask(ask, run=run)
@@ -268,7 +286,7 @@ def test_each_attempt_is_charged_and_more_than_agreed_are_refused(there):
     assert all(each.charges == STUDY.attempts for each in there.values())
 
 
-def test_a_roll_called_before_the_last_attempt_was_charged_is_refused_after_it():
+def test_a_session_called_before_the_last_attempt_was_charged_is_refused_after_it():
     """Two processes of one silo: the key is good, and the ledger still keeps to what was agreed."""
     study = study_of(attempts=1)
     others = parties(study)
@@ -284,16 +302,16 @@ def test_the_cap_is_kept_whatever_the_study_allows():
     there = {name: party(name, STUDY, ledger=Ledger.in_memory(EPSILON, 1e-6)) for name in SIZES}
     north = there["north"]
     words_of(north.upload(called(STUDY, there)))
-    assert refused(north.ask(CallRoll(attempt=1)), "would spend", "left")
+    assert refused(north.ask(OpenSession(attempt=1)), "would spend", "left")
     assert refused(north.ask(Enrol(), run="another run"), "would spend", "left")
     assert north.ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
 
 
-def test_a_silo_that_cannot_pay_says_so_at_the_roll_call_and_costs_nobody_anything(there):
+def test_a_silo_that_cannot_pay_says_so_at_the_session_call_and_costs_nobody_anything(there):
     """It could pay at enrolment; another study has spent the rest since."""
     assert isinstance(there["west"].ask(Enrol()), Enrolment)
     there["west"].ledger.set_cap(EPSILON / 2, 1e-6)
-    assert refused(there["west"].ask(CallRoll(attempt=0)), "would spend", "left")
+    assert refused(there["west"].ask(OpenSession(attempt=0)), "would spend", "left")
     assert none_charged(there)
 
 
@@ -301,9 +319,9 @@ def test_what_a_silo_tells_about_its_charges_is_what_its_ledger_says(there):
     for attempt in range(STUDY.attempts):
         north = there["north"]
         assert north.present(attempt).charged == north.charges == attempt
-        roll = called(STUDY, there, attempt=attempt)
-        assert north.upload(roll).charged == north.charges == attempt + 1
-        assert north.upload(roll).charged == north.charges == attempt + 1
+        session = called(STUDY, there, attempt=attempt)
+        assert north.upload(session).charged == north.charges == attempt + 1
+        assert north.upload(session).charged == north.charges == attempt + 1
         there["north"] = party("north", STUDY, ledger=north.ledger)
     other_rows = party("north", STUDY, ledger=there["north"].ledger, version="2")
     assert other_rows.present().charged == 0
@@ -312,37 +330,44 @@ def test_what_a_silo_tells_about_its_charges_is_what_its_ledger_says(there):
 def test_sizes_that_would_overflow_the_ring_are_refused_before_anything_is_charged():
     study = study_of(epsilon=50.0)
     there = parties(study, attempts=50)
-    roll = called(study, there)
+    session = called(study, there)
     liars = []
-    for place in roll.places[1:]:
+    for place in session.members[1:]:
         content = signed_content(
             study=study.digest, run=RUN, attempt=0, silo=place.silo, n_rows=2**54, key=place.key
         )
         liars.append(replace(place, n_rows=2**54, signature=KEYS[place.silo].sign(content)))
-    lying = replace(roll, places=(roll.places[0], *liars))
+    lying = replace(session, members=(session.members[0], *liars))
     assert refused(there["north"].upload(lying), "2**62 whole numbers")
     assert none_charged(there)
-    words_of(there["north"].upload(roll))  # the true sizes fit
+    words_of(there["north"].upload(session))  # the true sizes fit
 
 
 def test_a_key_that_gives_no_secret_is_refused(there):
     presents = {name: each.present() for name, each in there.items()}
-    roll = roll_of(STUDY, presents)
+    session = session_of(STUDY, presents)
     content = signed_content(study=STUDY.digest, run=RUN, attempt=0, silo="west", n_rows=100, key=bytes(32))
-    zero = Place(silo="west", n_rows=100, key=bytes(32), signature=KEYS["west"].sign(content))
-    lying = replace(roll, places=(*roll.places[:-1], zero))
+    zero = Member(silo="west", n_rows=100, key=bytes(32), signature=KEYS["west"].sign(content))
+    lying = replace(session, members=(*session.members[:-1], zero))
     assert refused(there["north"].upload(lying), "a point that gives a secret")
     assert none_charged(there)
 
 
-@pytest.mark.parametrize("attempt", [-1, True, 0.0, "0", None, [], 2.5])
-def test_an_attempt_that_is_no_count_is_refused(there, attempt):
-    assert refused(there["north"].ask(CallRoll(attempt=attempt)), "attempt 0, 1, …")
+def test_a_negative_attempt_is_refused(there):
+    assert refused(there["north"].ask(OpenSession(attempt=-1)), "numbered 0, 1, …")
 
 
-@pytest.mark.parametrize("roll", [None, 7, "text", [], b"", b"null", b"{}", b"[]", b'"x"'])
-def test_what_is_no_roll_at_all_is_refused(there, roll):
-    assert refused(there["north"].ask(masked_moment(roll)), "written as the protocol says")
+@pytest.mark.parametrize("value", [True, 0.0, "0", None, [], 2.5, 7, b"", {}])
+def test_what_is_no_attempt_or_no_session_never_reaches_a_silo(there, value):
+    if value != 7:
+        assert refused(there["north"].ask(OpenSession(attempt=value)), "fields of its kind")
+    if value is not None:
+        assert refused(there["north"].ask(masked_moment(value)), "fields of its kind")
+
+
+def test_a_query_without_a_session_is_refused(there):
+    assert refused(there["north"].ask(masked_moment(None)), "in a session in a secure study")
+    assert none_charged(there)
 
 
 def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
@@ -351,14 +376,14 @@ def test_after_a_restart_the_stored_bytes_come_again_and_no_new_ones(tmp_path):
     others = {name: party(name, STUDY) for name in SIZES if name != "north"}
     with Ledger.open(path) as ledger:
         north = party("north", STUDY, ledger=ledger)
-        roll = called(STUDY, {"north": north, **others})
-        first = words_of(north.upload(roll))
+        session = called(STUDY, {"north": north, **others})
+        first = words_of(north.upload(session))
     with Ledger.open(path) as ledger:
         restarted = party("north", STUDY, ledger=ledger)
-        assert np.array_equal(words_of(restarted.upload(roll)), first)
+        assert np.array_equal(words_of(restarted.upload(session)), first)
         assert restarted.charges == 1
         other_rows = party("north", STUDY, ledger=ledger, version="2")
-        assert other_rows.upload(roll) == KeyGone()
+        assert other_rows.upload(session) == KeyGone()
         assert other_rows.charges == 1
 
 
@@ -367,10 +392,10 @@ def test_dead_between_roll_call_and_upload_the_attempt_fails_and_costs_nothing(t
     Ledger.create(path, epsilon=cap(3)[0], delta=cap(3)[1], silo="north").close()
     others = {name: party(name, STUDY) for name in SIZES if name != "north"}
     with Ledger.open(path) as ledger:
-        roll = called(STUDY, {"north": party("north", STUDY, ledger=ledger), **others})
+        session = called(STUDY, {"north": party("north", STUDY, ledger=ledger), **others})
     with Ledger.open(path) as ledger:
         restarted = party("north", STUDY, ledger=ledger)
-        assert restarted.upload(roll) == KeyGone()
+        assert restarted.upload(session) == KeyGone()
         assert restarted.charges == 0
         second = called(STUDY, {"north": restarted, **others}, attempt=1)
         assert isinstance(restarted.upload(second), QueryAnswer)
@@ -386,19 +411,19 @@ def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(tm
         others = {name: party(name, STUDY) for name in SIZES if name != "north"}
         with Ledger.open(path) as ledger:
             north = party("north", STUDY, ledger=ledger)
-            roll = called(STUDY, {"north": north, **others})
-            sender.send_bytes(roll.to_bytes())
-            words_of(north.upload(roll))
+            session = called(STUDY, {"north": north, **others})
+            sender.send_bytes(msgspec.msgpack.encode(session))
+            words_of(north.upload(session))
             os.kill(os.getpid(), signal.SIGKILL)
 
     process = fork.Process(target=die_after_the_charge)
     process.start()
-    roll = Roll.from_bytes(receiver.recv_bytes())
+    session = msgspec.msgpack.decode(receiver.recv_bytes(), type=Session)
     process.join()
     assert process.exitcode == -signal.SIGKILL
     with Ledger.open(path) as ledger:
         restarted = party("north", STUDY, ledger=ledger)
         assert restarted.charges == 1
-        first = words_of(restarted.upload(roll))
-        assert np.array_equal(words_of(restarted.upload(roll)), first)
+        first = words_of(restarted.upload(session))
+        assert np.array_equal(words_of(restarted.upload(session)), first)
         assert restarted.charges == 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from private_silos import bounded_rows
 from scipy.stats import chi2, norm
 from secure_silos import (
@@ -36,15 +37,17 @@ from fedpower.protocol.messages import (
     AskMean,
     AskMoment,
     AskSteps,
-    CallRoll,
+    Member,
     Message,
+    OpenSession,
     Refusal,
+    Session,
     decode,
     encode,
 )
 from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import moment_of
-from fedpower.protocol.secure import MaskChain, Place, Roll, new_exchange_key, total
+from fedpower.protocol.secure import MaskChain, new_exchange_key, total
 from fedpower.protocol.silo import ExactReleases, assemble
 from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS
 from fedpower.protocol.study import budget_of, pooled_std
@@ -65,38 +68,38 @@ def drive(coordinator, there, *, lost=frozenset(), spoil=None):
                 yield answer(question)
             elif spoil is not None:
                 whole = answer(question)
-                yield replace(whole, body=replace(whole.body, words=spoil(whole.body.words)))
+                yield structs.replace(whole, body=structs.replace(whole.body, words=spoil(whole.body.words)))
                 assert question.silo in coordinator.history[-1].set_aside
 
     driving.drive(coordinator, ask)
     return coordinator.outcome
 
 
-def hidden_words(study, roll, seed=0):
+def hidden_words(study, session, seed=0):
     """What each silo adds to the sum before masks, if its noise is seeded."""
-    noise = budget_of(study).moment_noise(tuple(roll.sizes.values()))
+    noise = budget_of(study).moment_noise(tuple(session.sizes.values()))
     return {
         name: moment_of(study).evaluate(ArrayMoment(rows_of(name)), noise.exponents)
         + noise.draw(SeededNoiseForExperiments(seed))
-        for name in roll.sizes
+        for name in session.sizes
     }
 
 
 @centred
 def test_the_sum_of_the_uploads_is_the_lattice_sum_exactly(study):
     there = {name: party(name, study, source=SeededNoiseForExperiments(0)) for name, _ in study.identities}
-    roll = called(study, there)
-    uploads = {name: words_of(each.upload(roll)) for name, each in there.items()}
-    expected = sum(hidden_words(study, roll).values())
+    session = called(study, there)
+    uploads = {name: words_of(each.upload(session)) for name, each in there.items()}
+    expected = sum(hidden_words(study, session).values())
     assert np.array_equal(total(uploads.values()), expected)
     for name, words in uploads.items():
-        assert not np.any(words.view(np.int64) == hidden_words(study, roll)[name])
+        assert not np.any(words.view(np.int64) == hidden_words(study, session)[name])
 
 
 def test_the_sum_does_not_depend_on_the_order_of_arrival():
     there = parties(STUDY)
-    roll = called(STUDY, there)
-    uploads = [words_of(each.upload(roll)) for each in there.values()]
+    session = called(STUDY, there)
+    uploads = [words_of(each.upload(session)) for each in there.values()]
     assert np.array_equal(total(uploads), total(uploads[::-1]))
 
 
@@ -117,7 +120,7 @@ def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
     values = np.linalg.eigvalsh(moment)[::-1]
     assert np.abs(solution.values - values[:K]).max() < 7 * std * math.sqrt(D) * 2
     assert solution.sizes == SIZES
-    assert [each.kind for each in coordinator.history] == ["enrol", "call-roll", "moment"]
+    assert [each.kind for each in coordinator.history] == ["enrol", "open-session", "moment"]
     assert all(each.charges == 1 for each in there.values())
 
 
@@ -126,11 +129,11 @@ def test_the_noise_of_the_sum_is_the_shares_together():
     seen = []
     for _ in range(60):
         there = parties(STUDY)
-        roll = called(STUDY, there)
-        uploads = {name: each.upload(roll) for name, each in there.items()}
-        noise = budget_of(STUDY).moment_noise(tuple(roll.sizes.values()))
+        session = called(STUDY, there)
+        uploads = {name: each.upload(session) for name, each in there.items()}
+        noise = budget_of(STUDY).moment_noise(tuple(session.sizes.values()))
         values = noise.values(total(each.words for each in uploads.values()))
-        below, mean, trace = moment_of(STUDY).read(values, sum(roll.sizes.values()))
+        below, mean, trace = moment_of(STUDY).read(values, sum(session.sizes.values()))
         seen.append(pack(symmetric_of(below, D), mean, trace))
     noise = np.array(seen) - np.mean(seen, axis=0)
     std = pooled_std(budget_of(STUDY), SIZES)
@@ -138,13 +141,13 @@ def test_the_noise_of_the_sum_is_the_shares_together():
     assert low < float(np.sum(noise**2)) / std**2 < high
 
 
-def test_a_part_of_the_roll_sums_to_noise_over_the_whole_ring():
+def test_a_part_of_the_session_sums_to_noise_over_the_whole_ring():
     """Kolmogorov–Smirnov of 3 of 4 uploads against uniform; fails by chance with 1e-9."""
     words = []
     for _ in range(40):
         there = parties(STUDY)
-        roll = called(STUDY, there)
-        words.append(total([words_of(there[name].upload(roll)) for name in list(SIZES)[:3]]))
+        session = called(STUDY, there)
+        words.append(total([words_of(there[name].upload(session)) for name in list(SIZES)[:3]]))
     uniform = np.sort(np.concatenate(words).astype(np.float64) / 2.0**64 + 0.5)
     n = uniform.size
     gap = np.abs(uniform - (np.arange(n) + 0.5) / n).max()
@@ -159,8 +162,8 @@ def test_what_leaves_a_silo_looks_uniform_to_standard_tests():
     kept = []
     for attempt in range(60):
         there = parties(STUDY, attempts=60)
-        roll = called(STUDY, there, attempt=attempt)
-        kept.append(words_of(there["north"].upload(roll)))
+        session = called(STUDY, there, attempt=attempt)
+        kept.append(words_of(there["north"].upload(session)))
     assert len({each.tobytes() for each in kept}) == 60
     data = np.concatenate(kept).view(np.uint8)
     counts = np.bincount(data, minlength=256)
@@ -189,10 +192,12 @@ def test_masks_of_any_number_of_silos_cancel():
     rng = np.random.default_rng(0)
     for count in (2, 3, 7):
         secrets = [new_exchange_key() for _ in range(count)]
-        roll = Roll(study="s", run="r", attempt=0, places=tuple(place(i, s) for i, s in enumerate(secrets)))
+        session = Session(
+            study="s", run="r", attempt=0, members=tuple(place(i, s) for i, s in enumerate(secrets))
+        )
         words = [rng.integers(0, 2**64, 70_000, dtype=np.uint64) for _ in range(count)]
         hidden = [
-            MaskChain(f"silo-{i}", roll, secret).masked(each, question=b"")
+            MaskChain(f"silo-{i}", session, secret).masked(each, question=b"")
             for i, (each, secret) in enumerate(zip(words, secrets, strict=True))
         ]
         assert np.array_equal(total(hidden), total(words))
@@ -200,7 +205,7 @@ def test_masks_of_any_number_of_silos_cancel():
 
 
 def place(index, secret):
-    return Place(
+    return Member(
         silo=f"silo-{index}", n_rows=1, key=secret.public_key().public_bytes_raw(), signature=bytes(64)
     )
 
@@ -211,7 +216,7 @@ def test_a_lost_upload_is_a_new_roll_with_fresh_noise_and_a_fresh_charge():
     solution = drive(coordinator, there, lost={(2, "east")})
     assert list(solution.sizes) == ["north", "south", "west"]
     kinds = [each.kind for each in coordinator.history]
-    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
+    assert kinds == ["enrol", "open-session", "moment", "open-session", "moment"]
     assert {name: each.charges for name, each in there.items()} == {
         "north": 2, "south": 2, "east": 0, "west": 2,
     }  # fmt: skip
@@ -255,7 +260,7 @@ def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_s
     solution = drive(coordinator, there)
     assert solution.sizes == SIZES
     kinds = [each.kind for each in coordinator.history]
-    assert kinds == ["enrol", "call-roll", "moment", "call-roll", "moment"]
+    assert kinds == ["enrol", "open-session", "moment", "open-session", "moment"]
     assert {name: each.charges for name, each in there.items()} == {
         "north": 2, "south": 2, "east": 2, "west": 1,
     }  # fmt: skip
@@ -265,8 +270,8 @@ def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_s
 
 @pytest.mark.parametrize("killed", ["before", "within", "after"])
 def test_a_run_taken_up_after_its_roll_has_died_calls_a_new_one(killed):
-    """The coordinator died with a roll open; the journal holds the roll call and, if it got so far, the
-    round in which the roll turned out dead."""
+    """The coordinator died with a session open; the journal holds the session call and, if it got so far, the
+    round in which the session turned out dead."""
     there = parties(WHOLE)
     first = coordinator_of(WHOLE)
     answer_round(first, there)
@@ -304,7 +309,7 @@ def test_a_run_taken_up_after_everybody_uploaded_is_done_without_another_charge(
 
 
 def test_a_refusal_that_a_new_roll_would_not_cure_costs_no_further_attempt():
-    """A silo's cap was lowered meanwhile; once that is settled the open roll is asked once more."""
+    """A silo's cap was lowered meanwhile; once that is settled the open session is asked once more."""
     there = parties(WHOLE)
     first = coordinator_of(WHOLE)
     answer_round(first, there)
@@ -401,7 +406,7 @@ def test_a_place_whose_charges_cannot_be_is_left_off_the_roll(reported):
     for question in coordinator.next():
         answer = there[question.silo].silo.answer(question)
         if question.silo == "west":
-            answer = replace(answer, body=replace(answer.body, charged=reported))
+            answer = structs.replace(answer, body=structs.replace(answer.body, charged=reported))
         coordinator.receive(answer)
     if coordinator.history[-1].number == 1:  # it was set aside, and the round waits for it
         coordinator.deadline()
@@ -418,14 +423,14 @@ def test_an_upload_whose_charges_cannot_be_is_as_if_it_had_not_come(reported):
         for question in questions:
             answer = there[question.silo].silo.answer(question)
             if question.silo == "west" and question.round == 2:
-                answer = replace(answer, body=replace(answer.body, charged=reported))
+                answer = structs.replace(answer, body=structs.replace(answer.body, charged=reported))
             yield answer
 
     driving.drive(coordinator, ask)
     assert list(coordinator.outcome.sizes) == ["north", "south", "east"]
 
 
-def test_a_run_may_be_interrupted_at_no_cost_but_while_a_roll_is_open():
+def test_a_run_may_be_interrupted_at_no_cost_but_while_a_session_is_open():
     there = parties(WHOLE)
     coordinator = coordinator_of(WHOLE)
     seen = []
@@ -436,10 +441,10 @@ def test_a_run_may_be_interrupted_at_no_cost_but_while_a_roll_is_open():
             yield there[question.silo].silo.answer(question)
 
     driving.drive(coordinator, ask)
-    assert seen == [("enrol", True), ("call-roll", True), ("moment", False)]
+    assert seen == [("enrol", True), ("open-session", True), ("moment", False)]
 
 
-def test_a_silo_that_misses_the_roll_call_costs_nobody_anything():
+def test_a_silo_that_misses_the_session_call_costs_nobody_anything():
     there = parties(STUDY)
     solution = drive(coordinator_of(STUDY), there, lost={(1, "south")})
     assert list(solution.sizes) == ["north", "east", "west"]
@@ -466,7 +471,7 @@ def test_a_place_that_its_silo_did_not_sign_is_left_off_the_roll():
     for question in coordinator.next():
         answer = there[question.silo].silo.answer(question)
         if question.silo == "west":
-            answer = replace(answer, body=replace(answer.body, signature=bytes(64)))
+            answer = structs.replace(answer, body=structs.replace(answer.body, signature=bytes(64)))
             assert coordinator.receive(answer) is Receipt.MALFORMED
         else:
             assert coordinator.receive(answer) is Receipt.ACCEPTED
@@ -515,7 +520,7 @@ def test_nothing_else_can_be_asked_of_a_silo_of_a_secure_sum(body):
     assert north.charges == 0
 
 
-@pytest.mark.parametrize("body", [CallRoll(attempt=0), masked_moment(b"a roll")])
+@pytest.mark.parametrize("body", [OpenSession(attempt=0), masked_moment(b"a session")])
 def test_no_roll_is_called_in_a_plain_study(body):
     study = Study(columns=None, n_features=D, iteration_rank=K)
     silo = Silo("north", study, ExactReleases(ArrayMoment(bounded_rows()), study))

@@ -1,12 +1,12 @@
 """Wide rows: moments of few rows by their factors, and noised steps whose history is small."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from krylov_runs import run
+from msgspec.structs import replace
 from scipy import sparse
 
 from fedpower import CodeBook, FedPCA

@@ -69,7 +69,7 @@ class Checkpoint:
 
     def append(self, closed: Round) -> None:
         """Put a closed round on disk."""
-        self._write(journal.record(closed, self._study, self._run), os.O_APPEND)
+        self._write(journal.record(closed), os.O_APPEND)
 
     def keep(self, n_rounds: int) -> None:
         """Drop the rounds after the first ``n_rounds``: the run asks other questions from there."""

@@ -13,9 +13,9 @@ from fedpower.protocol.messages import (
     AskQuery,
     AskSteps,
     Message,
-    Present,
     Question,
     Refusal,
+    SessionKey,
     digest_of,
     encoded_size,
 )
@@ -119,9 +119,9 @@ class Coordinator:
 
     @property
     def interruptible(self) -> bool:
-        """Whether silos may be started again here at no cost: the keys of an open roll would be lost."""
+        """Whether silos may be started again here at no cost: the keys of an open session would be lost."""
         body = None if self._ask is None else self._ask.body
-        return not (isinstance(body, AskQuery) and body.roll)
+        return not (isinstance(body, AskQuery) and body.session is not None)
 
     def next(self) -> tuple[Message, ...]:
         """Return the questions of the current round that have no answer yet."""
@@ -274,7 +274,7 @@ class Coordinator:
         assert self._round is not None
         enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
         keys: list[bytes] = []
-        if isinstance(body, Present):  # of whom only others have answered so far
+        if isinstance(body, SessionKey):  # of whom only others have answered so far
             keys = [each.key for name, each in self._round.answers.items() if name != silo]
         return problem_with(
             body,

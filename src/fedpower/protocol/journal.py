@@ -1,21 +1,22 @@
-"""A coordinator's journal: the closed rounds of a run as bytes, so that it can be taken up again."""
+"""A coordinator's journal: the closed rounds of a run as bytes, so that the run can be resumed."""
 
-import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec import Struct, structs
+
 from fedpower.errors import ProtocolError
 from fedpower.protocol.coordinator import Round
-from fedpower.protocol.messages import Message, decode, encode
+from fedpower.protocol.messages import Answer, decode_as, encode
 
-MAGIC = b"fedpower-journal/1\n"
-LENGTH, DIGEST = 8, 32
+MAGIC = b"fedpower-journal/2\n"
+_LENGTH_BYTES = 8
+_START_AGAIN = "start the run again: silos give the same answers to the same questions at no further charge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
-    """What a journal holds."""
+    """What a journal holds; ``ends`` says where its opening and each round end."""
 
     study: str
     run: str
@@ -28,90 +29,69 @@ class Journal:
         return self.ends[-1]
 
 
+class _Opening(Struct, forbid_unknown_fields=True):
+    study: str
+    run: str
+
+
+class _Closed(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A round as it is written: without what the coordinator and the solver compute again."""
+
+    number: int
+    kind: str
+    step: int
+    asked: tuple[str, ...]
+    question: str
+    local_steps: int
+    refused: dict[str, str]
+    set_aside: dict[str, str]
+    bytes_up: int
+    answers: dict[str, Answer]
+
+
 def opening(study: str, run: str) -> bytes:
     """Return the first bytes of a journal."""
-    return MAGIC + _framed(json.dumps({"study": study, "run": run}).encode())
+    return MAGIC + _framed(encode(_Opening(study, run)))
 
 
-def record(closed: Round, study: str, run: str) -> bytes:
+def record(closed: Round) -> bytes:
     """Return a closed round as bytes to append."""
-    header = {
-        "number": closed.number,
-        "kind": closed.kind,
-        "step": closed.step,
-        "asked": list(closed.asked),
-        "question": closed.question,
-        "local_steps": closed.local_steps,
-        "refused": closed.refused,
-        "set_aside": closed.set_aside,
-        "bytes_up": closed.bytes_up,
-    }
-    parts = [json.dumps(header).encode()]
-    parts += [
-        encode(Message(study=study, run=run, round=closed.number, silo=name, body=body))
-        for name, body in closed.answers.items()
-    ]
-    return _framed(b"".join(_framed(part) for part in parts))
+    return _framed(encode(_Closed(**{name: getattr(closed, name) for name in _Closed.__struct_fields__})))
 
 
 def read(content: bytes) -> Journal:
     """Return what a journal holds, up to the first damage; refuse one whose opening is damaged."""
     if not content.startswith(MAGIC):
-        raise ProtocolError(
-            "a checkpoint must begin as fedpower writes it, got other bytes; start the run anew: "
-            "silos give the same answers to the same questions at no further charge"
-        )
+        raise ProtocolError(f"a checkpoint must begin as fedpower writes it, got other bytes; {_START_AGAIN}")
     frames = _frames(content, len(MAGIC))
-    first = next(frames, (b"", 0))
-    whose = _whose(first[0])
-    if whose is None:
+    payload, end = next(frames, (b"", 0))
+    try:
+        first = decode_as(payload, _Opening)
+    except ProtocolError:
         raise ProtocolError(
-            "a checkpoint must say which run it belongs to, got one whose opening is damaged; start "
-            "the run anew: silos give the same answers to the same questions at no further charge"
-        )
-    rounds: list[Round] = []
-    ends = [first[1]]
+            f"a checkpoint must say which run it belongs to, got a damaged opening; {_START_AGAIN}"
+        ) from None
+    rounds, ends = [], [end]
     for payload, end in frames:
         try:
-            rounds.append(_round(payload))
-        except (ProtocolError, ValueError, LookupError, TypeError):
+            closed = decode_as(payload, _Closed)
+        except ProtocolError:
             break
+        rounds.append(Round(**structs.asdict(closed)))
         ends.append(end)
-    return Journal(study=whose[0], run=whose[1], rounds=tuple(rounds), ends=tuple(ends))
-
-
-def _whose(payload: bytes) -> tuple[str, str] | None:
-    """Return the study and the run that an opening names; None where it names none."""
-    try:
-        header = json.loads(payload)
-        study, run = header["study"], header["run"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    return (study, run) if isinstance(study, str) and isinstance(run, str) else None
-
-
-def _round(payload: bytes) -> Round:
-    parts = [part for part, _ in _frames(payload, 0)]
-    header = json.loads(parts[0])
-    answers = [decode(part) for part in parts[1:]]
-    return Round(
-        **{**header, "asked": tuple(header["asked"])},
-        answers={answer.silo: answer.body for answer in answers},
-    )
+    return Journal(study=first.study, run=first.run, rounds=tuple(rounds), ends=tuple(ends))
 
 
 def _framed(payload: bytes) -> bytes:
-    return len(payload).to_bytes(LENGTH, "little") + payload + hashlib.sha256(payload).digest()
+    return len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
 
 
 def _frames(content: bytes, start: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each sound payload and where it ends, up to the first that is cut short or altered."""
-    place = start
-    while place < len(content):
-        length = int.from_bytes(content[place : place + LENGTH], "little")
-        end = place + LENGTH + length + DIGEST
-        payload = content[place + LENGTH : place + LENGTH + length]
-        if end > len(content) or hashlib.sha256(payload).digest() != content[end - DIGEST : end]:
+    """Yield each payload and where it ends, up to the first that is cut short."""
+    while start < len(content):
+        begin = start + _LENGTH_BYTES
+        end = begin + int.from_bytes(content[start:begin], "little")
+        if end > len(content):
             return
-        yield payload, end
-        place = end
+        yield content[begin:end], end
+        start = end

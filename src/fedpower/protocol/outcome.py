@@ -27,7 +27,7 @@ from fedpower.privacy.statement import (
     person_neighbours,
 )
 from fedpower.protocol.coordinator import Coordinator, Round
-from fedpower.protocol.messages import CallRoll, Enrolment, Present, QueryAnswer
+from fedpower.protocol.messages import Enrolment, QueryAnswer, SessionKey
 from fedpower.protocol.solvers import (
     ClippedSettings,
     SecureSettings,
@@ -396,7 +396,7 @@ def _state_secure_privacy(
             ),
             protection("the public", _published(study), 0),
         ),
-        public=(*_public_facts(study), "who was on the roll"),
+        public=(*_public_facts(study), "who was on the session"),
         notes=(
             "the silos' moments were summed securely, every silo adding a share of the noise. More than "
             f"{silos} telling theirs would leave less than was asked for",
@@ -415,11 +415,11 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
-        uploads = each.kind != CallRoll.kind
+        uploads = each.kind != "open-session"
         if uploads and each.step == 1:  # the first sum of an attempt
             charges |= {name: charges[name] + 1 for name in each.asked}
         for name, body in each.answers.items():
-            if isinstance(body, Present | QueryAnswer):
+            if isinstance(body, SessionKey | QueryAnswer):
                 charges[name] = body.charged
         if uploads:
             most = max(most, *(charges[name] for name in each.asked))

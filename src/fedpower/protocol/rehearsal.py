@@ -5,6 +5,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.linalg import sin_theta
@@ -17,21 +18,23 @@ from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
     AskSteps,
-    CallRoll,
     Factor,
     LocalSteps,
     MeanRow,
+    Member,
     Message,
+    OpenSession,
     PackedMoment,
-    Present,
     QueryAnswer,
     Question,
+    Session,
+    SessionKey,
     encoded_size,
     read_only,
     rounded,
 )
 from fedpower.protocol.query import N_VECTORS, Product, Query, vectors_to_bytes, width_of
-from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
+from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, n_neighbours
 from fedpower.protocol.silo import Silo, packed, take_local_steps
 from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
@@ -163,35 +166,30 @@ def _public(study: Study, label: str) -> bytes:
 
 
 def query_bytes(study: Study, *, n_rows: int = 1, label: str | None = None) -> tuple[int, int]:
-    """Return the bytes down to one silo and up from it for all queries or one, a roll call included."""
+    """Return the bytes down to one silo and up from it for all queries or one, sessions included."""
     names = [name for name, _ in study.identities] or [SILO]
 
     def sent(number: int, body: Question | Answer) -> int:
         return encoded_size(Message(study=study.digest, run="0" * 16, round=number, silo=names[0], body=body))
 
-    down = up = 0
-    content = b""
+    down, up, session = 0, 0, None
     if study.aggregation == "secure":
-        present = Present(
-            n_rows=max(1, n_rows // len(names)),
-            key=bytes(KEY_BYTES),
-            signature=bytes(SIGNATURE_BYTES),
-            charged=0,
+        rows, key, signature = max(1, n_rows // len(names)), bytes(KEY_BYTES), bytes(SIGNATURE_BYTES)
+        session = Session(
+            study=study.digest,
+            run="0" * 16,
+            attempt=0,
+            members=tuple(Member(silo=name, n_rows=rows, key=key, signature=signature) for name in names),
+            neighbours=n_neighbours(len(names), study.colluders),
         )
-        places = tuple(
-            Place(silo=name, n_rows=present.n_rows, key=present.key, signature=present.signature)
-            for name in names
-        )
-        neighbours = n_neighbours(len(places), study.colluders)
-        roll = Roll(study=study.digest, run="0" * 16, attempt=0, places=places, neighbours=neighbours)
-        content = roll.to_bytes()
-        down, up = sent(1, CallRoll(attempt=0)), sent(1, present)
+        down = sent(1, OpenSession(attempt=0))
+        up = sent(1, SessionKey(n_rows=rows, key=key, signature=signature, charged=0))
     for index, terms in enumerate(study.queries):
         if label in (None, terms.label):
-            ask = AskQuery(index=index, label=terms.label, public=_public(study, terms.label), roll=content)
+            public = _public(study, terms.label)
+            down += sent(index + 2, AskQuery(index=index, label=terms.label, public=public, session=session))
             words = np.zeros(terms.size, dtype=np.uint64)
-            down += sent(index + 2, ask)
-            up += sent(index + 2, QueryAnswer(words=words, charged=int(bool(content))))
+            up += sent(index + 2, QueryAnswer(words=words, charged=int(session is not None)))
     return down, up
 
 
@@ -306,7 +304,7 @@ class _Pooled:
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         """Return local steps on the noised diagonal moment."""
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
-        return replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
+        return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
 
     def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
         """Return the noised diagonal moment."""

@@ -22,7 +22,7 @@ Words = NDArray[np.uint64]
 
 
 class Channel(Protocol):
-    """How an answer leaves: alone, or under masks as a part of a sum over a roll."""
+    """How an answer leaves: alone, or under masks as a part of a sum over a session."""
 
     @property
     def key(self) -> bytes:

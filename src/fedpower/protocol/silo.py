@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
@@ -31,7 +32,6 @@ from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
     AskSteps,
-    CallRoll,
     Enrol,
     Enrolment,
     Factor,
@@ -39,17 +39,18 @@ from fedpower.protocol.messages import (
     LocalSteps,
     MeanRow,
     Message,
+    OpenSession,
     PackedMoment,
-    Present,
     QueryAnswer,
     Refusal,
+    SessionKey,
     frozen,
     read_only,
     rounded,
 )
 from fedpower.protocol.query import Query, Rows, StepMean, StepProduct, moment_of, norm_of, query_of
-from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
-from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SecureSession, exchanged
+from fedpower.protocol.release import Answering, Channel, Plain, Terms, noise_of, release
+from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
 from fedpower.sums.own_rows import told_of_units
 from fedpower.sums.survey import Survey
@@ -164,7 +165,7 @@ class PrivateReleases:
         ledger: Ledger,
         source: NoiseSource,
         data: DataVersion | None,
-        session: SecureSession | None = None,
+        sessions: SiloSessions | None = None,
     ) -> None:
         self._rows = rows
         self._study = study
@@ -172,7 +173,7 @@ class PrivateReleases:
         self._ledger = ledger
         self._source = source
         self._terms = Terms.of(study, budget, ledger, data)
-        self.session = session
+        self.sessions = sessions
         self._moment: tuple[bytes, tuple[Array, Array | None, float], str] | None = None
         self._square: Array | None = None
 
@@ -190,7 +191,7 @@ class PrivateReleases:
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
         name = self._terms.recorded_as
-        if self.session is not None:
+        if self.sessions is not None:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
                 raise BudgetError(
@@ -202,53 +203,39 @@ class PrivateReleases:
             study=name, mu=self._budget.study_mu, slack_delta=self._budget.slack_delta
         )
 
-    def present(self, call: CallRoll, *, run: str) -> Present:
-        """Return this silo's place for an attempt at the study's sums."""
-        session = self._session()
-        with session.lock:
-            if session.is_new(call, run):
+    def open(self, call: OpenSession, *, run: str) -> SessionKey:
+        """Return this silo's signed key for an attempt at the study's sums."""
+        sessions = self._secure()
+        with sessions.lock:
+            if sessions.is_new(call, run):
                 self.check_affordable()
-            return session.present(call, run, charged=self.attempts_charged)
+            return sessions.open(call, run, charged=self.attempts_charged)
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer | KeyGone:
-        """Return the answer to one of the study's queries, alone or under masks."""
+        """Return the answer to one of the study's queries, in plain or under masks."""
         listed = self._study.queries
-        if (
-            type(ask.index) is not int
-            or not 0 <= ask.index < len(listed)
-            or listed[ask.index].label != ask.label
-        ):
+        if not 0 <= ask.index < len(listed) or listed[ask.index].label != ask.label:
             raise ProtocolError(
                 "a query must be one of those that the study lists, by its number and name, got another; "
                 "ask for them in the study's order"
             )
         asked = query_of(self._study, ask.label, ask.public)
-        if self.session is None:
-            if ask.roll:
-                raise ProtocolError(
-                    "a roll must be called in a study with aggregation='secure', got one without"
-                )
+        sessions = self.sessions
+        if (ask.session is None) != (sessions is None):
+            raise ProtocolError("a query must be asked in a session in a secure study, and only there")
+        if ask.session is None or sessions is None:
             integers, _ = self._release(asked)
             return QueryAnswer(words=frozen(integers.view(np.uint64)))
-        session = self.session
-        roll, own = session.place_on(ask.roll, run)
-        noise_of(
-            asked, self._budget, tuple(roll.sizes.values())
-        )  # refused before the key is bound to the roll
-        with session.lock:
-            channel = session.channel(ask, roll, own)
+        sessions.check(ask.session, run)
+        # Refused before the key is bound to the session.
+        noise_of(asked, self._budget, tuple(ask.session.sizes.values()))
+        with sessions.lock:
+            channel = sessions.channel(ask)
             try:
-                integers, _ = release(
-                    asked,
-                    self._rows,
-                    terms=self._terms,
-                    ledger=self._ledger,
-                    noise=self._source,
-                    channel=channel,
-                )
+                integers, _ = self._release(asked, channel=channel)
             except KeyGoneError:
                 return KeyGone()
-            session.advance(channel)
+            sessions.advance(channel)
         return QueryAnswer(words=frozen(integers.view(np.uint64)), charged=self.attempts_charged)
 
     def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
@@ -296,7 +283,7 @@ class PrivateReleases:
         found = take_local_steps(multiply, ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
         product = read_only(rounded(found.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
-        return replace(found, product=product, made_for=made_for)
+        return structs.replace(found, product=product, made_for=made_for)
 
     def factor(self) -> Factor:
         """Refuse: it has no price, and no noise is made for it."""
@@ -341,7 +328,7 @@ class PrivateReleases:
         std = budget.std(n_rows, norm_of(ask.center))
         if ask.basis.nbytes >= LARGE:
             give_back()
-        return replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
+        return structs.replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
         """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
@@ -362,7 +349,13 @@ class PrivateReleases:
         return noise_of(query, self._budget, (self.n_rows,)).values(integers)
 
     def _release(
-        self, query: Query, run: str = "", asking: Callable[[Answering], object] | None = None, times: int = 1
+        self,
+        query: Query,
+        run: str = "",
+        *,
+        channel: Channel | None = None,
+        asking: Callable[[Answering], object] | None = None,
+        times: int = 1,
     ) -> tuple[NDArray[np.int64], str]:
         return release(
             query,
@@ -370,7 +363,7 @@ class PrivateReleases:
             terms=self._terms,
             ledger=self._ledger,
             noise=self._source,
-            channel=Plain(self.n_rows),
+            channel=channel or Plain(self.n_rows),
             run=run,
             asking=asking,
             times=times,
@@ -385,10 +378,12 @@ class PrivateReleases:
             )
         return self._study.noise in ("step", "paper")
 
-    def _session(self) -> SecureSession:
-        if self.session is None:
-            raise ProtocolError("a roll must be called in a study with aggregation='secure', got one without")
-        return self.session
+    def _secure(self) -> SiloSessions:
+        if self.sessions is None:
+            raise ProtocolError(
+                "secure sums must be asked for in a study with aggregation='secure', got another"
+            )
+        return self.sessions
 
 
 def _product_of(values: Array, basis: Array) -> Array:
@@ -420,7 +415,7 @@ class Silo:
         data_version: str = "",
         survey: Survey | None = None,
     ) -> None:
-        if (getattr(releases, "session", None) is not None) != (study.aggregation == "secure"):
+        if (getattr(releases, "sessions", None) is not None) != (study.aggregation == "secure"):
             raise InputError(
                 f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
                 "something else; give a session with 'secure' and only with it"
@@ -499,11 +494,11 @@ class Silo:
                 return releases.moment(ask, run=run)
             case AskFactor():
                 return releases.factor()
-            case AskQuery() as ask if not ask.roll:
+            case AskQuery() as ask if ask.session is None:
                 return releases.query(ask, run=run)
-            case CallRoll() | AskQuery():
+            case OpenSession() | AskQuery():
                 return Refusal(
-                    reason="a roll must be called in a study with aggregation='secure', got one without; "
+                    reason="secure sums must be asked for in a study with aggregation='secure', got another; "
                     "agree on such a study first"
                 )
             case _:
@@ -513,14 +508,14 @@ class Silo:
         """Return the answer in a study of which nothing leaves but a part of a secure sum."""
         assert isinstance(releases, PrivateReleases), "sums are noised"
         match message.body:
-            case CallRoll() as call:
-                return releases.present(call, run=message.run)
+            case OpenSession() as call:
+                return releases.open(call, run=message.run)
             case AskQuery() as ask:
                 return releases.query(ask, run=message.run)
             case _:
                 return Refusal(
                     reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
-                    "another question; call the roll"
+                    "another question; open a session"
                 )
 
     def _problem_with_mean(self, ask: AskMean) -> str | None:
@@ -592,7 +587,7 @@ def _cleaned(ask: AskSteps) -> AskSteps:
     """Return the question with its basis orthonormal to the last bit, not only to 1e-6."""
     if is_orthonormal(ask.basis, 1e-12):
         return ask
-    return replace(ask, basis=read_only(orth(ask.basis)))
+    return structs.replace(ask, basis=read_only(orth(ask.basis)))
 
 
 def assemble(
@@ -626,7 +621,7 @@ def assemble(
             ledger=_paying(name, ledger, source),
             source=source or SystemNoise(),
             data=data,
-            session=SecureSession(name, study, rows.n_rows, _signing(name, identity), exchange)
+            sessions=SiloSessions(name, study, rows.n_rows, _signing(name, identity), exchange)
             if study.aggregation == "secure"
             else None,
         )

@@ -27,10 +27,11 @@ from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
     AskSteps,
-    CallRoll,
     Enrol,
     Message,
+    OpenSession,
     Refusal,
+    Session,
     decode,
     encode,
 )
@@ -148,8 +149,11 @@ class TestHostileCoordinator:
             for content in (
                 question(stage, AskMoment(), study="0" * 64),
                 question(stage, AskMoment(), silo="south"),
-                question(stage, CallRoll(attempt=1)),
-                question(stage, AskQuery(roll=b"a roll", index=0, label="x")),
+                question(stage, OpenSession(attempt=1)),
+                question(
+                    stage,
+                    AskQuery(session=Session(study="s", run="r", attempt=0, members=()), index=0, label="x"),
+                ),
             ):
                 answer = presiding.asked("north", content, 1)
                 assert isinstance(decode(answer).body, Refusal)

@@ -8,16 +8,17 @@ from fedpower.federation.kits import COORDINATOR
 from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
-    CallRoll,
     KeyGone,
+    Member,
     Message,
-    Present,
+    OpenSession,
     QueryAnswer,
     Refusal,
+    Session,
+    SessionKey,
     decode,
     encode,
 )
-from fedpower.protocol.secure import Place, Roll
 
 pytestmark = pytest.mark.federation
 
@@ -31,7 +32,7 @@ def stage(tmp_path):
 
 
 class Chair:
-    """A coordinator that calls rolls and asks for sums as it likes."""
+    """A coordinator that calls sessions and asks for sums as it likes."""
 
     def __init__(self, stage) -> None:
         self.terms, _, _ = stage.study.terms()
@@ -45,18 +46,18 @@ class Chair:
         assert answer, "an answer"
         return decode(answer).body
 
-    def roll(self, attempt: int, *silos: str, run="a" * 16) -> Roll:
-        """Return a roll that these silos have signed."""
+    def session(self, attempt: int, *silos: str, run="a" * 16) -> Session:
+        """Return a session that these silos have signed."""
         places = []
         for name in silos:
-            each = self.ask(name, CallRoll(attempt=attempt), run=run)
-            assert isinstance(each, Present), each
-            place = Place(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+            each = self.ask(name, OpenSession(attempt=attempt), run=run)
+            assert isinstance(each, SessionKey), each
+            place = Member(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
             places.append(place)
-        return Roll(study=self.terms.digest, run=run, attempt=attempt, places=tuple(places))
+        return Session(study=self.terms.digest, run=run, attempt=attempt, members=tuple(places))
 
-    def masked(self, silo: str, roll: Roll):
-        return self.ask(silo, AskQuery(index=0, label="moment", roll=roll.to_bytes()), run=roll.run)
+    def masked(self, silo: str, session: Session):
+        return self.ask(silo, AskQuery(index=0, label="moment", session=session), run=session.run)
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ def charges(stage, name="north") -> int:
 
 def test_a_second_roll_of_an_attempt_is_refused(stage, chair):
     """Two sums over different silos with the same noise give one silo away by their difference."""
-    three = chair.roll(1, *SILOS)
-    two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
+    three = chair.session(1, *SILOS)
+    two = Session(study=three.study, run=three.run, attempt=1, members=three.members[:2])
     first = chair.masked("north", three)
     assert isinstance(first, QueryAnswer)
     assert isinstance(chair.masked("north", two), Refusal | KeyGone)
@@ -83,23 +84,23 @@ def test_a_second_roll_of_an_attempt_is_refused(stage, chair):
 
 
 def test_silos_with_different_rolls_give_a_sum_that_says_nothing(stage, chair):
-    three = chair.roll(1, *SILOS)
-    two = Roll(study=three.study, run=three.run, attempt=1, places=three.places[:2])
+    three = chair.session(1, *SILOS)
+    two = Session(study=three.study, run=three.run, attempt=1, members=three.members[:2])
     north, south = chair.masked("north", three), chair.masked("south", two)
     total = (north.words + south.words).view(np.int64)
     assert np.abs(total.astype(float)).max() > 2.0**60, "masks that do not cancel"
 
 
 def test_a_forged_place_is_refused_and_costs_nothing(stage, chair):
-    honest = chair.roll(1, *SILOS)
+    honest = chair.session(1, *SILOS)
     for place in (
-        Place(silo="east", n_rows=10**9, key=honest.places[2].key, signature=honest.places[2].signature),
-        Place(silo="east", n_rows=400, key=bytes(32), signature=honest.places[2].signature),
-        Place(silo="east", n_rows=400, key=honest.places[1].key, signature=honest.places[1].signature),
+        Member(silo="east", n_rows=10**9, key=honest.members[2].key, signature=honest.members[2].signature),
+        Member(silo="east", n_rows=400, key=bytes(32), signature=honest.members[2].signature),
+        Member(silo="east", n_rows=400, key=honest.members[1].key, signature=honest.members[1].signature),
     ):
-        forged = Roll(study=honest.study, run=honest.run, attempt=1, places=(*honest.places[:2], place))
+        forged = Session(study=honest.study, run=honest.run, attempt=1, members=(*honest.members[:2], place))
         assert isinstance(chair.masked("north", forged), Refusal)
-    alone = Roll(study=honest.study, run=honest.run, attempt=1, places=honest.places[:1])
+    alone = Session(study=honest.study, run=honest.run, attempt=1, members=honest.members[:1])
     assert isinstance(chair.masked("north", alone), Refusal)
     assert charges(stage) == 0
 
@@ -109,10 +110,10 @@ def test_attempts_end_where_the_study_says_whatever_runs_are_called(stage, chair
     for number in range(6):
         run = f"{number:016x}"
         try:
-            roll = chair.roll(number + 1 if number < chair.terms.attempts else 1, *SILOS, run=run)
+            session = chair.session(number + 1 if number < chair.terms.attempts else 1, *SILOS, run=run)
         except AssertionError:  # a refusal in place of a signature
             continue
-        given.append(chair.masked("north", roll))
+        given.append(chair.masked("north", session))
     assert sum(isinstance(each, QueryAnswer) for each in given) <= chair.terms.attempts
     assert charges(stage) <= chair.terms.attempts
 
@@ -123,11 +124,11 @@ def test_nothing_but_masked_sums_leaves(stage, chair):
 
 
 def test_a_silo_that_restarts_in_the_middle_of_a_sum_has_lost_its_key_and_says_so(stage, chair):
-    roll = chair.roll(1, *SILOS)
+    session = chair.session(1, *SILOS)
     stage.stop("north")
     wait_for(lambda: "north" not in chair.links.connected(), "north's end")
     stage.start("north")
     wait_for(lambda: "north" in chair.links.connected(), "north's return")
-    assert isinstance(chair.masked("north", roll), KeyGone)
+    assert isinstance(chair.masked("north", session), KeyGone)
     assert charges(stage) == 0
     assert set(HONEST) <= set(chair.links.connected())

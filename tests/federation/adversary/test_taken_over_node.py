@@ -10,7 +10,7 @@ import pytest
 from adversary.hostile import Stage, untouched, wait_for
 from fedpower.federation import isolation
 from fedpower.federation.kits import COORDINATOR
-from fedpower.protocol.messages import AskMoment, CallRoll, Enrol, Message, encode
+from fedpower.protocol.messages import AskMoment, Enrol, Message, OpenSession, encode
 
 pytestmark = [
     pytest.mark.federation,
@@ -154,7 +154,7 @@ def looted(request, tmp_path_factory):
         "enrol": Enrol(),
         "moment": AskMoment(),
         "moment again": AskMoment(),
-        "roll": CallRoll(attempt=1),
+        "session": OpenSession(attempt=1),
     }
     asked = [
         Message(study=study.digest, run="r", round=place, silo="north", body=body)
@@ -221,7 +221,7 @@ def test_what_it_got_is_what_the_ledger_paid_for(looted):
         assert len(charged) == 1
     else:
         assert len(charged) == 0
-        assert given["roll"], "a place on the roll is public"
+        assert given["session"], "a place on the session is public"
     assert len({given["another study"], given["moment"], given["enrol"]}) == 3
 
 

@@ -51,7 +51,7 @@ def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
 
     def script(sums: Sums) -> Generator[Ask, Round, Solution]:
         found = yield from iterate(sums, begin, rank=settings.rank)
-        return found if sums.roll is None else (yield from counted_scores(sums, found))
+        return found if sums.session is None else (yield from counted_scores(sums, found))
 
     return (yield from summed(study, run=settings.run, enrolled=enrolled, script=script))
 

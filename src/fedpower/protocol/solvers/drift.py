@@ -1,9 +1,10 @@
 """Drift-corrected local steps: no bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth, ritz_pairs, sin_theta

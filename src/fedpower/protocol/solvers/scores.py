@@ -44,7 +44,7 @@ def counted_scores(
         return solution
     parts, sizes = tally_parts(study), tuple(sums.sizes.values())
     # Of one silo where each has noise of its own, for the grid is over the counts of each.
-    usual = sum(sizes) if sums.roll is not None else sum(sizes) / len(sizes)
+    usual = sum(sizes) if sums.session is not None else sum(sizes) / len(sizes)
     std = _noise(sums) / parts
     question = score_question(solution, study, n_rows=usual, std=std)
     query = ScoreCounts(question=question, per_unit=study.counted_per_unit)
@@ -61,7 +61,7 @@ def _noise(sums: Sums) -> float:
         return 0.0
     moved = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
     sizes = tuple(sums.sizes.values())
-    return budget.noise(SCORES, moved, sizes if sums.roll is not None else sizes[:1]).stds[0]
+    return budget.noise(SCORES, moved, sizes if sums.session is not None else sizes[:1]).stds[0]
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:

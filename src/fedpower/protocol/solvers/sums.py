@@ -1,4 +1,4 @@
-"""Queries as a coordinator asks them: of silos that noise alone, or as sums over one roll."""
+"""Queries as a coordinator asks them: of silos that noise alone, or as secure sums in one session."""
 
 import itertools
 import math
@@ -12,16 +12,24 @@ from numpy.typing import NDArray
 from fedpower.errors import ProtocolError
 from fedpower.linalg import symmetric_of
 from fedpower.protocol.coordinator import Ask, Round
-from fedpower.protocol.messages import AskQuery, CallRoll, KeyGone, Present, QueryAnswer
+from fedpower.protocol.messages import (
+    AskQuery,
+    KeyGone,
+    Member,
+    OpenSession,
+    QueryAnswer,
+    Session,
+    SessionKey,
+)
 from fedpower.protocol.query import Query, moment_of
-from fedpower.protocol.secure import Place, Roll, n_neighbours, total
+from fedpower.protocol.secure import n_neighbours, total
 from fedpower.protocol.study import Study, budget_of, pooled_std
 
 Array = NDArray[np.float64]
 Found = TypeVar("Found")
 
 MOST_FREE_ROLLS = 20
-"""So many rolls of a run that died at nobody's cost, and something else is wrong."""
+"""So many sessions of a run that died at nobody's cost, and something else is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +44,7 @@ class Total:
 
 
 class _LostError(Exception):
-    """Somebody on the roll did not upload: the attempt is lost."""
+    """A silo of the session did not upload: the attempt is lost."""
 
     def __init__(self, opened: Round, uploads: Iterable[str]) -> None:
         super().__init__()
@@ -46,12 +54,12 @@ class _LostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """Asks for the queries of a study: over a roll, or of silos of which the coordinator reads each."""
+    """Asks for the queries of a study: as sums in a session, or each silo's answer in plain."""
 
     study: Study
     sizes: dict[str, int]
     """Rows by silo, of those whose numbers are summed: public."""
-    roll: Roll | None = None
+    session: Session | None = None
     n_done: int = field(default=0, init=False)
 
     def total(self, query: Query, *, step: int | None = None) -> Generator[Ask, Round, Total]:
@@ -61,7 +69,7 @@ class Sums:
         if budget is None:
             exact = {name: words.view(np.int64).astype(np.float64) for name, words in answers.items()}
             return Total(values=np.sum(list(exact.values()), axis=0), stds=(0.0,), by_silo=exact)
-        if self.roll is not None:
+        if self.session is not None:
             noise = budget.noise(query.label, query.sensitivity, tuple(self.sizes.values()))
             values = noise.values(total(answers.values()))
             return Total(values=values, stds=noise.stds, by_silo={"": values})
@@ -96,20 +104,15 @@ class Sums:
         """Return everybody's answer to the next query, in the order of the sizes."""
         labels = [terms.label for terms in self.study.queries]
         index = labels.index(query.label)
-        assert self.roll is None or index == self.n_done, "sums come in the study's order"
-        ask = AskQuery(
-            index=index,
-            label=query.label,
-            public=query.public,
-            roll=b"" if self.roll is None else self.roll.to_bytes(),
-        )
+        assert self.session is None or index == self.n_done, "sums come in the study's order"
+        ask = AskQuery(index=index, label=query.label, public=query.public, session=self.session)
         opened = yield Ask(body=ask, silos=tuple(self.sizes), step=step)
         found = {
             name: opened.answers[name].words
             for name in self.sizes
             if isinstance(opened.answers.get(name), QueryAnswer)
         }
-        if self.roll is not None and len(found) < len(self.sizes):
+        if self.session is not None and len(found) < len(self.sizes):
             raise _LostError(opened, found)
         opened.notes["change"] = 0.0
         self.n_done += 1
@@ -138,11 +141,11 @@ def secure_sums(
     there = everybody
     attempts = free = 0
     for number in itertools.count():
-        called = yield Ask(body=CallRoll(attempt=number), silos=there, step=0)
-        roll = _roll(called.answers, study, run=run, attempt=number)
-        if len(roll.places) < study.min_silos:
+        called = yield Ask(body=OpenSession(attempt=number), silos=there, step=0)
+        session = _session(called.answers, study, run=run, attempt=number)
+        if len(session.members) < study.min_silos:
             break
-        sums = Sums(study=study, sizes=roll.sizes, roll=roll)
+        sums = Sums(study=study, sizes=session.sizes, session=session)
         try:
             return (yield from script(sums))
         except _LostError as lost:
@@ -167,18 +170,18 @@ def secure_sums(
     )
 
 
-def _roll(answers: dict[str, Present], study: Study, *, run: str, attempt: int) -> Roll:
-    """Return the roll of those who can be charged once more; `receiving` has seen to the signatures."""
+def _session(answers: dict[str, SessionKey], study: Study, *, run: str, attempt: int) -> Session:
+    """Return the session of those who can be charged once more; `receiving` has seen to the signatures."""
     places = [
-        Place(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+        Member(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
         for name, each in ((name, answers.get(name)) for name, _ in study.identities)
         if each is not None and each.charged < study.attempts
     ]
-    return Roll(
+    return Session(
         study=study.digest,
         run=run,
         attempt=attempt,
-        places=tuple(places),
+        members=tuple(places),
         neighbours=n_neighbours(len(places), study.colluders),
     )
 

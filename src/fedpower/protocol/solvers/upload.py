@@ -106,7 +106,7 @@ def prepare(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     while True:
         query = Tally(stage=stage, per_unit=study.counted_per_unit)
         # The first of a masked attempt is counted; a plain one has not begun before the moment.
-        found = yield from sums.total(query, step=None if sums.roll is not None else 0)
+        found = yield from sums.total(query, step=None if sums.session is not None else 0)
         answered = Answered(
             sums=found.values / parts,
             stds=tuple(std / parts for std in found.stds),
