@@ -1,12 +1,14 @@
 """Estimators from options by the names that the command line gives them: cases vary one at a time."""
 
 from inspect import signature
+from os import PathLike
 from typing import Any
 
 import numpy as np
 
 from fedpower import FedCommunities, FedMoment, FedPCA
 from fedpower.options import Options, from_flat
+from fedpower.report.codebook_file import read_code_book
 
 _VALUES = ("codebook", "unit", "noise", "aggregation", "solver")
 
@@ -22,6 +24,8 @@ def values_of(given: dict[str, Any]) -> dict[str, Any]:
         return made
     words = {name: made.pop(name) for name in _VALUES if name == "codebook" or isinstance(made.get(name), str)
              if name in made}  # fmt: skip
+    if isinstance(words.get("codebook"), str | PathLike):
+        words["codebook"] = read_code_book(words["codebook"])
     options = from_flat({**words, **flat})
     for name in made.keys() & set(_VALUES):
         assert getattr(options, name) == getattr(Options(), name), f"{name} is given twice"
@@ -42,7 +46,8 @@ def fed_moment(**given: Any) -> FedMoment:
 
 def fed_communities(n_communities: int, **given: Any) -> FedCommunities:
     """Return a `FedCommunities`."""
-    unit = given.pop("unit", "edge")
+    unit, nodes = given.pop("unit", "edge"), given.pop("nodes", None)
     made = values_of({**given, "network": unit} if unit in ("edge", "row") else given)
     known = signature(FedCommunities).parameters
-    return FedCommunities(n_communities, **{name: value for name, value in made.items() if name in known})
+    kept = {name: value for name, value in made.items() if name in known}
+    return FedCommunities(n_communities, nodes=nodes, **kept)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from fedpower import CodeBook
 from fedpower.estimator.fedpca import FedPCA
@@ -300,7 +300,8 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
 
 
 def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, SolverSettings]:
-    chosen, drawn = curve.solver == "default", {}
+    chosen = curve.solver == "default"
+    drawn: dict[str, Any] = {}
     if curve.solver != "moment":
         drawn = {"n_participants": _participants(curve, len(sizes))}
     model = FedPCA(
@@ -310,7 +311,7 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
         center=False,
         standardize=False,
         codebook=CodeBook(row_norm=1.0),
-        noise="auto" if chosen else curve.noise,
+        noise="auto" if chosen or curve.noise == "none" else curve.noise,
         solver=(Auto if chosen else SOLVERS[curve.solver])(
             iteration_rank=None if chosen else size.iteration_rank, **drawn
         ),

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedpower.estimator import FedMoment as FedMoment
     from fedpower.estimator import FedPCA as FedPCA
     from fedpower.estimator.communities import FedCommunities as FedCommunities
+    from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
     from fedpower.options import Krylov as Krylov
     from fedpower.options import Node as Node
@@ -36,6 +37,7 @@ _HOMES = {
     "FedCommunities": "fedpower.estimator.communities",
     "FedMoment": "fedpower.estimator",
     "FedPCA": "fedpower.estimator",
+    "Auto": "fedpower.options",
     "Krylov": "fedpower.options",
     "Node": "fedpower.options",
     "Noise": "fedpower.options",
@@ -56,6 +58,7 @@ _HOMES = {
     "write_code_book": "fedpower.report.codebook_file",
 }
 __all__ = [
+    "Auto",
     "CodeBook",
     "Edge",
     "FedCommunities",

@@ -322,7 +322,7 @@ class TestHardCases:
         ({"schedule": 3}, "schedule must be 'every'"),
         ({"local_steps": 0}, "local_steps must be a whole number"),
         ({"n_steps": 0}, "n_steps must be a whole number"),
-        ({"tol": -1}, "tol must lie in"),
+        ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
         ({"max_rounds": 0}, "max_rounds must be a whole number"),
         ({"iteration_rank": 2}, "iteration_rank must be between n_components=3 and the number of columns"),
         ({"iteration_rank": 13}, "iteration_rank must be between n_components=3 and the number of columns"),

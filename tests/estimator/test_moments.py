@@ -131,7 +131,7 @@ def test_parameters_of_the_release_cannot_be_changed_afterwards():
         InputError, match="epsilon must be left out in a fit to a released covariance, or be that of"
     ):
         FedPCA(2, epsilon=0.5).fit_moment(moment)
-    with pytest.raises(InputError, match="row_norm must be left alone"):
+    with pytest.raises(InputError, match="row_norm must be left out in a fit to"):
         FedPCA(2, codebook=CodeBook(row_norm=3.0)).fit_moment(moment)
     FedPCA(2, epsilon=INF).fit_moment(moment)
 

@@ -149,7 +149,7 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
         FedPCA(1, unit="patient_id").fit(frame[NAMES].to_numpy())
     with pytest.raises(InputError, match="unit must be the name of the column"):
         FedPCA(1, unit="").fit_silos(silos)
-    with pytest.raises(InputError, match="rows_per_unit must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="rows must be a whole number of at least 1"):
         FedPCA(1, unit=Person("patient_id", 0)).fit_silos(silos)
     plain = {name: each[NAMES] for name, each in silos.items()}
     with pytest.raises(InputError, match="rows_per_unit must go with unit, got 2 without"):

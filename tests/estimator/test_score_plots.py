@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
@@ -132,7 +131,7 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
     ],
 )
 def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
-    result = FedPCA(2, random_state=0, **EXACT).fit_silos(silos()).result_
+    result = fed_pca(2, random_state=0, **EXACT).fit_silos(silos()).result_
     with pytest.raises(InputError, match="fit again or bring back the folder"):
         _ = with_run(result, {**result.run, "scores": wrong}).score_counts
 

@@ -99,7 +99,7 @@ def test_other_tools_get_what_the_estimator_gives_them(both: tuple[FedPCA, Resul
 def test_a_result_read_back_is_saved_as_the_same_bytes(both: tuple[FedPCA, Result], tmp_path: Path) -> None:
     model, result = both
     first, second = model.save(tmp_path / "first"), result.save(tmp_path / "second")
-    for name in FILES:
+    for name in [path.name for path in first.iterdir()]:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
@@ -140,8 +140,8 @@ def test_terms_that_do_not_have_their_hash_are_refused() -> None:
     found = FedPCA(2, epsilon=math.inf).fit(FRAME).result_
     study = found.run["study"]
     for changed in ({**study, "terms": {**study["terms"], "iteration_rank": 1}}, {**study, "terms": {}}):
-        with pytest.raises(InputError, match=r"must have the hash that run\.json gives"):
-            _ = with_run(found, {**found.run, "study": changed}).study
+        with pytest.raises(InputError, match=r"the record of a result must be as .* at `\$\.study"):
+            with_run(found, {**found.run, "study": changed})
 
 
 def test_a_result_is_frozen_and_parameters_changed_after_the_fit_change_no_score() -> None:
