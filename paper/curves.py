@@ -8,13 +8,13 @@ from typing import Any, Literal
 from fedpower import CodeBook
 from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study, options_of
-from fedpower.experiments.driven import TREATMENT
 from fedpower.linalg.subspace import Alignment
 from fedpower.options import SOLVERS, Auto
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
 from fedpower.protocol.study import NoiseMode, Study
+from paper.driven import TREATMENT
 from paper.settings import (
     DELTA,
     EPSILON,

@@ -11,7 +11,14 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from fedpower.engines.inprocess import available_cores, blas_threads
-from fedpower.experiments.driven import (
+from fedpower.linalg import sin_theta
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.protocol.coordinator import Answers, Coordinator
+from fedpower.protocol.silo import Silo
+from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
+from fedpower.protocol.study import Study
+from paper.curves import Curve, terms_of
+from paper.driven import (
     KeptMoment,
     Ledgers,
     RememberingSilo,
@@ -21,14 +28,6 @@ from fedpower.experiments.driven import (
     pooled_moment,
     silos_of,
 )
-from fedpower.linalg import sin_theta
-from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Answers
-from fedpower.protocol.silo import Silo
-from fedpower.protocol.solvers import KrylovSettings, SolverSettings, start
-from fedpower.protocol.study import Study
-from paper.curves import Curve, terms_of
 from paper.settings import DELTA, N_STEPS, ModelName, Settings, derived_seed
 
 Array = NDArray[np.float64]

@@ -3,8 +3,7 @@
 from typing import Any
 
 from fedpower.privacy.budget import Budget
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.study import PREPARED, Study
+from fedpower.protocol.study import PREPARED, Study, budget_of
 
 
 def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any) -> Budget:

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import Coordinator, Study, driving, every
-from fedpower.protocol.driving import in_turn
-from fedpower.protocol.exchange import Round
+from fedpower.protocol import Coordinator, Study, every
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import Round, in_turn
 from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.silo import assemble

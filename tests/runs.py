@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpower.protocol import Coordinator, Silo, Study, driving
-from fedpower.protocol.driving import Asking, in_turn
+from fedpower.protocol import Coordinator, Silo, Study
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
-from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
 from problems import Array, ArrayMoment
 

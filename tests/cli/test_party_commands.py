@@ -13,8 +13,7 @@ from hospitals import run, succeed
 from fedpower.cli import parties
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
-from fedpower.privacy.data_version import DataVersion, columns_digest
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
 from layers import planted, write_layer, write_nodes
 
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from fedpower.cli.simulate import simulate
 from fedpower.errors import InputError
-from fedpower.experiments import writing
+from fedpower.experiments import models
 from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
 from fedpower.rows.opening import open_source
 
@@ -142,7 +142,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing.np, "savez", full)
+    monkeypatch.setattr(models.np, "savez", full)
     sentence = refused("spiked", "-o", tmp_path / "data", *SMALL)
     assert "no space left on device" in sentence
     assert not list(tmp_path.iterdir())
@@ -156,7 +156,7 @@ def test_an_earlier_simulation_survives_a_failure(tmp_path: Path, monkeypatch: p
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writing.np, "savez", interrupted)
+    monkeypatch.setattr(models.np, "savez", interrupted)
     run("spiked", "-o", folder, "--force", *SMALL[:-1], "5")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

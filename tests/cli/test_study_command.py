@@ -9,7 +9,7 @@ from consortium import PRIVATE_STUDY, STUDY, write_study
 from hospitals import COLUMNS, run, succeed
 
 from fedpower.federation.study_file import read_study
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 from fedpower.report.codebook_file import read_code_book
 
 WRONG = {

@@ -16,17 +16,17 @@ from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.person_keys import text_keys
 from fedpower.rows.sql import SqlQuery
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
-    _Persons,
+    Persons,
     by_unit,
     exact_weights,
     lattice_shares,
     tally_weights,
+    text_keys,
     with_ids,
 )
 from fedpower.sums.device import open_device
@@ -193,7 +193,7 @@ def test_persons_are_counted_whatever_the_chunks():
     keys = np.random.default_rng(0).integers(50, size=1000).astype(np.uint64)
     wanted, counts = np.unique(keys, return_counts=True)
     for size in (1, 7, 1000):
-        found = _Persons(keys[start : start + size] for start in range(0, 1000, size))
+        found = Persons(keys[start : start + size] for start in range(0, 1000, size))
         assert (found.keys == wanted).all()
         assert (found.counts == counts).all()
 

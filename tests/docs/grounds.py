@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 from genotypes import people, write_bed
 
 HEART = ("age", "bmi", "sbp", "dbp", "hdl")

@@ -9,7 +9,7 @@ from fedpower import FedPCA, Krylov
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger
-from fedpower.protocol.private_study import USED_BEFORE
+from fedpower.protocol.outcome import USED_BEFORE
 from fedpower.report import read_result, write_result
 from fits import fed_pca
 from problems import Array

@@ -16,9 +16,9 @@ from fedpower.linalg import sin_theta
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.preparation import Answered, find_code_book
-from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.query import Tally
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
+from fedpower.protocol.study import budget_of, pooled_std
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES

@@ -13,7 +13,7 @@ from fedpower.estimator.terms import build_study, options_of, public_treatment
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 from fedpower.rows.opening import open_source
 from fits import fed_moment, fed_pca
 from problems import spiked_rows, split

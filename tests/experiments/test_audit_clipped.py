@@ -3,25 +3,21 @@
 import numpy as np
 import pytest
 
-from fedpower.experiments.audit_game import audit_mode, clipped_design
-from fedpower.experiments.audit_worlds import Game
-from fedpower.privacy.audit import audit_scores
+from fedpower.experiments.audit import Game, audit_mode, audit_scores, study_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
-from fedpower.protocol.study import Study
 from fedpower.sums import clipped_product
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5}
 RUNS = 400
-STUDY = Study(
-    columns=None, n_features=3, iteration_rank=2, noise="clipped", design=clipped_design(3, 5), **TERMS
-)
+STUDY = study_of("clipped", n_steps=5, **TERMS)
 
 
 def least_epsilon(*, long: bool, seed: int) -> float:
     """A lower bound on ε at confidence 0.999: a sound silo is accused once in a thousand seeds."""
-    game = Game(STUDY, 50, SeededNoiseForExperiments(seed), long=long)
-    return audit_scores(*game.play(RUNS, None), delta=1e-5, confidence=0.999).epsilon_lower
+    pair = (np.eye(3)[0], np.eye(3)[1]) if long else None
+    game = Game(STUDY, 50, SeededNoiseForExperiments(seed), pair=pair)
+    return audit_scores(*game.play(RUNS), delta=1e-5, confidence=0.999).epsilon_lower
 
 
 def test_the_worst_rows_take_nearly_all_of_the_budget():

@@ -12,9 +12,8 @@ from click.testing import CliRunner
 
 from fedpower.cli.audit import audit
 from fedpower.errors import InputError
-from fedpower.experiments import audit_game
-from fedpower.experiments.audit_game import audit_mode, control_factor
-from fedpower.experiments.audit_worlds import Game, budget_for
+from fedpower.experiments import audit as audits
+from fedpower.experiments.audit import Game, audit_mode, control_factor
 from fedpower.privacy.accounting import epsilon_of, mu_of
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.study import Study
@@ -37,7 +36,8 @@ def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
         delta=1e-5,
         n_steps=None if mode == "moment" else n_steps,
     )
-    return Game(study, n_rows, SystemNoise()), budget_for(study).study_mu
+    made = Game(study, n_rows, SystemNoise())
+    return made, made.budget.study_mu
 
 
 @pytest.mark.parametrize(("mode", "center"), [c for c in CASES if c != ("step", True)])
@@ -155,7 +155,7 @@ def test_a_control_that_keeps_nothing_or_all_is_refused(part):
 @pytest.fixture
 def seeded(monkeypatch):
     """Commands cannot be given a seed, so that nobody does by accident; their noise is replaced."""
-    monkeypatch.setattr(audit_game, "SystemNoise", lambda: SeededNoiseForExperiments(0))
+    monkeypatch.setattr(audits, "SystemNoise", lambda: SeededNoiseForExperiments(0))
 
 
 def run(*words):

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.audit import audit
-from fedpower.experiments.audit_game import audit_mode
+from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows import person_keys, units
 from fedpower.rows.units import PARTS, TALLY_PARTS

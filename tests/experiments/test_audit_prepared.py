@@ -5,9 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpower.experiments.audit_game import AUDITED_SHARES, _study, audit_mode
-from fedpower.experiments.audit_worlds import Game, budget_for
-from fedpower.privacy.audit import audit_scores
+from fedpower.experiments.audit import AUDITED_SHARES, Game, audit_mode, audit_scores, study_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
 from fedpower.sums.survey import STAGES
@@ -39,7 +37,7 @@ def test_preparation_keeps_its_promise_and_a_third_of_the_noise_is_caught():
 
 SIZES = [
     (terms.label, terms.size)
-    for terms in _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=12).queries
+    for terms in study_of("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=12).queries
 ]
 
 
@@ -68,7 +66,7 @@ def test_a_sensitivity_that_forgets_the_number_of_columns_is_caught(kind, monkey
 
 
 def test_every_stage_is_asked_in_the_game():
-    study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=3)
+    study = study_of("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=3)
     game = Game(study, 20, SeededNoiseForExperiments(0))
     assert len(game.weights) == len(STAGES) + 1
     assert all(abs(weight).max() > 0 for weight in game.weights)
@@ -87,9 +85,10 @@ MISSING = {
 
 
 def game_of(pair, seed=0, unit=None):
-    study = _study("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=6)
+    study = study_of("prepared", epsilon=4.0, delta=1e-5, n_steps=1, n_features=6)
     study = study if unit is None else replace(study, unit=unit)
-    return Game(study, 20, SeededNoiseForExperiments(seed), pair=pair), budget_for(study)
+    game = Game(study, 20, SeededNoiseForExperiments(seed), pair=pair)
+    return game, game.budget
 
 
 @pytest.mark.parametrize("unit", [None, "person"])
@@ -106,7 +105,7 @@ def test_rows_without_any_cell_move_the_counts_by_all_that_their_noise_is_made_f
     """And means by √3/2 of it: noise on the number of cells is rounded up from 9.7 to 10."""
     game, _ = game_of(MISSING["every cell, or as small as can be"])
     parts = []
-    for (_, query), noise, seen in zip(game._asked, game._noises, game.mus, strict=True):
+    for (_, query), noise, seen in zip(game.asked, game.noises, game.mus, strict=True):
         place = 1 if query.label == "means" else 0
         parts.append(seen * noise.scales[place] / float(query.sensitivity.squared) ** 0.5)
     assert parts[: len(STAGES)] == pytest.approx([1.0, 1.0, 1.0, 3**0.5 / 2, 1.0], rel=0.05)
@@ -117,7 +116,7 @@ def test_missing_cells_keep_the_promise_and_too_little_noise_on_their_number_is_
     pair = MISSING["every cell, or as small as can be"]
     game, _ = game_of(pair, seed=5)
     terms = {"delta": 1e-5, "confidence": 0.999}
-    assert audit_scores(*game.play(300, None), **terms).epsilon_lower <= 4.0
+    assert audit_scores(*game.play(300), **terms).epsilon_lower <= 4.0
     right = queries.of_means
 
     def wrong(n_features, **how):
@@ -128,4 +127,4 @@ def test_missing_cells_keep_the_promise_and_too_little_noise_on_their_number_is_
     monkeypatch.setattr(queries, "of_means", wrong)
     game, budget = game_of(pair, seed=6)
     assert game.mus[STAGES.index("means")] > 2.0 * budget.price("means").mu
-    assert audit_scores(*game.play(300, None), **terms).epsilon_lower > 4.0
+    assert audit_scores(*game.play(300), **terms).epsilon_lower > 4.0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedpower.experiments.audit_game import audit_mode
+from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
 from fedpower.rows.units import TALLY_PARTS

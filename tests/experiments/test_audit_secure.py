@@ -7,9 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.audit import audit
-from fedpower.experiments import audit_game
-from fedpower.experiments.audit_game import audit_mode
-from fedpower.experiments.audit_worlds import SecureGame, budget_for, secured
+from fedpower.experiments import audit as audits
+from fedpower.experiments.audit import Game, audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.study import Study
 
@@ -25,8 +24,8 @@ def test_the_worlds_are_as_far_apart_as_the_price_list_says(center, n_rows):
     study = Study(
         columns=None, n_features=4, iteration_rank=4, center=center, noise="moment", epsilon=4.0, delta=1e-5
     )
-    game = SecureGame(study, n_rows, SystemNoise())
-    charged = budget_for(secured(study)[0]).total_mu
+    game = Game(study, n_rows, SystemNoise(), is_secure=True)
+    charged = game.budget.total_mu
     assert game.mu <= charged
     assert game.mu == pytest.approx(charged, rel=1e-5)
 
@@ -54,7 +53,7 @@ def test_shares_too_small_by_the_root_of_two_are_caught():
 
 
 def test_the_command_audits_secure_sums(monkeypatch):
-    monkeypatch.setattr(audit_game, "SystemNoise", lambda: SeededNoiseForExperiments(0))
+    monkeypatch.setattr(audits, "SystemNoise", lambda: SeededNoiseForExperiments(0))
     words = ("--mode", "secure", "--epsilon", "10", "--runs", "120", "--confidence", "0.99")
     result = CliRunner().invoke(audit, [*words, "--halved", "--json"], standalone_mode=False)
     record = json.loads(result.stdout)

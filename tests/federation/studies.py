@@ -13,9 +13,9 @@ from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import driving
-from fedpower.protocol.driving import in_turn
-from fedpower.protocol.roll import Identity
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import in_turn
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo
 from problems import Array, spiked_rows, split
 

@@ -9,7 +9,7 @@ from studies import RUN, SIZES, open_silos, secure_tables, write_study
 
 from fedpower.errors import RefusedError
 from fedpower.federation.coordinator import StudyRun
-from fedpower.protocol.driving import Answers
+from fedpower.protocol.coordinator import Answers
 from fedpower.report.result import read_result
 
 PREPARED: dict[str, Any] = {"rows": {"row_norm": None}}

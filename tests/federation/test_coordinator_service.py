@@ -20,7 +20,7 @@ from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.driving import MOST_ATTEMPTS, Unreadable, drive
+from fedpower.protocol.coordinator import MOST_ATTEMPTS, Unreadable, drive
 from fedpower.protocol.messages import Message, Refusal, decode, encode
 
 RUN = "0123456789abcdef"

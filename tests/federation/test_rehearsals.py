@@ -13,7 +13,7 @@ from studies import COLUMNS, SIZES, silo_rows, write_rows
 
 from fedpower import FedPCA, read_result
 from fedpower.linalg import sin_theta
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 
 pytestmark = pytest.mark.federation
 

@@ -18,8 +18,8 @@ from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolErro
 from fedpower.federation.silo_file import read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.private_study import budget_of, worst_epsilon
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
+from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.rows.sql import QuerySource
 
 DATA = '[data]\npath = "rows.csv"\n'

@@ -13,7 +13,7 @@ import pytest
 from federations import CASES, NAMES, Party, coordinator_of, deliver, parties_of, result_bytes, study_of
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, decode, encode, journal
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from networks import Network
 
 RUN = "a-run"

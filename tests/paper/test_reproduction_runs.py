@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.experiments.driven import keep, pooled_moment
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
 from paper.curves import Curve, curves_of, terms_of
+from paper.driven import keep, pooled_moment
 from paper.runs import Run, run_repetition
 from paper.settings import FIGURES, PAPER, Settings, derived_seed
 

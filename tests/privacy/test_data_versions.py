@@ -9,13 +9,10 @@ import pytest
 
 from fedpower.errors import InputError, LedgerError
 from fedpower.privacy import Ledger
-from fedpower.privacy.data_version import DataVersion
+from fedpower.privacy.ledger import DataVersion
 
 FIRST = DataVersion(silo="north", version="1", columns="a, b", fingerprint="0" * 64)
 OTHER_ROWS = replace(FIRST, fingerprint="f" * 64)
-OLD_FITS = ({}, {"noise": "step", "n_steps": 2, "center": False, "iteration_rank": 2, "solver": "fedpower"})
-"""What the ledger of schema 1 was charged for, beyond `OPTIONS`."""
-OPTIONS = {"n_components": 1, "epsilon": 1.0, "delta": 1e-6, "row_norm": 2.0, "standardize": False}
 
 
 @pytest.fixture
@@ -27,9 +24,8 @@ def path(tmp_path: Path) -> Path:
 
 def ask(ledger: Ledger, data: DataVersion, content: bytes = b"noised") -> bytes:
     """Release something of these rows, under the key that their version gives it."""
-    booked = ledger.booked_as(data)
     return ledger.release(
-        key=f"{booked.key}/{data.columns}", purpose="a test", study=booked.name, mu=0.1, data=data,
+        key=f"{data.name}/{data.columns}", purpose="a test", study=data.name, mu=0.1, data=data,
         payload=lambda: content,
     )  # fmt: skip
 
@@ -48,7 +44,7 @@ def test_other_rows_of_a_version_that_was_booked_are_refused_and_say_what_to_do(
         ask(ledger, FIRST)
     before = path.read_bytes()
     with Ledger.open(path) as ledger:
-        for refuse in (ledger.booked_as, lambda data: ask(ledger, data)):
+        for refuse in (ledger.check_rows, lambda data: ask(ledger, data)):
             with pytest.raises(LedgerError, match="knows as version '1', got others; declare a new"):
                 refuse(OTHER_ROWS)
     assert path.read_bytes() == before
@@ -57,8 +53,8 @@ def test_other_rows_of_a_version_that_was_booked_are_refused_and_say_what_to_do(
 def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself(path: Path) -> None:
     """Two processes found the version free; the second to release holds other rows."""
     with Ledger.open(path) as one, Ledger.open(path) as two:
-        booked = [one.booked_as(FIRST), two.booked_as(OTHER_ROWS)]
-        assert booked[0] == booked[1]
+        one.check_rows(FIRST)
+        two.check_rows(OTHER_ROWS)
         ask(one, FIRST)
         with pytest.raises(LedgerError, match="got others"):
             two.release(key="k", purpose="p", study="s", mu=0.1, data=OTHER_ROWS, payload=lambda: b"")
@@ -67,7 +63,7 @@ def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself
 
 def test_until_something_was_released_a_version_is_nobody_s(path: Path) -> None:
     with Ledger.open(path) as ledger:
-        ledger.booked_as(FIRST)
+        ledger.check_rows(FIRST)
         assert ask(ledger, OTHER_ROWS) == b"noised"
 
 
@@ -88,7 +84,7 @@ def test_a_ledger_belongs_to_the_first_silo_and_data_set_that_release(path: Path
         for stranger in (replace(named, silo="south"), FIRST, replace(named, data_set="lungs")):
             with pytest.raises(InputError, match="must belong to"):
                 ask(ledger, stranger)
-    with Ledger.look(path) as seen:
+    with Ledger.open(path, read_only=True) as seen:
         assert (seen.silo, seen.data_set) == ("north", "heart")
 
 

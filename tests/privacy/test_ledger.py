@@ -306,28 +306,9 @@ TestAnyHistory = AnyHistory.TestCase
 TestAnyHistory.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
 
 
-def test_a_large_release_of_a_ledger_in_memory_is_put_aside_and_given_again():
-    large = bytes(range(256)) * 5_000
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-
-        def ask(key, payload):
-            return ledger.release(key=key, purpose="p", study="s", mu=0.01, payload=lambda: payload)
-
-        assert ask("one", large) == large
-        assert ask("two", large[::-1]) == large[::-1]
-        assert not any(isinstance(each, bytes) for row in ledger._store._rows["release"] for each in row)
-        assert ask("one", b"another") == large
-        assert ask("two", b"another") == large[::-1]
-
-
-def test_a_large_release_is_kept_in_memory_where_no_file_can_be_made(monkeypatch):
-    def refuse(**_):
-        raise OSError("no room")
-
-    monkeypatch.setattr("fedpower.privacy.ledger_store.tempfile.TemporaryFile", refuse)
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        answers = [
-            ledger.release(key="one", purpose="p", study="s", mu=0.01, payload=lambda given=given: given)
-            for given in (b"a" * 2**20, b"b")
-        ]
-    assert answers == [b"a" * 2**20] * 2
+def test_a_large_release_is_kept_byte_for_byte(ledger):
+    large = bytes(range(256)) * 20_000
+    assert ask(ledger, "one", payload=lambda: large) == large
+    assert ask(ledger, "two", payload=lambda: large[::-1]) == large[::-1]
+    assert ask(ledger, "one", payload=never) == large
+    assert ask(ledger, "two", payload=never) == large[::-1]

@@ -76,7 +76,7 @@ def cut_off_a_change(path: Path) -> None:
 
 
 def test_a_look_tells_what_an_opened_ledger_tells(path: Path):
-    with Ledger.open(path) as opened, Ledger.look(path) as looked:
+    with Ledger.open(path) as opened, Ledger.open(path, read_only=True) as looked:
         assert looked.statement() == opened.statement()
         assert looked.what_if(0.5) == opened.what_if(0.5)
         assert looked.silo == "north"
@@ -84,7 +84,7 @@ def test_a_look_tells_what_an_opened_ledger_tells(path: Path):
 
 def test_a_reader_who_may_not_write_can_look_and_cannot_open(path: Path):
     def body() -> None:
-        with Ledger.look(path) as ledger:
+        with Ledger.open(path, read_only=True) as ledger:
             assert held_beside(path) == [path.name]
             assert ledger.spent().n_releases == 1
         with pytest.raises(LedgerError, match="must be writable"):
@@ -97,7 +97,7 @@ def test_a_reader_who_may_not_write_can_look_and_cannot_open(path: Path):
 
 
 def test_a_look_releases_nothing(path: Path):
-    with Ledger.look(path) as ledger:
+    with Ledger.open(path, read_only=True) as ledger:
         for change in (lambda: ask(ledger, "new"), lambda: ledger.set_cap(2, 1e-6, reason="more")):
             with pytest.raises(LedgerError, match="writable but is not"):
                 change()
@@ -110,19 +110,23 @@ def test_a_change_that_was_cut_off_is_never_read_as_if_it_were_made(path: Path):
 
     def body() -> None:
         with pytest.raises(LedgerError, match="must be at rest"):
-            Ledger.look(path)
+            Ledger.open(path, read_only=True)
 
     assert as_a_reader(path, body) == 0
     path.chmod(0o600)
     if os.getuid() == 0:
         os.chown(path, 0, 0)
-    with Ledger.look(path) as ledger:  # the owner's look undoes the change
+    with Ledger.open(path, read_only=True) as ledger:  # the owner's look undoes the change
         assert [entry.key for entry in ledger.entries()] == ["before"]
     assert held_beside(path) == [path.name]
 
 
 def test_a_look_waits_for_no_writer_that_is_not_committing(path: Path):
-    with Ledger.open(path) as writer, writer._store.transaction("IMMEDIATE"), Ledger.look(path) as ledger:
+    with (
+        Ledger.open(path) as writer,
+        writer._store.transaction("IMMEDIATE"),
+        Ledger.open(path, read_only=True) as ledger,
+    ):
         assert ledger.spent().n_releases == 1
 
 
@@ -130,14 +134,14 @@ def test_a_look_waits_for_no_writer_that_is_not_committing(path: Path):
 def test_a_ledger_that_others_may_read_is_refused(path: Path, mode: int):
     path.chmod(mode)
     with pytest.raises(LedgerError, match=f"has mode 0{mode:o}"):
-        Ledger.look(path)
+        Ledger.open(path, read_only=True)
 
 
 def test_what_is_no_sound_ledger_is_refused(path: Path):
     with pytest.raises(LedgerError, match="fedpower budget init"):
-        Ledger.look(path.with_name("none.ledger"))
+        Ledger.open(path.with_name("none.ledger"), read_only=True)
     whole = path.read_bytes()
     for damaged in (b"", b"x" * 8192, whole[: len(whole) // 2]):
         path.write_bytes(damaged)
         with pytest.raises(LedgerError):
-            Ledger.look(path)
+            Ledger.open(path, read_only=True)

@@ -16,7 +16,7 @@ from scipy import sparse
 from fedpower import FedPCA
 from fedpower.errors import LedgerError
 from fedpower.privacy import Ledger
-from fedpower.privacy.data_version import DataVersion
+from fedpower.privacy.ledger import DataVersion
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import SqlQuery
 from fits import fed_communities, fed_pca

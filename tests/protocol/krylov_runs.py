@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.linalg import orth
-from fedpower.protocol import Coordinator, Silo, driving
-from fedpower.protocol.driving import Asking
+from fedpower.protocol import Coordinator, Silo
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import Asking
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import KrylovSettings, Solution, start
 from problems import Array

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, read_only
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import PrivateReleases
+from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.study import budget_of
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4

@@ -6,17 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import AskQuery, CallRoll, Message, Present, QueryAnswer
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.releases import PrivateReleases
-from fedpower.protocol.roll import Identity, Place, Roll
-from fedpower.protocol.secure import SecureSession
+from fedpower.protocol.secure import Identity, Place, Roll, SecureSession
+from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.solvers import SecureSettings, secure
+from fedpower.protocol.study import budget_of
 from problems import Array, ArrayMoment, spiked_rows
 
 D, K = 6, 2

@@ -23,9 +23,9 @@ from federations import (
 )
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt, journal
-from fedpower.protocol.driving import Asking, drive
+from fedpower.protocol.coordinator import Asking, drive
 from fedpower.protocol.messages import Enrolment, Message, PackedMoment, Refusal
-from fedpower.protocol.roll import signed_content
+from fedpower.protocol.secure import signed_content
 
 BAD = "west"
 

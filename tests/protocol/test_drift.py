@@ -14,7 +14,7 @@ from fedpower.linalg import orth, sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Silo, every
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal, read_only
-from fedpower.protocol.releases import take_local_steps
+from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array
 from runs import drive, make_coordinator, make_silos, solve

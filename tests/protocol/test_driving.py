@@ -8,7 +8,7 @@ import pytest
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Message
-from fedpower.protocol.driving import MOST_ATTEMPTS, Arrived, Asking, Unreadable, drive, in_turn, rounds
+from fedpower.protocol.coordinator import MOST_ATTEMPTS, Arrived, Asking, Unreadable, drive, in_turn, rounds
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
 from runs import make_coordinator, make_silos

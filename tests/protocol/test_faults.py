@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Receipt, Silo, Study, decode, driving, encode, every
-from fedpower.protocol.driving import Asking, in_turn
+from fedpower.protocol import Coordinator, Receipt, Silo, Study, decode, encode, every
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import Asking, in_turn
 from fedpower.protocol.messages import LocalSteps, Message, Refusal
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, fedpower, krylov
 from networks import Network

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.protocol.roll import Identity, is_signed
+from fedpower.protocol.secure import Identity, is_signed
 
 
 def test_a_saved_identity_is_private_and_the_same_when_read(tmp_path):

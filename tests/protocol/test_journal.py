@@ -7,7 +7,7 @@ import pytest
 from federations import CASES, coordinator_of, deliver, parties_of, study_of
 from fedpower.errors import ProtocolError
 from fedpower.protocol import journal
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import Enrolment, Message, encode
 
 STUDY, RUN = "5" * 64, "0123456789abcdef"

@@ -11,7 +11,7 @@ from krylov_runs import VARIANTS, D, drive, leading, n_rounds, pooled, rotated, 
 
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.releases import ExactReleases, take_local_steps
+from fedpower.protocol.silo import ExactReleases, take_local_steps
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
 from fedpower.protocol.solvers.krylov import averaged_product
 from fedpower.protocol.solvers.products import Evidence

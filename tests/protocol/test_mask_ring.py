@@ -11,9 +11,10 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol import Study
 from fedpower.protocol.messages import AskQuery, CallRoll, Message, encoded_size
 from fedpower.protocol.rehearsal import query_bytes
-from fedpower.protocol.roll import (
+from fedpower.protocol.secure import (
     COMPLETE_UP_TO,
     Identity,
+    MaskChain,
     PairSecrets,
     Place,
     Roll,
@@ -22,8 +23,8 @@ from fedpower.protocol.roll import (
     n_neighbours,
     new_exchange_key,
     signed_content,
+    total,
 )
-from fedpower.protocol.secure import MaskChain, total
 
 
 def bare_roll(n_silos, neighbours, *, attempt=0):

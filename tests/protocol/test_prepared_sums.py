@@ -15,14 +15,14 @@ from fedpower.privacy.division import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskMoment, Refusal
-from fedpower.protocol.private_study import budget_of, state_privacy
+from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import query_of
 from fedpower.protocol.query import vectors_from_bytes as from_public
 from fedpower.protocol.query import vectors_to_bytes as to_public
 from fedpower.protocol.secure import total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import SecureSettings, secure
-from fedpower.protocol.study import PREPARED, Study
+from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES, Stage, Survey
 

@@ -30,8 +30,8 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
 from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.release import noise_of
+from fedpower.protocol.study import budget_of
 from fedpower.sums.clipped_product import SIDE
 from problems import ArrayMoment
 

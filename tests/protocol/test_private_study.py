@@ -13,11 +13,11 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.sensitivity import pack, summary_sensitivity
 from fedpower.protocol import Coordinator
-from fedpower.protocol.driving import drive, in_turn
-from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import SMOOTHED, budget_of, noise_shift, state_privacy
+from fedpower.protocol.coordinator import Round, drive, in_turn
+from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings, fedpower
+from fedpower.protocol.study import budget_of, noise_shift
 from problems import ArrayMoment, spiked_rows
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}

@@ -16,14 +16,14 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.privacy.sensitivity import pack, summary_size, unpack
 from fedpower.protocol import Coordinator
-from fedpower.protocol.driving import drive, in_turn
+from fedpower.protocol.coordinator import drive, in_turn
 from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.outcome import with_noise
-from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.query import Moment
-from fedpower.protocol.releases import packed
+from fedpower.protocol.silo import packed
 from fedpower.protocol.solvers import UploadSettings, upload
 from fedpower.protocol.solvers.upload import pool, smoothed
+from fedpower.protocol.study import budget_of, pooled_std
 from fedpower.sums.clipped_product import SIDE
 from problems import Array, spiked_rows
 

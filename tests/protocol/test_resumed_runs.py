@@ -17,7 +17,7 @@ from federations import (
     study_of,
 )
 from fedpower.protocol import Coordinator, journal
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import Enrolment, LocalSteps, read_only
 from fedpower.protocol.solvers import PowerSettings, fedpower
 from problems import spiked_rows, split

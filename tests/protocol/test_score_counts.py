@@ -21,11 +21,10 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.scores import bins_for
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.local import local_moment

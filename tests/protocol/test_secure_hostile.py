@@ -27,8 +27,7 @@ from secure_silos import (
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import CallRoll, Enrol, Enrolment, KeyGone, QueryAnswer, Refusal
-from fedpower.protocol.roll import Identity, Place, Roll, new_exchange_key, signed_content
-from fedpower.protocol.secure import total
+from fedpower.protocol.secure import Identity, Place, Roll, new_exchange_key, signed_content, total
 
 STUDY = study_of()
 fork = multiprocessing.get_context("fork")

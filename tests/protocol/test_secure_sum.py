@@ -30,7 +30,8 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import pack
-from fedpower.protocol import Receipt, Silo, Study, driving
+from fedpower.protocol import Receipt, Silo, Study
+from fedpower.protocol import coordinator as driving
 from fedpower.protocol.messages import (
     AskMean,
     AskMoment,
@@ -41,13 +42,12 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.private_study import budget_of, pooled_std, state_privacy
+from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import moment_of
-from fedpower.protocol.releases import ExactReleases
-from fedpower.protocol.roll import Place, Roll, new_exchange_key
-from fedpower.protocol.secure import MaskChain, total
-from fedpower.protocol.silo import assemble
+from fedpower.protocol.secure import MaskChain, Place, Roll, new_exchange_key, total
+from fedpower.protocol.silo import ExactReleases, assemble
 from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS
+from fedpower.protocol.study import budget_of, pooled_std
 from problems import ArrayMoment
 
 STUDY = study_of()

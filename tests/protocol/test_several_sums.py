@@ -27,13 +27,12 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.private_study import budget_of, pooled_std, state_privacy
+from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import query_of, vectors_to_bytes
-from fedpower.protocol.roll import new_exchange_key
-from fedpower.protocol.secure import MaskChain, total
+from fedpower.protocol.secure import MaskChain, new_exchange_key, total
 from fedpower.protocol.solvers.shared import enrol
 from fedpower.protocol.solvers.sums import secure_sums
-from fedpower.protocol.study import PREPARED
+from fedpower.protocol.study import PREPARED, budget_of, pooled_std
 from fedpower.report.record import StudyTerms, plain
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey

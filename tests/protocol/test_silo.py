@@ -17,7 +17,7 @@ from fedpower.protocol.messages import (
     Message,
     Refusal,
 )
-from fedpower.protocol.releases import ExactReleases
+from fedpower.protocol.silo import ExactReleases
 from problems import ArrayMoment, spiked_rows
 
 STUDY = Study(columns=None, n_features=12, iteration_rank=3)

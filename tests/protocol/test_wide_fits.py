@@ -15,8 +15,7 @@ from fedpower.linalg.subspace import TALL, spectral_norm
 from fedpower.linalg.symmetric import moment_factor, pairs_of_factors
 from fedpower.protocol.messages import AskFactor, AskMoment, Factor, Message, Refusal
 from fedpower.protocol.receiving import problem_with
-from fedpower.protocol.releases import ExactReleases
-from fedpower.protocol.silo import Silo
+from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers.krylov import Answers, averaged_product
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source

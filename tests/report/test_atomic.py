@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.experiments.models import Model, spiked_covariance
-from fedpower.experiments.writing import write_model
+from fedpower.experiments.models import Model, spiked_covariance, write_model
 from fedpower.report.files import new_folder
 
 

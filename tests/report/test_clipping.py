@@ -14,7 +14,7 @@ from parsed_page import parsed, words
 
 from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
-from fedpower.protocol.clipping import estimated_clipping, shares_cut
+from fedpower.protocol.pooled import estimated_clipping, shares_cut
 from fedpower.report.page import result_page as page
 from fits import fed_pca
 from sample_results import with_run

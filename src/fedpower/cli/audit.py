@@ -67,7 +67,7 @@ def audit(
     1. Controls with half of the noise that is needed show that the audit would notice. A small ε needs
     many runs.
     """
-    from fedpower.experiments.audit_game import AuditReport, audit_mode, control_factor  # noqa: PLC0415
+    from fedpower.experiments.audit import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
     if not math.isfinite(epsilon):
         raise InputError(
@@ -115,7 +115,7 @@ def audit(
 
 def _available() -> tuple[Mode, ...]:
     """Return all modes; without secure sums, and with a note, where their package is not installed."""
-    from fedpower.protocol.roll import require_cryptography  # noqa: PLC0415
+    from fedpower.protocol.secure import require_cryptography  # noqa: PLC0415
 
     try:
         require_cryptography()

@@ -81,7 +81,7 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
     The file is only read: it need not be writable, and nothing is made beside it.
     """
-    with Ledger.look(ledger) as opened:
+    with Ledger.open(ledger, read_only=True) as opened:
         forecast = None if what_if is None else asdict(opened.what_if(what_if))
         statement = opened.statement()
     if forecast is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 
 PATH = click.Path(path_type=Path)
 

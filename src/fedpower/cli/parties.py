@@ -18,8 +18,8 @@ from fedpower.federation.silo_file import OpenSilo, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import SCORES, Budget
-from fedpower.protocol.private_study import worst_epsilon
-from fedpower.protocol.releases import PrivateReleases
+from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import human_bytes
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.inspecting import doubtful

@@ -211,7 +211,7 @@ def _spectrum(options: dict[str, Any], n_features: int, earlier: Result | None) 
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
-    with Ledger.look(path) as ledger:
+    with Ledger.open(path, read_only=True) as ledger:
         if not math.isfinite(epsilon):
             return {"fits": False, "left": ledger.left()}
         forecast = ledger.what_if(epsilon)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fedpower.cli.console import console
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -8,8 +8,15 @@ from typing import Any, TypeVar
 import click
 
 from fedpower.cli.progress import bar_of, quiet_option
-from fedpower.experiments.models import Model, spiked_covariance, stochastic_block
-from fedpower.experiments.writing import FORMATS, Format, require_room, write_model
+from fedpower.experiments.models import (
+    FORMATS,
+    Format,
+    Model,
+    require_room,
+    spiked_covariance,
+    stochastic_block,
+    write_model,
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -13,7 +13,7 @@ from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.options import FLAT
-from fedpower.protocol.private_study import worst_epsilon
+from fedpower.protocol.study import worst_epsilon
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import new_file
 from fedpower.report.record import plain

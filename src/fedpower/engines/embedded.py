@@ -14,17 +14,14 @@ import numpy as np
 from fedpower.engines.inprocess import blas_threads, in_runs, run_in_process, share_cores
 from fedpower.errors import InputError, Sentence
 from fedpower.privacy.budget import MOST_ROWS, Budget
-from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import BatchedNoise, NoiseSource
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.exchange import Round
-from fedpower.protocol.outcome import Outcome, conclude, with_noise
-from fedpower.protocol.private_study import REHEARSED, budget_of, sums_moment
-from fedpower.protocol.roll import Identity, PairSecrets
+from fedpower.protocol.coordinator import Coordinator, Round
+from fedpower.protocol.outcome import REHEARSED, Outcome, conclude, with_noise
+from fedpower.protocol.secure import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, budget_of, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
 from fedpower.rows.source import RowSource

@@ -12,8 +12,7 @@ from typing import Protocol, TypeVar
 
 import threadpoolctl
 
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Answers, Arrived, Ask, Asking, drive
+from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Transport, drive
 from fedpower.protocol.messages import Message
 
 _Item = TypeVar("_Item")
@@ -53,7 +52,7 @@ class _Carrier(Protocol):
         """Wait for none of what was sent: the round is over."""
 
 
-def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Ask:
+def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Transport:
     """Return what asks silos through a carrier, for as long as ``pace`` gives a round."""
 
     def ask(questions: tuple[Message, ...]) -> Asking:

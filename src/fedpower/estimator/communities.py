@@ -16,7 +16,7 @@ from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_silos
 from fedpower.estimator.terms import IdentityPaths
 from fedpower.options import Aggregation, Edge, Node
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.report.files import new_folder
 from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis
 from fedpower.rows.networks import open_network, require_same_nodes

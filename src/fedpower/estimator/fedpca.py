@@ -26,14 +26,13 @@ from fedpower.estimator.fitting import (
 from fedpower.estimator.moments import released_moment, result_from
 from fedpower.estimator.terms import IdentityPaths, options_of, rules_of, takes_gaps
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.result import Result
 from fedpower.rows.columns import is_wide, not_a_number, require_exact
-from fedpower.rows.gaps import with_gaps
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import Extra, RowSource, pl
-from fedpower.rows.units import UnitRows, with_ids
+from fedpower.rows.units import UnitRows, with_gaps, with_ids
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.problems import every_problem
 from fedpower.rules.ruled import ruled, rules_of_source

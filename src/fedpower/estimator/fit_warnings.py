@@ -14,17 +14,15 @@ from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.solvers.upload import same_rows
-from fedpower.protocol.study import Study
-from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
 from fedpower.report.result import Result
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.arrays import ArraySource, SparseSource
-from fedpower.rows.gaps import with_gaps
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import Block, RowSource, is_sparse
 from fedpower.rows.tables import TableSource
+from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
 from fedpower.sums.survey import STAGES, Survey

@@ -39,12 +39,10 @@ from fedpower.estimator.terms import (
     treatment_of,
 )
 from fedpower.options import Iterative, Options
-from fedpower.protocol.coordinator import check_silos
-from fedpower.protocol.exchange import Round
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.coordinator import Round, check_silos
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers.shared import SiloSampler
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, budget_of
 from fedpower.report.outcome import result_of
 from fedpower.report.result import Result
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges

@@ -8,9 +8,9 @@ from msgspec import structs
 from fedpower.errors import InputError
 from fedpower.estimator.terms import rank_and_width, shortens
 from fedpower.options import Edge, Node, Options
-from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers.upload import decompose, gains_of
+from fedpower.protocol.study import SolverChoice
 from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result

@@ -14,8 +14,6 @@ from fedpower.estimator.terms import build_study, identities_of, noise_of, optio
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
 from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.rehearsal import Rehearsed, narrowed_design, query_bytes, rehearse, unrehearsed
 from fedpower.protocol.solvers import (
     ClippedSettings,
@@ -25,8 +23,7 @@ from fedpower.protocol.solvers import (
     SolverSettings,
     UploadSettings,
 )
-from fedpower.protocol.study import Study
-from fedpower.protocol.weights import costly_sentence, costly_silos
+from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, costly_silos, pooled_std
 from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment

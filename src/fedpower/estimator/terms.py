@@ -16,10 +16,8 @@ from fedpower.options import Auto, Iterative, Options, Plain, PowerMethod, Secur
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.privacy.division import Design, choose_design, predicted_gain, scores_share, shares_of
-from fedpower.protocol.choice import SolverChoice, choose_solver
-from fedpower.protocol.private_study import noise_floor, sums_moment
-from fedpower.protocol.roll import Identity
 from fedpower.protocol.schedule import Schedule, explicit
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import (
     ClippedSettings,
     KrylovSettings,
@@ -30,7 +28,15 @@ from fedpower.protocol.solvers import (
 )
 from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import PREPARED, NoiseMode, Study
+from fedpower.protocol.study import (
+    PREPARED,
+    NoiseMode,
+    SolverChoice,
+    Study,
+    choose_solver,
+    noise_floor,
+    sums_moment,
+)
 from fedpower.report.codebook_file import read_code_book
 from fedpower.rows.columns import LARGEST, public_vector
 from fedpower.rows.source import RowSource

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,16 +12,15 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedpower.errors import InputError
-from fedpower.experiments.driven import ledgers_for, silos_of
-from fedpower.experiments.look import NOISE_STYLES, drawing, saved
+from fedpower.experiments.drawing import NOISE_STYLES, drawing, saved
+from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Asking, drive
+from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.outcome import with_noise
-from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
-from fedpower.protocol.study import NoiseMode, Study
+from fedpower.protocol.study import NoiseMode, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
@@ -62,10 +62,14 @@ def overhear(
         f"silo-{number}": moment_of(rows, mode)
         for number, rows in enumerate(silo_rows(setting, seed), start=1)
     }
-    charged = moments if mode != "none" else ()
     bases, products = [], []
-    with ledgers_for(charged, epsilon=study.epsilon, delta=study.delta) as ledgers:
-        silos = silos_of(moments, study, ledgers=ledgers, noise=lambda name: source)
+    with ExitStack() as stack:
+        silos = {}
+        for name, moment in moments.items():
+            ledger = None
+            if study.is_private:
+                ledger = stack.enter_context(Ledger.in_memory(study.epsilon, study.delta, silo=name))
+            silos[name] = assemble(name, moment, study, ledger=ledger, source=source)
         solver = start(settings, np.random.default_rng(seed))
         coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
 
@@ -252,61 +256,50 @@ def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSet
 
 
 def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting) -> None:
+    (exact,) = [result for result in results if result.mode == "none"]
     left, right = figure.subplots(1, 2)
-    (exact,) = [each for each in results if each.mode == "none"]
-    for mode in MODES:
-        played = sorted((each for each in results if each.mode == mode), key=lambda each: each.epsilon)
-        if not played:
-            continue
-        epsilons = [each.epsilon for each in played]
-        left.plot(epsilons, [each.error for each in played], label=mode, **NOISE_STYLES[mode])
-        right.plot(epsilons, [each.row_cosine for each in played], label=mode, **NOISE_STYLES[mode])
-    rounding = max(exact.error, 1e-16)
-    left.axhline(rounding, color="0.0", linewidth=1)
-    left.annotate(
-        f"without noise: {exact.error:.0e}, the moment itself",
-        (0.03, rounding),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        xytext=(0, 5),
-        fontsize=8,
+    ticks = sorted({result.epsilon for result in results if math.isfinite(result.epsilon)})
+    rounding, cosine = max(exact.error, 1e-16), exact.row_cosine
+    panels = (
+        (left, "error", rounding, f"without noise: {exact.error:.0e}, the moment itself", 5),
+        (right, "row_cosine", cosine, f"without noise: {cosine:.2f}, the row itself", -12),
     )
-    left.set_yscale("log")
-    left.set_ylim(rounding / 20, 20)
-    left.set_ylabel("relative error of the rebuilt moment")
-    left.set_title("The silo's moment", fontsize=10)
-    right.axhline(exact.row_cosine, color="0.0", linewidth=1)
-    right.annotate(
-        f"without noise: {exact.row_cosine:.2f}, the row itself",
-        (0.03, exact.row_cosine),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        xytext=(0, -12),
-        fontsize=8,
-    )
-    chance = chance_cosine(setting)
-    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
-    right.set_ylim(0, 1.08)
-    right.set_ylabel("|cos| of the row and what is read off")
-    right.set_title("One patient's row", fontsize=10)
-    ticks = sorted({each.epsilon for each in results if math.isfinite(each.epsilon)})
-    for axes in (left, right):
+    for axes, field, level, text, shift in panels:
+        for mode in MODES:
+            played = sorted((r for r in results if r.mode == mode), key=lambda result: result.epsilon)
+            values = [getattr(result, field) for result in played]
+            if played:
+                axes.plot([r.epsilon for r in played], values, label=mode, **NOISE_STYLES[mode])
+        axes.axhline(level, color="0.0", linewidth=1)
+        axes.annotate(
+            text,
+            (0.03, level),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            xytext=(0, shift),
+            fontsize=8,
+        )
         axes.set_xscale("log")
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_xlabel("ε promised by each silo")
+        axes.set_xlabel("ε promised by each silo", size=9)
         axes.tick_params(labelsize=8)
-        for label in (axes.xaxis.label, axes.yaxis.label):
-            label.set_size(9)
+    left.set_yscale("log")
+    left.set_ylim(rounding / 20, 20)
+    left.set_ylabel("relative error of the rebuilt moment", size=9)
+    left.set_title("The silo's moment", fontsize=10)
+    chance = chance_cosine(setting)
+    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
+    right.set_ylim(0, 1.08)
+    right.set_ylabel("|cos| of the row and the row read off", size=9)
+    right.set_title("One patient's row", fontsize=10)
+    for axes in (left, right):
         axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
-    figure.text(
-        0.02,
-        0.02,
-        f"A coordinator that follows Algorithm 1 solves for the moment from what one of "
-        f"{setting.n_silos} silos sent in {setting.n_steps} rounds\n"
-        f"({setting.n_rows} rows, {setting.n_features} columns, rank {setting.iteration_rank}, "
-        f"δ = {setting.delta:g}; medians). A moment that is rebuilt well under noise is the use of the "
-        "method;\na row that is read off is a breach.",
-        fontsize=8,
+    caption = (
+        f"A coordinator that follows Algorithm 1 solves for the moment from what one of {setting.n_silos} "
+        f"silos sent in {setting.n_steps} rounds\n({setting.n_rows} rows, {setting.n_features} columns, rank "
+        f"{setting.iteration_rank}, δ = {setting.delta:g}; medians). Rebuilding the moment well under noise "
+        "is the purpose of the method;\nreading off a row is a breach."
     )
+    figure.text(0.02, 0.02, caption, fontsize=8)
     figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)

@@ -1,24 +1,46 @@
-"""What the data models share: silos of rows drawn anew at each reading, always the same."""
+"""The paper's data models: silos of rows that depend on the seed and nothing else, and files of them."""
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.linalg import orth
+from fedpower.report.files import staged
 from fedpower.rows.arrays import PositionalSource
+from fedpower.rows.source import pl
 from fedpower.rows.treatment import RowTreatment
+from fedpower.sums.kernel import block_rows
 
 Array = NDArray[np.float64]
+Format = Literal["npy", "parquet", "csv"]
+FORMATS: tuple[Format, ...] = ("npy", "parquet", "csv")
+
+_CHUNK_VALUES = 2**19
+"""Random numbers drawn at once (4 MiB); fixed, so that rows do not depend on how they are read."""
+
+TILE_NODES = 128
+"""Side of the tiles an adjacency matrix is drawn in; fixed for the same reason."""
+
+_GROUP_BYTES = 32 * 2**20
+"""Size of a Parquet row group: readers hold what describes every group, so there must not be many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model(ABC):
-    """Rows of several silos, drawn anew at each reading: row j of silo i depends on the seed alone."""
+    """Rows of several silos, drawn again at each reading: row j of silo i depends on the seed alone."""
+
+    name: ClassVar[Literal["spiked", "sbm"]]
+    own_facts: ClassVar[tuple[str, ...]]
+    """The parameters that only this model has."""
 
     sizes: tuple[int, ...]
     n_features: int
@@ -26,16 +48,6 @@ class Model(ABC):
     basis: Array
     normalize: bool
     seed: int
-
-    @property
-    @abstractmethod
-    def name(self) -> Literal["spiked", "sbm"]:
-        """What the command line calls the model."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> dict[str, Any]:
-        """The parameters that only this model has."""
 
     @property
     def n_silos(self) -> int:
@@ -56,23 +68,16 @@ class Model(ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """Everything needed to draw the same rows again, ready for JSON."""
-        shared = {
-            "model": self.name,
-            "seed": self.seed,
-            "sizes": list(self.sizes),
-            "n_rows": self.n_rows,
-            "n_features": self.n_features,
-            "rank": self.rank,
-            "normalize": self.normalize,
-        }
-        return shared | self.parameters
+        names = ("seed", "sizes", "n_rows", "n_features", "rank", "normalize", *self.own_facts)
+        values = {name: getattr(self, name) for name in names}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {"model": self.name, **listed}
 
     def blocks(self, silo: int, max_rows: int) -> Iterator[Array]:
         """Yield the rows of silo 0, 1, … in order, at most ``max_rows`` at a time."""
         treatment = RowTreatment(normalize=self.normalize)
         for chunk in self.chunks(silo):
-            rows = np.asarray(treatment.apply(chunk)[0])
-            rows.flags.writeable = False
+            rows = _read_only(np.asarray(treatment.apply(chunk)[0]))
             for start in range(0, len(rows), max_rows):
                 yield rows[start : start + max_rows]
 
@@ -104,67 +109,17 @@ class _SimulatedRows(PositionalSource):
     silo: int
 
     def read(self, max_rows: int) -> Iterator[Array]:
-        """Yield the rows, drawn anew."""
+        """Yield the rows, drawn again."""
         return self.model.blocks(self.silo, max_rows)
-
-
-def _truth_generator(seed: int) -> np.random.Generator:
-    """Return the random numbers that the truth is drawn from."""
-    at_least("seed", seed, 0)
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
-
-
-def _equal_sizes(n_rows: int, n_silos: int) -> tuple[int, ...]:
-    """Return the sizes of silos that share rows as equally as can be."""
-    at_least("n_silos", n_silos, 1)
-    if n_rows < n_silos:
-        raise InputError(f"n_rows must be at least one per silo, got {n_rows} for {n_silos} silos; give more")
-    return tuple((n_rows + place) // n_silos for place in reversed(range(n_silos)))
-
-
-def _given_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the sizes asked for, checked."""
-    if not sizes:
-        raise InputError("sizes must name at least one silo, got none; give each silo's rows")
-    for size in sizes:
-        at_least("sizes", size, 1)
-    return tuple(int(size) for size in sizes)
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a number that is too small."""
-    if value < least:
-        raise InputError(f"{name} must be at least {least}, got {value}; give a larger number")
-
-
-def read_only(array: Array) -> Array:
-    """Return the array, closed to writing."""
-    array.flags.writeable = False
-    return array
-
-
-_CHUNK_VALUES = 2**19
-"""Random numbers drawn at once (4 MiB); fixed, so that rows do not depend on how they are read."""
-
-TILE_NODES = 128
-"""Side of the tiles an adjacency matrix is drawn in; fixed for the same reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SpikedCovariance(Model):
     """Rows from N(0, UUᵀ + σ²I): ``noise`` is σ, ``basis`` is U [FP §5, Model I]."""
 
+    name = "spiked"
+    own_facts = ("noise",)
     noise: float
-
-    @property
-    def name(self) -> Literal["spiked"]:
-        """What the command line calls the model."""
-        return "spiked"
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The noise level."""
-        return {"noise": self.noise}
 
     def chunks(self, silo: int) -> Iterator[Array]:
         """Yield x = Uz + σg, with k + d standard normals (z, g) per row."""
@@ -179,27 +134,49 @@ class SpikedCovariance(Model):
             left -= len(rows)
 
 
+def spiked_covariance(
+    *,
+    n_rows: int = 2_000_000,
+    n_features: int = 100,
+    n_silos: int = 20,
+    rank: int = 4,
+    noise: float = 0.6,
+    normalize: bool = True,
+    sizes: Sequence[int] | None = None,
+    seed: int,
+) -> SpikedCovariance:
+    """Return Model I, by default at the paper's size [FP §5]."""
+    require(rank >= 1, "rank", "at least 1", rank)
+    require(n_features >= rank, "n_features", f"at least rank={rank}", n_features, "choose a smaller rank")
+    require(np.isfinite(noise) and noise >= 0, "noise", "a finite number of at least 0", noise)
+    if sizes is None:
+        require(n_silos >= 1, "n_silos", "at least 1", n_silos)
+        if n_rows < n_silos:
+            raise InputError(f"n_rows must be at least one per silo, got {n_rows} for {n_silos} silos")
+        sizes = [(n_rows + place) // n_silos for place in reversed(range(n_silos))]
+    require(len(sizes) > 0, "sizes", "those of at least one silo", sizes)
+    require(min(sizes) >= 1, "sizes", "at least 1", min(sizes))
+    rng = _truth_generator(seed)
+    return SpikedCovariance(
+        sizes=tuple(int(size) for size in sizes),
+        n_features=n_features,
+        rank=rank,
+        basis=_read_only(orth(rng.normal(0.5, 1.0, (n_features, rank)))),
+        normalize=normalize,
+        seed=seed,
+        noise=float(noise),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _StochasticBlock(Model):
-    """Adjacency matrices of networks on the same nodes, one network a silo [FP §5, Model II]."""
+    """Adjacency matrices of networks on the same nodes, one per silo [FP §5, Model II]."""
 
+    name = "sbm"
+    own_facts = ("within", "between", "strengths")
     within: float
     between: float
     strengths: tuple[float, ...]
-
-    @property
-    def name(self) -> Literal["sbm"]:
-        """What the command line calls the model."""
-        return "sbm"
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The connectivity."""
-        return {"within": self.within, "between": self.between, "strengths": list(self.strengths)}
-
-    def strength(self, silo: int) -> float:
-        """Return what W is multiplied by in this silo."""
-        return self.strengths[silo * len(self.strengths) // self.n_silos]
 
     def chunks(self, silo: int) -> Iterator[Array]:
         """Yield stripes of the symmetric matrix, tile by tile."""
@@ -219,41 +196,13 @@ class _StochasticBlock(Model):
         if row > column:
             return self._tile(silo, column, row, columns, rows).T
         same = rows[:, np.newaxis] == columns[np.newaxis, :]
-        chance = self.strength(silo) * np.where(same, self.within, self.between)
+        strength = self.strengths[silo * len(self.strengths) // self.n_silos]
+        chance = strength * np.where(same, self.within, self.between)
         edges = self.generator(silo, row, column).random(chance.shape) < chance
         if row == column:
             upper = np.triu(edges, 1)
             edges = upper | upper.T
         return edges.astype(np.float64)
-
-
-def spiked_covariance(
-    *,
-    n_rows: int = 2_000_000,
-    n_features: int = 100,
-    n_silos: int = 20,
-    rank: int = 4,
-    noise: float = 0.6,
-    normalize: bool = True,
-    sizes: Sequence[int] | None = None,
-    seed: int,
-) -> SpikedCovariance:
-    """Return Model I, by default at the paper's size [FP §5]."""
-    at_least("rank", rank, 1)
-    if n_features < rank:
-        raise InputError(f"n_features must be at least rank={rank}, got {n_features}; choose a smaller rank")
-    if not (np.isfinite(noise) and noise >= 0):
-        raise InputError(f"noise must be a finite number of at least 0, got {noise}; 0.6 is usual")
-    rng = _truth_generator(seed)
-    return SpikedCovariance(
-        sizes=_equal_sizes(n_rows, n_silos) if sizes is None else _given_sizes(sizes),
-        n_features=n_features,
-        rank=rank,
-        basis=read_only(orth(rng.normal(0.5, 1.0, (n_features, rank)))),
-        normalize=normalize,
-        seed=seed,
-        noise=float(noise),
-    )
 
 
 def stochastic_block(
@@ -268,11 +217,10 @@ def stochastic_block(
     seed: int,
 ) -> _StochasticBlock:
     """Return Model II, by default with the paper's numbers: 0.8W, then 0.6W [FP §5]."""
-    at_least("n_silos", n_silos, 1)
-    at_least("n_communities", n_communities, 1)
-    if n_nodes < n_communities:
-        raise InputError(f"n_nodes must be at least n_communities={n_communities}, got {n_nodes}; give more")
-    for chance in (strength * each for strength in strengths for each in (within, between)):
+    require(n_silos >= 1, "n_silos", "at least 1", n_silos)
+    require(n_communities >= 1, "n_communities", "at least 1", n_communities)
+    require(n_nodes >= n_communities, "n_nodes", f"at least n_communities={n_communities}", n_nodes)
+    for chance in (strength * weight for strength in strengths for weight in (within, between)):
         if not 0 <= chance <= 1:
             raise InputError(
                 f"an edge's probability must lie between 0 and 1, got {chance:g}; "
@@ -284,7 +232,7 @@ def stochastic_block(
         sizes=(n_nodes,) * n_silos,
         n_features=n_nodes,
         rank=n_communities,
-        basis=read_only(indicators / np.sqrt(indicators.sum(axis=0))),
+        basis=_read_only(indicators / np.sqrt(indicators.sum(axis=0))),
         normalize=normalize,
         seed=seed,
         within=float(within),
@@ -296,3 +244,113 @@ def stochastic_block(
 def _communities(n_nodes: int, n_communities: int) -> NDArray[np.int64]:
     """Return each node's community."""
     return np.arange(n_nodes, dtype=np.int64) * n_communities // n_nodes
+
+
+def _truth_generator(seed: int) -> np.random.Generator:
+    """Return the random numbers that the truth is drawn from."""
+    require(seed >= 0, "seed", "at least 0", seed)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
+
+
+def _read_only(array: Array) -> Array:
+    array.flags.writeable = False
+    return array
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def write_model(
+    model: Model,
+    folder: Path,
+    *,
+    kind: Format = "npy",
+    force: bool = False,
+    on_rows: Callable[[int], None] | None = None,
+) -> list[Path]:
+    """Return the silo files written to ``folder``, beside ``truth.npz`` and ``model.json``."""
+    require(kind in FORMATS, "format", f"one of {', '.join(FORMATS)}", kind)
+    require_room(folder, force=force)
+    digits = max(2, len(str(model.n_silos)))
+    names = [f"silo-{place:0{digits}}.{kind}" for place in range(1, model.n_silos + 1)]
+    write = {"npy": _write_npy, "parquet": _write_parquet, "csv": _write_csv}[kind]
+    with _all_or_nothing(folder) as partial:
+        for silo, name in enumerate(names):
+            write(partial / name, model, _counted(model, silo, on_rows), model.sizes[silo])
+        np.savez(partial / "truth.npz", basis=model.basis, columns=np.array(model.columns))
+        facts = json.dumps(model.facts | {"files": names}, indent=2)
+        (partial / "model.json").write_text(facts + "\n", encoding="utf-8")
+    return [folder / name for name in names]
+
+
+def require_room(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that holds something, unless it is an earlier simulation and ``force``."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} must be a folder, got a file; choose another name")
+    names = sorted(path.name for path in folder.iterdir())
+    if names and not force:
+        raise InputError(
+            f"{folder} must be empty or new, got {len(names)} files in it; choose another folder, "
+            "or replace an earlier simulation with --force"
+        )
+    foreign = [name for name in names if not _is_ours(folder / name)]
+    if foreign:
+        raise InputError(
+            f"{folder} must hold nothing but an earlier simulation to be replaced, got "
+            f"{foreign[0]!r}; move that away or choose another folder"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether a name is one that a simulation gives."""
+    silo = path.stem.startswith("silo-") and path.suffix.removeprefix(".") in FORMATS
+    return path.is_file() and (silo or path.name in ("truth.npz", "model.json"))
+
+
+@contextmanager
+def _all_or_nothing(folder: Path) -> Iterator[Path]:
+    """Give a new folder that takes the place of ``folder`` at the end, or vanishes."""
+    try:
+        with staged(folder, folder=True) as partial:
+            yield partial
+    except OSError as error:
+        raise InputError(
+            f"{folder} must be a folder that can be written, got "
+            f"{(error.strerror or str(error)).lower()!r}; choose another, or make room"
+        ) from error
+
+
+def _counted(model: Model, silo: int, on_rows: Callable[[int], None] | None) -> Iterator[Array]:
+    for block in model.blocks(silo, block_rows(model.n_features)):
+        yield block
+        if on_rows is not None:
+            on_rows(len(block))
+
+
+def _write_npy(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, model.n_features)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, dtype="<f8").data)
+
+
+def _write_parquet(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    del n_rows
+    schema = dict.fromkeys(model.columns, pl.Float64)
+
+    def frames(*_: object) -> "Iterator[pl.DataFrame]":
+        return (pl.DataFrame(block, schema=list(model.columns)) for block in blocks)
+
+    rows = import_module("polars.io.plugins").register_io_source(frames, schema=schema)
+    rows.sink_parquet(path, row_group_size=max(1, _GROUP_BYTES // (8 * model.n_features)))
+
+
+def _write_csv(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
+    del n_rows
+    with path.open("wb") as file:
+        for place, block in enumerate(blocks):
+            frame = pl.DataFrame(block, schema=list(model.columns))
+            frame.write_csv(file, include_header=place == 0)

@@ -24,9 +24,7 @@ from fedpower.federation.files import open_private, private_folder
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol import journal
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Arrived, Unreadable, rounds
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable, rounds
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.receiving import most_answer_bytes

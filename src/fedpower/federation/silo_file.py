@@ -16,13 +16,18 @@ from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
 from fedpower.federation.files import Table, read_toml
 from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.data_version import DEFAULT_VERSION, DataVersion, check_label, columns_digest
-from fedpower.privacy.ledger import Ledger, rounded_down
+from fedpower.privacy.ledger import (
+    DEFAULT_VERSION,
+    DataVersion,
+    Ledger,
+    check_label,
+    columns_digest,
+    rounded_down,
+)
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.private_study import attempt_epsilon, budget_of, worst_epsilon
-from fedpower.protocol.roll import Identity
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, attempt_epsilon, budget_of, worst_epsilon
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_query, open_source

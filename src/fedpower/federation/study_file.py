@@ -16,9 +16,8 @@ from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_tre
 from fedpower.federation import files
 from fedpower.federation.files import Table, read_toml
 from fedpower.options import FLAT, Options, from_flat
-from fedpower.protocol.choice import SolverChoice
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import SolverChoice, Study
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules

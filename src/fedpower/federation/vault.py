@@ -22,7 +22,7 @@ from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, receive_fr
 from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.driving import Answers
+from fedpower.protocol.coordinator import Answers
 from fedpower.protocol.messages import Refusal, decode, encode
 from fedpower.protocol.receiving import most_answer_bytes, most_question_bytes
 

@@ -1,27 +1,80 @@
-"""The arithmetic of a ledger: what is spent, what is left, whether one more release fits."""
+"""What a silo has released, what that cost, and whether one more release fits its cap."""
 
 import functools
 import hashlib
 import importlib.metadata
+import json
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fedpower.errors import BudgetError, InputError, LedgerError
+from fedpower.errors import BudgetError, InputError, LedgerError, require
 from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
-from fedpower.privacy.data_version import BookedAs, DataVersion, check_label
-from fedpower.privacy.ledger_store import SCHEMA_VERSION, MemoryStore, Store
-
-__all__ = ["CapChange", "Entry", "Forecast", "Ledger", "Spent"]
-
+from fedpower.privacy.ledger_store import SCHEMA_VERSION, Store
 
 ROUNDING = 1e-9
 """Relative overspend of the cap's epsilon that counts as floating-point rounding."""
+
+BY_PERSON, BY_EDGE = ", by person", ", by edge"
+"""How the purpose of a release ends that protects a person with all rows, or an edge of a network."""
+
+# --- which rows ------------------------------------------------------------------------------------
+
+DEFAULT_VERSION = "1"
+"""The version of rows whose operator declared none."""
+
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:+-]{0,63}")
+
+
+def is_label(text: object) -> bool:
+    """Return whether a text may name a version or a data set: it is shown to others as it is."""
+    return isinstance(text, str) and _LABEL.fullmatch(text) is not None
+
+
+def check_label(what: str, text: object) -> None:
+    """Refuse a name that could not be shown to others as it is."""
+    if not is_label(text):
+        raise InputError(
+            f"{what} must be 1 to 64 letters, digits or . _ : + - and begin with a letter or a "
+            f"digit, got {text!a}; call it 1, 2026-03 or the like"
+        )
+
+
+def columns_digest(columns: tuple[str, ...] | None, n_features: int) -> str:
+    """Return the SHA-256 of the columns that a study uses, in its order."""
+    return hashlib.sha256(json.dumps(["stored", n_features, columns]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataVersion:
+    """The rows behind a silo's releases, as their operator declares them: a public version of a data set."""
+
+    silo: str
+    version: str
+    columns: str
+    fingerprint: str = field(repr=False)
+    reading: str = ""
+    data_set: str | None = None
+    declared_by: str = "data_version"
+
+    def __post_init__(self) -> None:
+        check_label("a version of data", self.version)
+        if self.data_set is not None:
+            check_label("the name of a data set", self.data_set)
+
+    @property
+    def name(self) -> str:
+        """What a ledger's keys and studies call these rows; another reading of them is another name."""
+        return f"version {self.version}" + (f", read as {self.reading[:16]}" if self.reading else "")
+
+
+# --- what it costs ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +132,7 @@ class _Account:
     slack: float = 0.0
 
     def charged(self, mu: float, slack: float = 0.0) -> Self:
-        """Return the account after one more release."""
-        return type(self)(
-            epsilon=self.epsilon, delta=self.delta, mu=math.hypot(self.mu, mu), slack=self.slack + slack
-        )
+        return replace(self, mu=math.hypot(self.mu, mu), slack=self.slack + slack)
 
     @property
     def spent(self) -> float:
@@ -93,7 +143,6 @@ class _Account:
 
     @property
     def holds(self) -> bool:
-        """Whether the cap is kept."""
         return self.spent <= self.epsilon * (1 + ROUNDING)
 
     @property
@@ -104,63 +153,20 @@ class _Account:
         limit = mu_of(self.epsilon, self.delta - self.slack)
         if self.mu >= limit * (1 - 5 * ROUNDING):
             return 0.0
-        return self.alone(math.sqrt((limit - self.mu) * (limit + self.mu)))
+        return _epsilon(math.sqrt((limit - self.mu) * (limit + self.mu)), self.delta)
 
-    def alone(self, mu: float) -> float:
-        """Return the epsilon of a single release at the cap's delta."""
-        return _epsilon(mu, self.delta)
-
-
-def _overspending(account: _Account, silo: str | None, mu: float, slack: float) -> str:
-    """Return the sentence that refuses a release; following its advice is always allowed."""
-    left = replace(account, slack=account.slack + slack).left
-    shown = rounded_down(left, 3)
-    if left > 0 and not account.charged(mu_of(float(shown), account.delta), slack).holds:
-        shown = rounded_down(left * (1 - 10 * ROUNDING), 3)
-    who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
-    advice = f"ask for epsilon<={shown}, " if left > 0 else ""
-    return (
-        f"this release would spend epsilon={_round_up(account.alone(mu))} but {who} has "
-        f"{shown} left at delta={account.delta:g}; "
-        f"{advice}leave {it} out or have its operator raise the cap"
-    )
-
-
-def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
-    """Return a cap as floats, or refuse it."""
-    epsilon, delta = float(epsilon), float(delta)
-    if not 0 < epsilon < math.inf:
-        raise InputError(
-            f"epsilon must be positive and finite, got {epsilon:g}; "
-            "a ledger cannot account for releases without noise"
+    def refusal(self, silo: str | None, mu: float, slack: float) -> BudgetError:
+        """Return the error that refuses a release; following its advice is always allowed."""
+        left = replace(self, slack=self.slack + slack).left
+        shown = rounded_down(left, 3)
+        if left > 0 and not self.charged(mu_of(float(shown), self.delta), slack).holds:
+            shown = rounded_down(left * (1 - 10 * ROUNDING), 3)
+        who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
+        advice = f"ask for epsilon<={shown}, " if left > 0 else ""
+        return BudgetError(
+            f"this release would spend epsilon={_rounded_up(_epsilon(mu, self.delta))} but {who} has {shown} "
+            f"left at delta={self.delta:g}; {advice}leave {it} out or have its operator raise the cap"
         )
-    return epsilon, check_delta(delta)
-
-
-def _checked_charge(mu: float, slack_delta: float) -> tuple[float, float]:
-    """Return a charge as floats, or refuse it."""
-    mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
-    if not 0 < mu < math.inf:
-        raise InputError(
-            f"mu must be positive and finite, got {mu:g}; a ledger cannot account for releases without noise"
-        )
-    if not 0 <= slack_delta < 1:
-        raise InputError(f"slack_delta must lie in [0, 1), got {slack_delta:g}; 0 if there is none")
-    return mu, slack_delta
-
-
-def _check_text(name: str, text: str) -> None:
-    """Refuse a name that is empty or would spoil a one-line message."""
-    if not (text and text.isprintable()):
-        raise InputError(f"{name} must be printable text on one line, got {text!a}; name it anew")
-
-
-def jsonable(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with times as text and infinities as None."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else (None if value == math.inf else value)
-        for name, value in fields.items()
-    }
 
 
 @functools.lru_cache(maxsize=4096)  # equal steps, and statements asked for again
@@ -171,67 +177,47 @@ def _epsilon(mu: float, delta: float) -> float:
 
 def rounded_down(value: float, digits: int) -> str:
     """Return value to some significant digits, and not more than it is but by rounding errors."""
+    return _rounded(value * (1 + 4 * ROUNDING), digits, math.floor)
+
+
+def _rounded_up(value: float) -> str:
+    return _rounded(value * (1 - 1e-12), 3, math.ceil)
+
+
+def _rounded(value: float, digits: int, to_whole: Callable[[float], int]) -> str:
     if not 0 < value < math.inf:
         return f"{value:g}"
-    value *= 1 + 4 * ROUNDING
     step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.floor(value / step) * step:.{digits}g}"
+    return f"{to_whole(value / step) * step:.{digits}g}"
 
 
-def _round_up(value: float, digits: int = 3) -> str:
-    """Return value to some significant digits, never less than it is."""
-    if not 0 < value < math.inf:
-        return f"{value:g}"
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return f"{math.ceil(value / step * (1 - 1e-12)) * step:.{digits}g}"
+def jsonable(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields with times as text and infinities as None."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else (None if value == math.inf else value)
+        for name, value in fields.items()
+    }
 
 
-BY_PERSON = ", by person"
-"""How the purpose of a release ends that protects a person with all her rows."""
-
-BY_EDGE = ", by edge"
-"""How the purpose of a release ends that protects an edge of a network."""
-
-
-def _unit_of(purposes: Sequence[str]) -> str:
-    """Return what a ledger protects: a person only where nothing that it booked protects a row alone."""
-    by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
-    if by_edge and all(by_edge):
-        return "one edge of this silo's network, present or absent"
-    if any(by_edge):
-        return "one edge by some of its releases and one row by others: keep a ledger for each"
-    by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
-    if by_person and all(by_person):
-        return "one person of this silo with all rows, replace-one neighbours"
-    row = "one row of this silo, replace-one neighbours"
-    if any(by_person):
-        return f"{row}, for not all of its releases were by person"
-    return row
+# --- the ledger ------------------------------------------------------------------------------------
 
 
 class Ledger:
     """What a silo has released and what it may still release; open one with a class method.
 
     Threads may share it; processes each open the file for themselves.
+
+    Examples
+    --------
+    >>> from fedpower.privacy import Ledger
+    >>> with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
+    ...     sent = ledger.release(key="k", purpose="p", study="s", mu=0.1, payload=lambda: b"noised")
+    ...     ledger.spent().n_releases
+    1
     """
 
-    def __init__(self, store: Store | MemoryStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-
-    @property
-    def silo(self) -> str | None:
-        """The silo that it belongs to; None until the first release where it was made without a name."""
-        return self._store.owner()[0]
-
-    @property
-    def data_set(self) -> str | None:
-        """The data set that it belongs to; None until a release of one that has a name."""
-        return self._store.owner()[1]
-
-    @property
-    def for_experiments(self) -> bool:
-        """Whether it may book what is not private: made for experiments, or in memory alone."""
-        return self._store.is_for_experiments()
 
     @classmethod
     def create(
@@ -246,40 +232,41 @@ class Ledger:
     ) -> Self:
         """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
 
-        Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so ever after.
+        Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so permanently.
         """
-        if silo is not None:
-            _check_text("silo", silo)
-        if data_set is not None:
-            check_label("the name of a data set", data_set)
-        store = Store.create(
-            Path(path), silo, _checked_cap(epsilon, delta), data_set, for_experiments=for_experiments
-        )
-        return cls(store)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the ledger in a file; one that is missing or not sound is refused, never made."""
-        return cls(Store.open(Path(path)))
-
-    @classmethod
-    def look(cls, path: str | os.PathLike[str]) -> Self:
-        """Return the ledger in a file, to be read only: it may be on a disk or of a mode without writing.
-
-        Nothing is written, not even a journal, and nothing can be released.
-        """
-        return cls(Store.look(Path(path)))
+        return cls._created(Path(path), (epsilon, delta), silo, data_set, for_experiments=for_experiments)
 
     @classmethod
     def in_memory(
         cls, epsilon: float, delta: float, *, silo: str | None = None, data_set: str | None = None
     ) -> Self:
         """Return a ledger without a file, for a single fit: it forgets when the process ends."""
+        return cls._created(None, (epsilon, delta), silo, data_set, for_experiments=True)
+
+    @classmethod
+    def _created(
+        cls,
+        path: Path | None,
+        cap: tuple[float, float],
+        silo: str | None,
+        data_set: str | None,
+        *,
+        for_experiments: bool,
+    ) -> Self:
+        cap = _checked_cap(*cap)
         if silo is not None:
             _check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        return cls(MemoryStore(silo, _checked_cap(epsilon, delta), data_set))
+        return cls(Store.create(path, silo=silo, data_set=data_set, cap=cap, for_experiments=for_experiments))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
+        """Return the ledger in a file; one that is missing or not sound is refused, never made.
+
+        One that is ``read_only`` needs no permission to write, writes nothing and releases nothing.
+        """
+        return cls(Store.open(Path(path), read_only=read_only))
 
     def __enter__(self) -> Self:
         return self
@@ -292,6 +279,21 @@ class Ledger:
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         self._store.close()
+
+    @property
+    def silo(self) -> str | None:
+        """The silo that it belongs to; None until the first release where it was made without a name."""
+        return self._owner()[0]
+
+    @property
+    def data_set(self) -> str | None:
+        """The data set that it belongs to; None until a release of one that has a name."""
+        return self._owner()[1]
+
+    @property
+    def for_experiments(self) -> bool:
+        """Whether it may record what is not private: made for experiments, or in memory only."""
+        return bool(self._store.query("SELECT for_experiments FROM silo")[0][0])
 
     def release(
         self,
@@ -338,17 +340,20 @@ class Ledger:
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
             _check_text(name, text)
-        mu, slack_delta = _checked_charge(mu, slack_delta)
+        mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
+        without_noise = "a ledger cannot account for releases without noise"
+        require(0 < mu < math.inf, "mu", "positive and finite", mu, without_noise)
+        require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta, "0 if there is none")
         with self._store.transaction("IMMEDIATE"):
             if data is not None:
-                self._identify(data)
-                self._take_note_of(data)
+                self._check_rows(data)
+                self._record_rows(data)
             kept = self._kept(key, purpose, study, mu)
             if kept is not None:
                 return kept
             account = self._account()
             if not account.charged(mu, slack_delta).holds:
-                raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
+                raise account.refusal(self.silo, mu, slack_delta)
             self._check_study(study, mu, study_mu)
             sent = payload()
             if not isinstance(sent, bytes):
@@ -359,19 +364,16 @@ class Ledger:
 
     def has(self, key: str) -> bool:
         """Return whether the answer to a question is kept here."""
-        return self._store.kept(key) is not None
+        return bool(self._store.query("SELECT 1 FROM release WHERE key = ?", key))
 
-    def booked_as(self, data: DataVersion) -> BookedAs:
-        """Return what releases of these rows are booked as; refuse others than those of their version.
-
-        Writes nothing, so that it can be asked before anybody is contacted.
-        """
-        with self._store.transaction("DEFERRED"):
-            return self._identify(data)
+    def check_rows(self, data: DataVersion) -> None:
+        """Refuse rows other than those recorded as their version; writes nothing."""
+        with self._store.transaction():
+            self._check_rows(data)
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        owner, owned = self._store.owner()
+        owner, owned = self._owner()
         if owner not in (None, silo):
             raise InputError(
                 f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner!r}; give "
@@ -388,60 +390,47 @@ class Ledger:
         """Refuse a study whose releases together would overspend, before the first is charged.
 
         A study that has releases here already is let through: what it asks again is free, and
-        `release` looks at the rest one by one.
+        `release` checks the rest one by one.
         """
-        with self._store.transaction("DEFERRED"):
-            known = self._store.charges(study)
-            account = self._account()
+        with self._store.transaction():
+            known, account = self._charges(study), self._account()
         if not known and not account.charged(mu, slack_delta).holds:
-            raise BudgetError(_overspending(account, self.silo, mu, slack_delta))
+            raise account.refusal(self.silo, mu, slack_delta)
 
     @property
     def cap(self) -> tuple[float, float]:
         """The (ε, δ) that all releases together stay within."""
-        with self._store.transaction("DEFERRED"):
-            account = self._account()
-        return account.epsilon, account.delta
+        return self._store.query("SELECT epsilon, delta FROM cap ORDER BY seq DESC LIMIT 1")[0]
 
     def spent(self) -> Spent:
         """Return what all releases so far cost together, at the cap's delta."""
-        with self._store.transaction("DEFERRED"):
-            account, n_releases = self._account(), self._store.last("release")[0]
-        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=n_releases)
+        return self._spent(None)
 
     def spent_on(self, study: str, *, key: str = "") -> Spent:
-        """Return what the releases of one study so far cost together, at the cap's delta.
-
-        ``key``: only of those whose keys begin so.
-        """
-        with self._store.transaction("DEFERRED"):
-            charges = self._store.charges(study, key=key)
-            account = replace(
-                self._account(),
-                mu=math.hypot(*(mu for mu, _ in charges)),
-                slack=math.fsum(slack for _, slack in charges),
-            )
-        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
+        """Return what the releases of one study cost together; only of keys that begin with ``key``."""
+        return self._spent(study, key)
 
     def left(self) -> float:
         """Return the largest epsilon, at the cap's delta, of one further release that fits."""
-        with self._store.transaction("DEFERRED"):
+        with self._store.transaction():
             return self._account().left
 
     def what_if(self, epsilon: float) -> Forecast:
         """Return what one release of (epsilon, the cap's delta) would do; charges nothing."""
-        with self._store.transaction("DEFERRED"):
+        with self._store.transaction():
             account = self._account()
         after = account.charged(mu_of(*_checked_cap(epsilon, account.delta)))
         return Forecast(fits=after.holds, spent=after.spent, left=after.left)
 
     def entries(self) -> list[Entry]:
         """Return every charge in the order made, with epsilons at the present cap's delta."""
-        with self._store.transaction("DEFERRED"):
-            cap = self.cap_changes()[-1]
-            rows = self._store.releases()
+        with self._store.transaction():
+            epsilon, delta = self.cap
+            rows = self._store.query(
+                "SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq"
+            )
         entries = []
-        account = _Account(epsilon=cap.epsilon, delta=cap.delta)
+        account = _Account(epsilon=epsilon, delta=delta)
         for seq, time, key, purpose, study, mu, slack_delta in rows:
             alone = replace(account, mu=mu, slack=slack_delta)
             account = account.charged(mu, slack_delta)
@@ -454,10 +443,10 @@ class Ledger:
 
     def cap_changes(self) -> list[CapChange]:
         """Return every cap that was set, first to last; the last one holds."""
-        rows = self._store.caps()
+        rows = self._store.query("SELECT seq, time, epsilon, delta, reason FROM cap ORDER BY seq")
         return [
-            CapChange(seq=s, time=datetime.fromisoformat(t), epsilon=e, delta=d, reason=r)
-            for s, t, e, d, r in rows
+            CapChange(seq=seq, time=datetime.fromisoformat(time), epsilon=epsilon, delta=delta, reason=reason)
+            for seq, time, epsilon, delta, reason in rows
         ]
 
     def set_cap(self, epsilon: float, delta: float, *, reason: str = "") -> None:
@@ -477,18 +466,19 @@ class Ledger:
 
         `seal` fingerprints the history: a later statement's entries must contain the row it names.
         """
-        with self._store.transaction("DEFERRED"):
+        with self._store.transaction():
             seq, seal = self._store.last("release")
             caps, entries = self.cap_changes(), self.entries()
             spent, left = self.spent(), self.left()
-            silo, data_set = self._store.owner()
-            versions, for_experiments = self._store.versions(), self.for_experiments
+            silo, data_set = self._owner()
+            for_experiments = self.for_experiments
+            versions = self._store.query("SELECT name FROM version GROUP BY name ORDER BY min(seq)")
         return {
             "fedpower": importlib.metadata.version("fedpower"),
             "schema": SCHEMA_VERSION,
             "silo": silo,
             "data_set": data_set,
-            "data_versions": versions,
+            "data_versions": [name for (name,) in versions],
             "for_experiments": for_experiments,
             "unit": _unit_of([entry.purpose for entry in entries]),
             "cap": {"epsilon": caps[-1].epsilon, "delta": caps[-1].delta},
@@ -499,56 +489,80 @@ class Ledger:
             "seal": {"seq": seq, "sha256": seal},
         }
 
-    def _identify(self, data: DataVersion) -> BookedAs:
-        """Return what these rows are booked as; call it inside a transaction."""
-        self.check_owner(data.silo, data.data_set)
-        known = self._store.fingerprint_of(data.version, data.columns)
-        if known not in (None, data.fingerprint):
-            raise LedgerError(
-                "the stored data of silo {silo!r} must be those that its ledger knows as version "
-                "{version!r}, got others; declare a new version with {declared_by}, which is public "
-                "and a new charge, or put the old data back as they were (nothing left the silo)",
-                silo=data.silo,
-                version=data.version,
-                declared_by=data.declared_by,
-            )
-        name = f"version {data.version}" + (f", read as {data.reading[:16]}" * bool(data.reading))
-        return BookedAs(key=name, name=name)
+    # What follows is called inside a transaction where several answers must fit together.
 
-    def _take_note_of(self, data: DataVersion) -> None:
+    def _owner(self) -> tuple[str | None, str | None]:
+        return self._store.query("SELECT name, data_set FROM silo")[0]
+
+    def _fingerprint_of(self, data: DataVersion) -> str | None:
+        rows = self._store.query(
+            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?", data.version, data.columns
+        )
+        return rows[0][0] if rows else None
+
+    def _check_rows(self, data: DataVersion) -> None:
+        self.check_owner(data.silo, data.data_set)
+        if self._fingerprint_of(data) not in (None, data.fingerprint):
+            raise LedgerError(
+                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is "
+                "public and a new charge, or put the old data back as they were (nothing left the silo)"
+            )
+
+    def _record_rows(self, data: DataVersion) -> None:
         """Remember whose rows these are and which: those of their version from now on."""
-        owner, owned = self._store.owner()
-        if owner is None or (owned is None and data.data_set is not None):
-            self._store.belong_to(data.silo, data.data_set)
-        if self._store.fingerprint_of(data.version, data.columns) is None:
+        if None in self._owner():
+            self._store.query(
+                "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?) "
+                "WHERE name IS NULL OR ? IS NOT NULL",
+                data.silo,
+                data.data_set,
+                data.data_set,
+            )
+        if self._fingerprint_of(data) is None:
             self._store.append("version", data.version, data.columns, data.fingerprint)
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
         """Refuse a release beyond what its study agreed on."""
         if most is None:
             return
-        spent = self._store.charges(study)
-        if math.hypot(mu, *(each for each, _ in spent)) > most * (1 + ROUNDING):
+        spent = self._charges(study)
+        if math.hypot(mu, *(charged for charged, _ in spent)) > most * (1 + ROUNDING):
             raise BudgetError(
                 f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
                 f"than its {len(spent)} releases; ask the same questions again, which is free, or "
                 "agree on a new study"
             )
 
-    def _account(self) -> _Account:
-        """Return the present cap and all charges; call it inside a transaction."""
-        _, _, epsilon, delta, _ = self._store.caps()[-1]
-        charges = self._store.charges()
-        mu = math.hypot(*(charge[0] for charge in charges))
-        slack = math.fsum(charge[1] for charge in charges)
+    def _charges(self, study: str | None = None, key: str = "") -> list[tuple[float, float]]:
+        """Return μ and slack of all releases, or of those of a study whose keys begin so."""
+        return self._store.query(
+            "SELECT mu, slack_delta FROM release WHERE study = coalesce(?, study) "
+            "AND substr(key, 1, ?) = ? ORDER BY seq",
+            study,
+            len(key),
+            key,
+        )
+
+    def _account(self, charges: Sequence[tuple[float, float]] | None = None) -> _Account:
+        """Return the present cap and what was charged to it: everything, or these charges."""
+        charges = self._charges() if charges is None else charges
+        epsilon, delta = self.cap
+        mu, slack = math.hypot(*(charge[0] for charge in charges)), math.fsum(charge[1] for charge in charges)
         return _Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
+
+    def _spent(self, study: str | None, key: str = "") -> Spent:
+        with self._store.transaction():
+            charges = self._charges(study, key)
+            account = self._account(charges)
+        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
 
     def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
         """Return the bytes kept for a key, None when there are none."""
-        row = self._store.kept(key)
-        if row is None:
+        rows = self._store.query("SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key)
+        if not rows:
             return None
-        kept_purpose, kept_study, kept_mu, digest, sent = row
+        kept_purpose, kept_study, kept_mu, digest, sent = rows[0]
         if (purpose, study) != (kept_purpose, kept_study) or not math.isclose(mu, kept_mu):
             raise LedgerError(
                 f"a key must name one release but {key!r} was already used with another purpose, "
@@ -560,3 +574,32 @@ class Ledger:
                 f"{self._store.label} have changed; put back the file as it was last written"
             )
         return sent
+
+
+def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
+    epsilon = float(epsilon)
+    without_noise = "a ledger cannot account for releases without noise"
+    require(0 < epsilon < math.inf, "epsilon", "positive and finite", epsilon, without_noise)
+    return epsilon, check_delta(float(delta))
+
+
+def _check_text(name: str, text: str) -> None:
+    """Refuse a name that is empty or would spoil a one-line message."""
+    if not (text and text.isprintable()):
+        raise InputError(f"{name} must be printable text on one line, got {text!a}; choose another name")
+
+
+def _unit_of(purposes: Sequence[str]) -> str:
+    """Return what a ledger protects: a person only where no release protects just a row."""
+    by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
+    by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
+    row = "one row of this silo, replace-one neighbours"
+    if any(by_edge):
+        if all(by_edge):
+            return "one edge of this silo's network, present or absent"
+        return "one edge by some of its releases and one row by others: keep a ledger for each"
+    if any(by_person):
+        if all(by_person):
+            return "one person of this silo with all rows, replace-one neighbours"
+        return f"{row}, for not all of its releases were by person"
+    return row

@@ -1,13 +1,14 @@
 """The coordinator: drives a solver, one round at a time, whatever the network does to messages."""
 
 import logging
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol, cast
 
 from fedpower.errors import ProtocolError, RefusedError, is_showable
-from fedpower.protocol.exchange import Ask, Round
 from fedpower.protocol.messages import (
     AskQuery,
     AskSteps,
@@ -20,6 +21,54 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.receiving import cleaned, problem_with
 from fedpower.protocol.study import Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A question a solver puts to silos."""
+
+    body: Question
+    silos: tuple[str, ...] | None = None
+    enough: int | None = None
+    step: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """The record of one closed exchange."""
+
+    number: int
+    kind: str
+    step: int
+    asked: tuple[str, ...]
+    question: str = ""
+    local_steps: int = 1
+    answers: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    notes: dict[str, float] = field(default_factory=dict)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the round as a flat row for ``history_``."""
+        return {
+            "round": self.number,
+            "kind": self.kind,
+            "step": self.step,
+            "local_steps": self.local_steps,
+            "participants": tuple(self.answers),
+            "n_participants": len(self.answers),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "change": self.notes.get("change", float("nan")),
+            "misalignment": self.notes.get("misalignment", float("nan")),
+        }
+
+
+Exchange = Generator[Ask, Round, Any]
+"""A solver or a part of one: yields questions, is sent closed rounds, returns its outcome."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -260,3 +309,78 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
 def _digest(question: Question) -> str:
     """Return what tells one question from another, whoever is asked it in whichever run."""
     return digest_of(Message(study="", run="", round=0, silo="", body=question))
+
+
+MOST_ATTEMPTS = 3
+"""How often a question is asked within a round whose answers are malformed."""
+
+
+class Answers(Protocol):
+    """Anything that answers like a silo."""
+
+    def answer(self, message: Message) -> Message:
+        """Return the answer to ``message``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """What came from a silo and is no message, and why."""
+
+    silo: str
+    problem: str
+
+
+Arrived = Message | Unreadable
+Asking = Generator[Arrived, tuple[Message, ...] | None, None]
+"""Yields what arrives until the round's time is over; is sent the questions to be asked once more."""
+Transport = Callable[[tuple[Message, ...]], Asking]
+"""From a round's questions to what arrives."""
+
+
+def drive(coordinator: Coordinator, ask: Transport) -> None:
+    """Run a coordinator to its end; it holds the outcome and the history afterwards."""
+    for _ in rounds(coordinator, ask):
+        pass
+
+
+def rounds(coordinator: Coordinator, ask: Transport) -> Iterator[Round]:
+    """Yield each round once it is closed; a run that is not asked for the next one stops there."""
+    while not coordinator.done:
+        current = coordinator.history[-1]
+        _run(coordinator, current, ask)
+        yield current
+
+
+def in_turn(silos: Mapping[str, Answers]) -> Transport:
+    """Return what asks silos one after another, in the order of the questions."""
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        waiting = list(questions)
+        for question in waiting:
+            waiting += (yield silos[question.silo].answer(question)) or ()
+
+    return ask
+
+
+def _run(coordinator: Coordinator, current: Round, ask: Transport) -> None:
+    attempts: Counter[str] = Counter()
+    again: tuple[Message, ...] | None = None
+    with closing(ask(coordinator.next())) as asking:
+        while not coordinator.done and coordinator.history[-1] is current:
+            try:
+                arrived = [asking.send(again)]
+            except StopIteration:
+                coordinator.deadline()
+                return
+            again, silo = (), arrived[0].silo
+            if _take(coordinator, arrived) is Receipt.MALFORMED:
+                attempts[silo] += 1
+                if attempts[silo] < MOST_ATTEMPTS:
+                    again = tuple(q for q in coordinator.next() if q.silo == silo)
+
+
+def _take(coordinator: Coordinator, arrived: list[Arrived]) -> Receipt:
+    """Hand over what arrived, which nobody else holds then: an answer may be as large as a basis."""
+    if isinstance(arrived[0], Unreadable):
+        return coordinator.set_aside(arrived[0].silo, arrived[0].problem)
+    return coordinator.receive(cast("Message", arrived.pop()))

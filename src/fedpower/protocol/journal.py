@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol.exchange import Round
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import Message, decode, encode
 
 MAGIC = b"fedpower-journal/1\n"

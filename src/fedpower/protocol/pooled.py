@@ -1,10 +1,15 @@
-"""The pooled moment of a run, with the law of its noise."""
+"""The pooled covariance of a run, the law of its noise, and what a row bound cut off."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import scipy.special
 from numpy.typing import NDArray
 
+from fedpower.linalg.symmetric import eigenvalues
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 from fedpower.rules.codebook import CodeBook
 
@@ -47,3 +52,159 @@ def available_case(moment: Array, present: Array, center: Array | None = None) -
     mean = np.zeros(len(present)) if center is None else center
     np.fill_diagonal(corrected, (np.diagonal(moment) + mean**2) / present - (mean / present) ** 2)
     return corrected
+
+
+_N_LEVELS = 200
+_LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
+"""ν of the least, the likely and the most that is supposed to be cut off."""
+
+_EVEN = 10.0
+"""For the least, squared norms have so many times less variance than those of normal rows."""
+
+_LIGHT_CUT, _HARD_CUT, _OUTSIDE = 0.15, 0.1, 0.5
+"""A bound that cuts off a share f of the squared length moves correlations by about 0.15√f + 0.1f², and
+a range by 0.5 times the share of cells outside it: learned from public tables (`benchmarks.angles`)."""
+
+_ESTIMATED_CUT, _DOUBTED = 0.4, 0.15
+"""Where f is an estimate from the trace: 0.4f at most for the first term, and the share of what is likely
+that counts beyond what is certain."""
+
+_STDS = 2.0
+"""So many standard deviations of its noise the trace is taken to be off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clipping:
+    """What the bound did to the rows, as far as releases tell."""
+
+    rows: float
+    rows_most: float
+    energy: float
+    energy_least: float
+    energy_most: float
+    uneven: float
+    counted: bool
+
+    def moves(self, n_features: int, outside: Array | None = None) -> Array:
+        """Return about the standard deviation of what it does to correlations, by column."""
+        share, light = self.energy, _LIGHT_CUT * math.sqrt(self.energy)
+        if not self.counted:  # the trace of rows that are all alike looks as if they were shortened
+            share = self.energy_least + _DOUBTED * (self.energy - self.energy_least)
+            light = min(_LIGHT_CUT * math.sqrt(share), _ESTIMATED_CUT * share)
+        cut = light + _HARD_CUT * share**2
+        found = np.full(n_features, cut)
+        return found if outside is None else found + _OUTSIDE * outside
+
+
+def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None = None) -> Clipping | None:
+    """Return what a bound did to the rows of a moment; None where nothing is known of it."""
+    if counted is not None:
+        return counted_clipping(counted)
+    center = pooled.center
+    return estimated_clipping(
+        eigenvalues(pooled.moment),
+        n_features=len(pooled.moment),
+        trace=pooled.total_variance,
+        mean_square=0.0 if center is None else float(center @ center),
+        std=pooled.noise_std,
+    )
+
+
+def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
+    """Return what the noised counts of norms tell: shares of rows and of energy, and unevenness."""
+    rows, energy, uneven = shares
+    return Clipping(
+        rows=rows,
+        rows_most=1.0,
+        energy=energy,
+        energy_least=energy,
+        energy_most=energy,
+        uneven=uneven,
+        counted=True,
+    )
+
+
+def estimated_clipping(
+    values: Array, *, n_features: int, trace: float, mean_square: float, std: float
+) -> Clipping | None:
+    """Return what the released moment tells of rows that were divided by their bound."""
+    if math.isnan(trace):
+        return None
+    total = max(trace, 0.0)
+    leading = np.clip(values[:n_features], 0.0, None)
+    leading *= min(1.0, total / leading.sum()) if leading.sum() > 0 else 0.0
+    after = max(n_features - leading.size, 1)
+    squares = float(leading @ leading) + (total - float(leading.sum())) ** 2 / after
+    spread = 2.0 * squares + 4.0 * mean_square * float(leading.max(initial=0.0))
+    mean = total + mean_square
+    shape = mean**2 / spread if spread > 0 else float(n_features)
+    likely = _law(mean, shape, _USUAL)
+    least = _law(mean - _STDS * std, _EVEN * shape, _LIGHT)
+    most = _law(mean + _STDS * std, shape, _HEAVY)
+    return Clipping(
+        rows=likely[0],
+        rows_most=min(max(mean + _STDS * std, 0.0), 1.0),
+        energy=likely[1],
+        energy_least=least[1],
+        energy_most=most[1],
+        uneven=likely[2],
+        counted=False,
+    )
+
+
+def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
+    """Return shares of rows and energy, and unevenness, where squared norms follow a law (see above)."""
+    n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
+    levels = (np.arange(n_levels) + 0.5) / n_levels
+    squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)
+    weights = np.full(n_levels, 1.0 / n_levels)
+    if math.isfinite(tails):
+        # The longest rows have much of the energy: their levels lie close together.
+        ends = np.append(0.0, np.geomspace(1e-10, 1.0, _N_LEVELS))
+        inside = np.append(ends[1] / 2.0, np.sqrt(ends[1:-1] * ends[2:]))
+        factors = tails / (2.0 * scipy.special.gammaincinv(tails / 2.0, inside))
+        squared = np.outer(squared, factors).ravel()
+        weights = np.outer(weights, np.diff(ends)).ravel()
+    wanted = min(max(kept, 1e-6), 0.999)
+
+    least, most = -40.0, 60.0  # of the logarithm of the scale that gives it
+    for _ in range(60):
+        middle = (least + most) / 2.0
+        short = float(weights @ np.minimum(squared * math.exp(middle), 1.0)) < wanted
+        least, most = (middle, most) if short else (least, middle)
+    squared *= math.exp(least)
+    return shares_cut(squared, weights)
+
+
+def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
+    """Return shares of rows and of energy that a bound of 1 cuts off, and how unevenly."""
+    energy = squared * weights
+    energy = energy / energy.sum()
+    factors = np.minimum(1.0, 1.0 / squared)
+    left = float(energy @ factors)
+    uneven = float(energy @ np.abs(1.0 - factors / left)) / 2.0
+    return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
+
+
+def told(record: Mapping[str, Any], *, by_person: bool = False) -> str:
+    """Return what the bound did to the rows, in one sentence, from the record of it."""
+    rows = "persons' rows" if by_person else "rows"
+    shares = {key: _share(float(record[key])) for key in _TOLD}
+    begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the {rows}"
+    if record["counted"]:
+        return (
+            f"{begin} and cut off about {shares['energy']} of their squared length, by the noised counts "
+            "of norms."
+        )
+    return (
+        f"{begin} ({shares['rows_most']} at most) and cut off about {shares['energy']} of their squared "
+        f"length, from {shares['energy_least']} to {shares['energy_most']} as long rows are rare or "
+        "many: an estimate from the noised trace."
+    )
+
+
+_TOLD = ("rows", "rows_most", "energy", "energy_least", "energy_most")
+
+
+def _share(value: float) -> str:
+    return "less than 0.1%" if value < 0.001 else f"{value:.1%}" if value < 0.1 else f"{value:.0%}"

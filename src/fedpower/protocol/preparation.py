@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import Budget
-from fedpower.protocol.clipping import shares_cut
+from fedpower.protocol.pooled import shares_cut
 from fedpower.rules.codebook import UNSETTLED, CodeBook, Ranges
 from fedpower.sums.survey import (
     CELL_SIDE,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
-from fedpower.privacy.data_version import is_label
+from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
     AskFactor,
@@ -30,10 +30,9 @@ from fedpower.protocol.messages import (
     QueryAnswer,
     Question,
 )
-from fedpower.protocol.private_study import budget_of
 from fedpower.protocol.query import query_of, tally_parts
-from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
-from fedpower.protocol.study import Study
+from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, Place, gives_secret
+from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.networks import MOST_LAYERS
 from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 

@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import sin_theta
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import drive, in_turn
-from fedpower.protocol.exchange import Ask, Round
+from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
     AskMean,
@@ -32,15 +30,13 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.private_study import NOISE_SHARE, budget_of
 from fedpower.protocol.query import N_VECTORS, Product, Query, vectors_to_bytes, width_of
-from fedpower.protocol.releases import packed, take_local_steps
-from fedpower.protocol.roll import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
-from fedpower.protocol.silo import Silo
+from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, Place, Roll, n_neighbours
+from fedpower.protocol.silo import Silo, packed, take_local_steps
 from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import NOISE_SHARE, Study, budget_of
 from fedpower.sums.clipped_product import clipped_scale
 from fedpower.sums.score_counts import MOST_BINS, ScoreQuestion
 

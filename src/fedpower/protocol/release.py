@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.budget import Budget
-from fedpower.privacy.data_version import THIS_FIT, DataVersion
-from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, Ledger
+from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise
 from fedpower.protocol.query import Query, Rows
@@ -74,8 +73,10 @@ class Terms:
     @classmethod
     def of(cls, study: Study, budget: Budget, ledger: Ledger, data: DataVersion | None) -> "Terms":
         """Return the terms of a silo whose ledger knows these rows."""
-        version = THIS_FIT if data is None else ledger.booked_as(data)
-        return cls(study, budget, data, version.key, f"{study.ledger_name}/{version.name}")
+        if data is None:  # the ledger lives no longer than these rows
+            return cls(study, budget, None, "", f"{study.ledger_name}/this fit")
+        ledger.check_rows(data)
+        return cls(study, budget, data, data.name, f"{study.ledger_name}/{data.name}")
 
     @property
     def study_mu(self) -> float:

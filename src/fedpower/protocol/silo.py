@@ -1,16 +1,28 @@
 """The silo: one organisation's side of the protocol. It answers questions of its study or refuses."""
 
+import hashlib
 import logging
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
-from fedpower.linalg import is_orthonormal, orth
+from fedpower.linalg import (
+    is_orthonormal,
+    lower_of,
+    lower_triangle,
+    misalignment,
+    orth,
+    rotation,
+    symmetric_of,
+)
+from fedpower.linalg.memory import LARGE, give_back
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.data_version import DataVersion
-from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.budget import MOMENT, Budget
+from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
@@ -22,20 +34,367 @@ from fedpower.protocol.messages import (
     CallRoll,
     Enrol,
     Enrolment,
+    Factor,
+    KeyGone,
+    LocalSteps,
+    MeanRow,
     Message,
+    PackedMoment,
+    Present,
+    QueryAnswer,
     Refusal,
+    frozen,
     read_only,
+    rounded,
 )
-from fedpower.protocol.private_study import budget_of
-from fedpower.protocol.query import Rows
-from fedpower.protocol.releases import ExactReleases, PrivateReleases
-from fedpower.protocol.roll import Exchanging, Identity, exchanged
-from fedpower.protocol.secure import SecureSession
-from fedpower.protocol.study import Study
+from fedpower.protocol.query import Query, Rows, StepMean, StepProduct, moment_of, norm_of, query_of
+from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
+from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SecureSession, exchanged
+from fedpower.protocol.study import Study, budget_of
 from fedpower.sums.own_rows import told_of_units
 from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
+_Multiply = Callable[[Array], Array]
+"""Z ↦ A_i Z in an array of its own, with or without noise: the one seam through which noise enters."""
+
+
+def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float | None = None) -> LocalSteps:
+    """Return Y_{t+1} after ``ask.n_local_steps`` steps from the broadcast basis, and Z_t beside it."""
+    drift = None if ask.pooled is None else ask.pooled - multiply(ask.basis)
+
+    def step(basis: Array) -> Array:
+        plain = multiply(basis)
+        if ask.shift:
+            plain = plain + ask.shift * basis
+        return plain if drift is None else plain + drift @ (ask.basis.T @ basis)
+
+    basis = ask.basis
+    for _ in range(ask.n_local_steps - 1):
+        basis = orth(step(basis))
+    product = step(basis)
+    spread = None
+    if ask.align is not None:
+        turn = rotation(ask.align, basis, ask.basis)
+        product = product @ turn
+        spread = misalignment([basis @ turn], ask.basis)
+    needs_basis = ask.align is None and ask.n_local_steps > 1
+    return LocalSteps(
+        product=frozen(product),
+        basis=read_only(basis) if needs_basis else None,
+        total_variance=total_variance,
+        misalignment=spread,
+    )
+
+
+class ExactReleases:
+    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+
+    def __init__(self, rows: Rows, study: Study) -> None:
+        self._rows = rows
+        self._study = study
+        self._center = study.center
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return self._rows.n_rows
+
+    def check_affordable(self) -> None:
+        """Do nothing: there is no charge."""
+
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        """Return the exact mean row, and variances about it where they are asked for."""
+        mean = self._rows.mean()
+        variances = read_only(self._rows.diagonal(mean)) if ask.variances else None
+        return MeanRow(mean=read_only(mean), variances=variances)
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        """Return exact local power steps: LocalPower."""
+        rows, center = self._rows, ask.center
+        if ask.gains is None:
+            return take_local_steps(
+                lambda basis: rows.product(basis, center), ask, total_variance=rows.trace(center)
+            )
+        gains = ask.gains[:, np.newaxis]
+        return take_local_steps(
+            lambda basis: gains * rows.product(gains * basis, center),
+            ask,
+            total_variance=float(ask.gains**2 @ rows.diagonal(center)),
+        )
+
+    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
+        """Return the exact moment, about the silo's own mean where the study centres."""
+        mean = self._rows.mean() if self._center else None
+        return packed(self._rows.moment(mean), mean, self._rows.trace(mean))
+
+    def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
+        """Return the exact counts of rows by their scores."""
+        counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
+        return QueryAnswer(words=frozen(counts.view(np.uint64)))
+
+    def factor(self) -> Factor:
+        """Return the exact moment by its factor, about the silo's own mean where the study centres."""
+        mean = self._rows.mean() if self._center else None
+        return Factor(
+            factor=read_only(self._rows.factor(mean)),
+            total_variance=self._rows.trace(mean),
+            mean=None if mean is None else read_only(mean),
+        )
+
+
+def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
+    """Return a moment as it is sent."""
+    return PackedMoment(
+        triangle=frozen(lower_of(moment)),
+        total_variance=trace,
+        mean=None if mean is None else read_only(mean),
+    )
+
+
+class PrivateReleases:
+    """Noised answers, each charged before it leaves; all else is computed from these."""
+
+    def __init__(
+        self,
+        rows: Rows | Survey,
+        study: Study,
+        budget: Budget,
+        *,
+        ledger: Ledger,
+        source: NoiseSource,
+        data: DataVersion | None,
+        session: SecureSession | None = None,
+    ) -> None:
+        self._rows = rows
+        self._study = study
+        self._budget = budget
+        self._ledger = ledger
+        self._source = source
+        self._terms = Terms.of(study, budget, ledger, data)
+        self.session = session
+        self._moment: tuple[bytes, tuple[Array, Array | None, float], str] | None = None
+        self._square: Array | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """The public number of rows."""
+        return self._rows.n_rows
+
+    @property
+    def attempts_charged(self) -> int:
+        """For how many attempts this silo was charged so far, in this study and on these rows."""
+        opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
+        return self._ledger.spent_on(self._terms.recorded_as, key=opening).n_releases
+
+    def check_affordable(self) -> None:
+        """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
+        name = self._terms.recorded_as
+        if self.session is not None:
+            charged = self.attempts_charged
+            if charged >= self._study.attempts:
+                raise BudgetError(
+                    f"a study must keep to the attempts it agreed on, but this silo was charged "
+                    f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
+                )
+            name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
+        self._ledger.check_affordable(
+            study=name, mu=self._budget.study_mu, slack_delta=self._budget.slack_delta
+        )
+
+    def present(self, call: CallRoll, *, run: str) -> Present:
+        """Return this silo's place for an attempt at the study's sums."""
+        session = self._session()
+        with session.lock:
+            if session.is_new(call, run):
+                self.check_affordable()
+            return session.present(call, run, charged=self.attempts_charged)
+
+    def query(self, ask: AskQuery, *, run: str) -> QueryAnswer | KeyGone:
+        """Return the answer to one of the study's queries, alone or under masks."""
+        listed = self._study.queries
+        if (
+            type(ask.index) is not int
+            or not 0 <= ask.index < len(listed)
+            or listed[ask.index].label != ask.label
+        ):
+            raise ProtocolError(
+                "a query must be one of those that the study lists, by its number and name, got another; "
+                "ask for them in the study's order"
+            )
+        asked = query_of(self._study, ask.label, ask.public)
+        if self.session is None:
+            if ask.roll:
+                raise ProtocolError(
+                    "a roll must be called in a study with aggregation='secure', got one without"
+                )
+            integers, _ = self._release(asked)
+            return QueryAnswer(words=frozen(integers.view(np.uint64)))
+        session = self.session
+        roll, own = session.place_on(ask.roll, run)
+        noise_of(
+            asked, self._budget, tuple(roll.sizes.values())
+        )  # refused before the key is bound to the roll
+        with session.lock:
+            channel = session.channel(ask, roll, own)
+            try:
+                integers, _ = release(
+                    asked,
+                    self._rows,
+                    terms=self._terms,
+                    ledger=self._ledger,
+                    noise=self._source,
+                    channel=channel,
+                )
+            except KeyGoneError:
+                return KeyGone()
+            session.advance(channel)
+        return QueryAnswer(words=frozen(integers.view(np.uint64)), charged=self.attempts_charged)
+
+    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
+        """Return the noised moment, about the silo's own noised mean where the study centres."""
+        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
+        (below, mean, trace), made_for = self._noised_moment(run, ask.public)
+        if mean is not None:
+            rows, columns = lower_triangle(mean.size)
+            below = below - mean[rows] * mean[columns]
+            trace -= float(mean @ mean)
+        return PackedMoment(
+            triangle=read_only(below),
+            total_variance=trace,
+            mean=None if mean is None else read_only(mean),
+            made_for="" if self._study.noise == "clipped" else made_for,
+        )
+
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        """Return the mean row: of the noised moment, or noised by itself."""
+        if self._has_steps():
+            query = StepMean(budget=self._budget, n_rows=self.n_rows)
+            return MeanRow(mean=read_only(self._values(query)))
+        (_, mean, _), _ = self._noised_moment(run)
+        assert mean is not None, "a study that centres releases the mean"
+        return MeanRow(mean=read_only(mean))
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        """Return local power steps: on the noised moment, or with products noised one by one."""
+        if self._has_steps():
+            return self._noised_steps(ask, run)
+        (below, mean, trace), made_for = self._noised_moment(run)
+        if self._square is None:
+            self._square = symmetric_of(below, self._budget.n_features)
+        moment, center = self._square, ask.center
+
+        def multiply(basis: Array) -> Array:
+            if center is None:
+                return moment @ basis
+            assert mean is not None
+            about_mean, about_center = mean @ basis, center @ basis
+            return moment @ basis - np.outer(center, about_mean - about_center) - np.outer(mean, about_center)
+
+        if center is not None and mean is not None:
+            trace += float(center @ center) - 2 * float(center @ mean)
+        found = take_local_steps(multiply, ask, total_variance=trace)
+        # The noise off the diagonal is also about that of a product's entries.
+        product = read_only(rounded(found.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
+        return replace(found, product=product, made_for=made_for)
+
+    def factor(self) -> Factor:
+        """Refuse: it has no price, and no noise is made for it."""
+        raise ProtocolError(
+            "a factor of the moment must be asked for in a study without privacy, got a private one; ask "
+            "for what it releases"
+        )
+
+    def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
+        """Return local steps with noised products, each of them a release."""
+        if ask.shift != 0:
+            raise ProtocolError(
+                f"a shift must be 0 where products are noised, got {ask.shift}; "
+                "only a noised moment needs one"
+            )
+        if ask.pooled is not None:
+            raise ProtocolError(
+                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
+                "one whose products are noised: the product they need would be one more release"
+            )
+        # By the question, and not by each step's basis: its last bits may be another machine's.
+        digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
+        for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        budget, n_rows = self._budget, self.n_rows
+        query = StepProduct(
+            budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest()
+        )
+        noise = noise_of(query, budget, (n_rows,))
+
+        def asking(answering: Answering) -> None:
+            def multiply(basis: Array) -> Array:
+                return _product_of(noise.values(answering(replace(query, basis=basis))), basis)
+
+            take_local_steps(multiply, ask)
+
+        integers, _ = self._release(query, asking=asking, times=ask.n_local_steps)
+        stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
+        left = iter(stored)
+        found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
+        total = float(np.mean(stored[:, -1])) if budget.with_trace else None
+        std = budget.std(n_rows, norm_of(ask.center))
+        if ask.basis.nbytes >= LARGE:
+            give_back()
+        return replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
+
+    def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
+        """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
+        if not any(terms.label == MOMENT for terms in self._study.queries):
+            raise ProtocolError(
+                f"the moment itself must be asked for in a study that lists it, got one with "
+                f"noise={self._study.noise!r} and without; ask for its steps or products"
+            )
+        query = moment_of(self._study, public)
+        if self._moment is None or self._moment[0] != public:
+            integers, made_for = self._release(query, run)
+            values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
+            self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
+        return self._moment[1:]
+
+    def _values(self, query: Query) -> Array:
+        integers, _ = self._release(query)
+        return noise_of(query, self._budget, (self.n_rows,)).values(integers)
+
+    def _release(
+        self, query: Query, run: str = "", asking: Callable[[Answering], object] | None = None, times: int = 1
+    ) -> tuple[NDArray[np.int64], str]:
+        return release(
+            query,
+            self._rows,
+            terms=self._terms,
+            ledger=self._ledger,
+            noise=self._source,
+            channel=Plain(self.n_rows),
+            run=run,
+            asking=asking,
+            times=times,
+        )
+
+    def _has_steps(self) -> bool:
+        """Return whether every step is noised; refuse steps where there are none."""
+        if self._study.noise == "clipped" or self._study.preparation:
+            raise ProtocolError(
+                "a study that prepares rows or clips products must be asked for the queries that it lists, "
+                "got another question; ask those"
+            )
+        return self._study.noise in ("step", "paper")
+
+    def _session(self) -> SecureSession:
+        if self.session is None:
+            raise ProtocolError("a roll must be called in a study with aggregation='secure', got one without")
+        return self.session
+
+
+def _product_of(values: Array, basis: Array) -> Array:
+    """Return the product in a release of it and perhaps the trace."""
+    return values[: basis.size].reshape(basis.shape)
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
-"""What a consortium agrees on before anything is computed, and its hash."""
+"""What a consortium agrees on before anything is computed, its hash, and the noise that follows from it."""
 
 import functools
 import hashlib
 import json
 import math
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -12,10 +13,12 @@ import numpy as np
 
 from fedpower.errors import InputError, Sentence, is_showable
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, QueryTerms
+from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
-from fedpower.protocol.weights import Weights
 from fedpower.rows.networks import check_edge_weight
+from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 from fedpower.sums.score_counts import SCORE_CELLS
 from fedpower.sums.survey import STAGES, Stage
 
@@ -26,6 +29,7 @@ PREPARED = "found by private preparation"
 """The treatment of a study that finds it."""
 
 Aggregation = Literal["plain", "secure"]
+Weights = Literal["rows", "noise"]
 
 _MOST_QUERIES = 1000
 """Of the design of a clipped fit."""
@@ -360,3 +364,237 @@ class NoiseLaw:
     once: bool
     std: float
     mean_std: float = 0.0
+
+
+_WORTH = 0.9
+"""Silos are named as costly where without them the pooled noise is below this share of what it is."""
+
+
+def masses(sizes: Mapping[str, int], weights: Weights = "rows") -> dict[str, int]:
+    """Return by silo the whole number that its weight is proportional to: s_i, or s_i²."""
+    return {name: size if weights == "rows" else size**2 for name, size in sizes.items()}
+
+
+def pooled(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
+    """Return √(Σ w_i²τ_i²) where each silo noises what it sends by itself."""
+    mass = masses(sizes, weights)
+    total = sum(mass.values())
+    return math.hypot(*(mass[name] / total * budget.std(sizes[name]) for name in sizes))
+
+
+def costly_silos(
+    budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows"
+) -> tuple[list[str], float]:
+    """Return the silos whose noise costs more than their rows bring, and the noise's share without them."""
+    by_size = sorted(sizes, key=lambda name: sizes[name])
+    whole = pooled(budget, sizes, weights)
+    left = dict(sizes)
+    for name in by_size[:-1]:
+        without = {other: size for other, size in left.items() if other != name}
+        if pooled(budget, without, weights) >= pooled(budget, left, weights):
+            break
+        left = without
+    share = pooled(budget, left, weights) / whole
+    costly = [name for name in sizes if name not in left]
+    return (costly, share) if costly and share < _WORTH else ([], 1.0)
+
+
+def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int], thing: str = "row") -> str:
+    """Return what to do about silos that cost more than they bring, in one sentence."""
+    shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
+    more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
+    return Sentence(
+        "with plain sums each silo adds as much noise as any other, and without {silos} the pooled "
+        "noise would be {share:.2g} of what it is; leave them out, take {weights:noise}, or share the "
+        "noise with {aggregation:secure}",
+        silos=f"{shown}{more}",
+        share=share,
+    )
+
+
+Solver = Literal["fedpower", "krylov", "moment", "clipped"]
+
+_SECONDS_PER_ROUND = 2.0
+_BYTES_PER_SECOND = 2e6
+"""What a round and a byte are counted at: about what a federation over a wide-area network takes."""
+
+_KRYLOV_ROUNDS = 8
+"""Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
+
+_NARROW = 2048
+"""Up to so many columns nobody asks what a d×d matrix takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverChoice:
+    """A solver and the reason for it, in one sentence."""
+
+    solver: Solver
+    reason: str
+
+
+def choose_solver(
+    *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
+) -> SolverChoice:
+    """Return the solver that reaches the answer first."""
+    if paper_settings:
+        return SolverChoice(
+            solver="fedpower",
+            reason=Sentence(
+                ", ".join(f"{{{name}}}" for name in paper_settings)
+                + " was given, which only the paper's method has"
+            ),
+        )
+    if noise == "paper":
+        return SolverChoice(
+            solver="fedpower", reason=Sentence("{noise:paper} asks for the paper's method as it is printed")
+        )
+    if noise == "step":
+        wide = ""
+        if n_features > MOST_SQUARE_FEATURES:
+            wide = Sentence(
+                " (a moment of {d} columns takes {size}; where all can hold that, {noise:moment} is more "
+                "accurate)",
+                d=n_features,
+                size=_size(8 * n_features**2),
+            )
+        return SolverChoice(
+            solver="krylov",
+            reason=Sentence(
+                "every product is noised and paid for, and krylov uses all of them together{wide}", wide=wide
+            ),
+        )
+    triangle = 8 * n_features * (n_features + 1) // 2
+    blocks = _KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
+    upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
+    krylov = _KRYLOV_ROUNDS * _SECONDS_PER_ROUND + blocks / _BYTES_PER_SECOND
+    figures = (
+        f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"{_size(blocks // _KRYLOV_ROUNDS)}"
+    )
+    if noise == "moment" and n_features > _NARROW:
+        figures += (
+            f"; every silo holds its noised moment of {_size(8 * n_features**2)}, which no solver that "
+            "noises its steps is as accurate as"
+        )
+    if n_features <= MOST_SQUARE_FEATURES and upload <= krylov:
+        return SolverChoice(solver="moment", reason=f"one upload of the moment is cheapest: {figures}")
+    return SolverChoice(solver="krylov", reason=f"the moment is too large to upload lightly: {figures}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
+
+
+@functools.lru_cache(maxsize=64)  # root finders take milliseconds
+def budget_of(study: Study) -> Budget | None:
+    """Return the price list of a private study; None where nothing is private."""
+    if study.noise == "none":  # not `is_private`, so that types know the mode below
+        return None
+    if study.noise not in ("moment", "clipped") and study.n_steps is None:
+        raise InputError(
+            "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
+            "{n_steps}",
+            mode=study.noise,
+        )
+    return Budget(
+        mode=study.noise,
+        epsilon=study.epsilon,
+        delta=study.delta,
+        n_features=study.n_features,
+        iteration_rank=study.iteration_rank,
+        n_steps=study.n_steps or 1,
+        center=study.center,
+        n_sharing=len(study.identities) if study.aggregation == "secure" else None,
+        colluders=study.colluders,
+        queries=study.queries,
+        mean_weight=study.mean_weight,
+        per_unit=study.counted_per_unit,
+    )
+
+
+def sums_moment(study: Study) -> bool:
+    """Return whether a silo sums its moment in whole numbers: what is noised, or a part of it."""
+    return study.is_private and any(terms.label == MOMENT for terms in study.queries)
+
+
+def noise_shift(
+    budget: Budget, weights: Weights = "rows"
+) -> Callable[[Mapping[str, int], int], float] | None:
+    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
+    if budget.mode != "moment":
+        return None
+
+    def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
+        if n_local_steps > 1:
+            return max(budget.spectral_edge(count) for count in sizes.values())
+        return pooled_std(budget, sizes, weights) * math.sqrt(2.0 * budget.n_features)
+
+    return shift
+
+
+NOISE_SHARE = 0.01
+"""Iterating stops at this share of the least error that the noise can leave."""
+
+
+def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
+    """Return how small an error is worth iterating for, from the silos' sizes; None without noise."""
+    budget = budget_of(study)
+    if budget is None:
+        return None
+    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
+
+
+def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
+    if budget.n_sharing is not None:
+        rows = tuple(sizes.values())
+        return budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
+    return pooled(budget, sizes, weights)
+
+
+def noise_law(
+    budget: Budget, sizes: Mapping[str, int], center_norm: float = 0.0, weights: Weights = "rows"
+) -> NoiseLaw:
+    """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
+    std = pooled_std(budget, sizes, weights)
+    if budget.mode in ("moment", "clipped"):
+        return NoiseLaw(once=True, std=std)
+    mean_std = 0.0
+    if budget.center:
+        mass = masses(sizes, weights)
+        total = sum(mass.values())
+        mean_std = math.hypot(
+            *(
+                mass[name] / total * budget.noise(MEAN, budget.mean_sensitivity(size), (size,)).stds[0]
+                for name, size in sizes.items()
+            )
+        )
+    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
+
+
+def worst_epsilon(study: Study) -> float:
+    """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted."""
+    budget = budget_of(study)
+    if budget is None or study.attempts == 1:
+        return study.epsilon
+    return epsilon_of_attempts(budget, study.attempts)
+
+
+def attempt_epsilon(study: Study, most: float) -> float:
+    """Return the ε of each attempt with which all attempts of a study together spend ``most``."""
+    return epsilon_of(mu_of(most, study.delta) / math.sqrt(study.attempts), study.delta)
+
+
+def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
+    """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
+    if attempts == 1:
+        return budget.epsilon
+    mu = budget.total_mu * math.sqrt(attempts)
+    return epsilon_within(mu, budget.delta, attempts * budget.distance)
+
+
+def epsilon_within(mu: float, delta: float, distance: float) -> float:
+    """Return ε at δ of what is within total variation ``distance`` of a μ-GDP release."""
+    slack = delta_with_distance(0.0, epsilon_of(mu, delta / 2), distance)
+    return epsilon_of(mu, delta - slack) if slack < delta / 2 else math.inf

@@ -18,7 +18,7 @@ from fedpower.errors import InputError, installing
 from fedpower.report.files import as_text, write_csv
 from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
-from fedpower.rows.h5ad import h5py
+from fedpower.rows.array_files import h5py
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import pl
 

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
 from fedpower.options import FLAT, Edge, Node, Options, Person
-from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.clipping import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.outcome import Outcome
+from fedpower.protocol.pooled import Clipping, counted_clipping, estimated_clipping
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
+from fedpower.protocol.study import SolverChoice
 from fedpower.report.codebook_file import CodeBookFile
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, Record, plain, versions

@@ -20,7 +20,7 @@ from msgspec import Meta, structs
 
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
-from fedpower.protocol.clipping import Clipping, told
+from fedpower.protocol.pooled import Clipping, told
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import CodeBookFile
 from fedpower.rules.codebook import CodeBook

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement
-from fedpower.protocol.choice import SolverChoice
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
 from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment

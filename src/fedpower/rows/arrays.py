@@ -1,17 +1,15 @@
-"""Arrays, sparse matrices and .npy files: rows whose columns are known by their place."""
+"""Arrays and sparse matrices: rows whose columns are known by their place."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.linalg.memory import own_memory
 from fedpower.rows.columns import (
     is_wide,
     pick_columns,
@@ -22,7 +20,7 @@ from fedpower.rows.columns import (
     require_matrix,
     require_shape,
 )
-from fedpower.rows.source import Block, Extra, Matrix, SparseBlock, is_sparse
+from fedpower.rows.source import Block, Extra, SparseBlock, is_sparse
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,17 +38,14 @@ class ColumnsByPlace:
 
     @property
     def n_features(self) -> int:
-        """Number of columns kept."""
         return self.width if self.keep is None else len(self.keep)
 
     @property
     def sparse(self) -> bool:
-        """Whether blocks are sparse."""
         return False
 
     @property
     def density(self) -> float | None:
-        """Share of stored entries, where known."""
         return 1.0
 
     def named(self, columns: tuple[str, ...]) -> Self:
@@ -67,8 +62,8 @@ class ColumnsByPlace:
         """Return the source with exactly these columns in this order."""
         if self.columns is None:
             raise InputError(
-                "{source} must have column names to select by name, got none; name them with {with_columns}",
-                source=self.name,
+                f"{self.name} must have column names to select by name, got none; name them with "
+                "open_source(data, columns=[...])"
             )
         places = pick_columns(self.name, self.columns, columns, extra=extra)
         keep = range(self.width) if self.keep is None else self.keep
@@ -98,9 +93,8 @@ class PositionalSource(ColumnsByPlace, ABC):
             require_finite(block, name=self.name, columns=self.columns, rows=row, gaps=self.gaps)
             if self.wide:
                 require_exact(block, name=self.name, columns=self.columns, rows=row)
-            size = int(block.shape[0])
+            row += int(block.shape[0])
             yield block
-            row += size
             del stored, block  # or two blocks are held while the next one is read
         require_shape(self.name, row, self.n_features)
 
@@ -111,17 +105,13 @@ class ArraySource(PositionalSource):
 
     array: NDArray[Any]
 
-    def read(self, max_rows: int) -> Iterator[Matrix]:
+    def read(self, max_rows: int) -> Iterator[Block]:
         """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
         for start in range(0, self.array.shape[0], max_rows):
             part = self.array[start : start + max_rows]
             if isinstance(part, np.ma.MaskedArray):
                 part = np.ma.filled(part.astype(np.float64), np.nan)
-            if part.dtype == np.float64:
-                block = np.ascontiguousarray(part).view()
-            else:
-                with np.errstate(over="ignore"):
-                    block = np.ascontiguousarray(part, dtype=np.float64).view()
+            block = as_float64(part).view()
             block.flags.writeable = False
             yield block
 
@@ -134,7 +124,6 @@ class SparseSource(PositionalSource):
 
     @property
     def sparse(self) -> bool:
-        """Always true."""
         return True
 
     @property
@@ -147,6 +136,12 @@ class SparseSource(PositionalSource):
         """Yield row slices as canonical float64 CSR."""
         for start in range(0, self.array.shape[0], max_rows):
             yield canonical(self.array[start : start + max_rows])
+
+
+def as_float64(part: Any) -> NDArray[np.float64]:
+    """Return an array as contiguous float64; what is beyond its range becomes infinite, to be refused."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(part, dtype=np.float64)
 
 
 def canonical(block: Any) -> SparseBlock:
@@ -168,94 +163,5 @@ def sparse_source(matrix: Any, name: str) -> SparseSource:
     """Return the source of a sparse matrix's rows; formats other than CSR are converted once."""
     require_matrix(name, tuple(matrix.shape), matrix.dtype)
     rows, width = matrix.shape
-    return SparseSource(
-        name=name, width=width, n_rows=rows, array=sparse.csr_array(matrix), wide=is_wide(matrix.dtype)
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayHeader:
-    """What the header of a stored array says."""
-
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-
-    @property
-    def n_bytes(self) -> int:
-        """Length of the values that follow the header."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
-
-
-def read_header(stream: IO[bytes], name: str) -> ArrayHeader:
-    """Return the header of an array in NumPy's format, leaving the stream at the first value."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            header = np.lib.format.read_array_header_1_0(stream)
-        else:
-            header = np.lib.format.read_array_header_2_0(stream)
-    except (ValueError, EOFError, SyntaxError):
-        raise corrupt(name) from None
-    shape, fortran, dtype = header
-    return ArrayHeader(shape=shape, fortran=fortran, dtype=dtype)
-
-
-def corrupt(name: str) -> InputError:
-    """Return the error for a truncated or damaged NumPy file."""
-    return InputError(
-        f"{name} must be a complete NumPy file, got one that is truncated or damaged; write or copy it again"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _NpySource(PositionalSource):
-    """The rows of one ``.npy`` file, in C or Fortran order."""
-
-    path: Path
-    offset: int
-    header: ArrayHeader
-
-    def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield copies of row slices, each through a mapping of its own."""
-        for start in range(0, self.header.shape[0], max_rows):
-            yield self._copy(start, start + max_rows)
-
-    def _copy(self, start: int, stop: int) -> Block:
-        """Return one slice of rows as a float64 array of its own."""
-        try:
-            mapped = np.memmap(
-                self.path,
-                dtype=self.header.dtype,
-                mode="r",
-                offset=self.offset,
-                shape=self.header.shape,
-                order="F" if self.header.fortran else "C",
-            )
-        except (OSError, ValueError):
-            raise corrupt(self.name) from None
-        part = mapped[start:stop]
-        copy: Matrix = own_memory(part.shape)
-        with np.errstate(over="ignore"):
-            copy[...] = part
-        return copy
-
-
-def npy_source(path: Path, name: str) -> _NpySource:
-    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
-    with path.open("rb") as stream:
-        header = read_header(stream, name)
-        offset = stream.tell()
-    require_matrix(name, header.shape, header.dtype)
-    if path.stat().st_size < offset + header.n_bytes:
-        raise corrupt(name)
-    rows, width = header.shape
-    return _NpySource(
-        name=name,
-        width=width,
-        n_rows=rows,
-        path=path,
-        offset=offset,
-        header=header,
-        wide=is_wide(header.dtype),
-    )
+    stored = sparse.csr_array(matrix)
+    return SparseSource(name=name, width=width, n_rows=rows, array=stored, wide=is_wide(matrix.dtype))

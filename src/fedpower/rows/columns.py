@@ -1,4 +1,4 @@
-"""Columns: their names matched between silos, their values checked, public numbers one per column."""
+"""Columns: names matched between silos, values checked, public numbers given one per column."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 from fedpower.errors import CellError, InputError, NoRowsError, is_showable
 from fedpower.rows.source import Block, Extra, RowSource, Vector, is_sparse
 
-_MAX_NAMES = 5
-
 LARGEST_EXACT = 2.0**53
-"""Up to here float64 holds every integer; what a larger one was is not known from its float64."""
+"""float64 holds every integer up to here."""
+
+LARGEST = 1e150
+"""Bounds and divisors are between this and its inverse, so that squares of both stay in float64."""
 
 
-def shown(names: Sequence[str]) -> str:
+def shown(names: Sequence[str], most: int = 5) -> str:
     """Return the names quoted and joined, the first few when there are many."""
-    quoted = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
-    return quoted if len(names) <= _MAX_NAMES else f"{quoted} and {len(names) - _MAX_NAMES} more"
+    quoted = ", ".join(f"'{name}'" for name in names[:most])
+    return quoted if len(names) <= most else f"{quoted} and {len(names) - most} more"
 
 
-def _column_label(columns: tuple[str, ...] | None, index: int) -> str:
-    """Return how a sentence calls a column: by name, or by its place counted from 1."""
+def column_label(columns: tuple[str, ...] | None, index: int) -> str:
+    """Return a column's name for messages, or its place counted from 1."""
     return f"column {index + 1}" if columns is None else f"column '{columns[index]}'"
 
 
@@ -38,17 +39,11 @@ def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
 
 def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     """Refuse anything but a nonempty 2-d array of real numbers."""
+    must = f"{name} must be a 2-d array of rows by columns"
     if dtype.names is not None:
-        raise InputError(
-            f"{name} must be a 2-d array of rows by columns, got a structured array of named fields; "
-            "give a table, for instance pandas.DataFrame(array)"
-        )
+        raise InputError(f"{must}, got a structured array; give a table such as pandas.DataFrame(array)")
     if len(shape) != 2:
-        raise InputError(
-            f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d with shape "
-            f"{shape}; "
-            "reshape it so that each row is one record"
-        )
+        raise InputError(f"{must}, got {len(shape)}-d with shape {shape}; reshape it")
     if dtype.kind not in "fiub":
         kind = {"c": "complex", "O": "object"}.get(dtype.kind, "non-numeric")
         raise InputError(
@@ -58,16 +53,16 @@ def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic
 
 
 def other_rows(name: str) -> InputError:
-    """Return the error for a pass over other rows than those before, or than were counted."""
+    """Return the error for a pass over other rows than before, or than were counted."""
     return InputError(
         f"{name} must hold the same rows whenever it is read, got others than before; nothing was "
-        "released or charged for them: leave the data alone while it is in use, then start again"
+        "released or charged for them: do not change the data while it is in use, then start again"
     )
 
 
-def require_count(name: str, known: int | None, found: int) -> None:
+def require_count(name: str, known: int | None, counted: int) -> None:
     """Refuse a pass over another number of rows than is known: noise is made for that number."""
-    if known not in (None, found):
+    if known not in (None, counted):
         raise other_rows(name)
 
 
@@ -78,12 +73,11 @@ def require_block_size(max_rows: int) -> None:
 
 
 def require_distinct(name: str, columns: Sequence[str]) -> None:
-    """Refuse column names that cannot be shown, or occur twice."""
+    """Refuse column names that cannot be shown or occur twice."""
     for column in columns:
         if not is_showable(str(column)):
             raise InputError(
-                f"{name} must have column names without control characters, got {str(column)!a}; "
-                "rename the column"
+                f"{name} must have column names without control characters, got {column!a}; rename the column"
             )
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
@@ -95,13 +89,13 @@ def require_distinct(name: str, columns: Sequence[str]) -> None:
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return CellError(
-        "column '{column}' of {source} must hold numbers, got {dtype} at row {row}; drop the "
-        "column{without_column:{column}}, or turn it into numbers, by a rule in a code book for instance",
-        column=column,
-        source=name,
-        dtype=dtype,
-        row=row + 1,
+        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; {drop_advice(column)}"
     )
+
+
+def drop_advice(column: str) -> str:
+    """Return what to do about a column that is not numeric."""
+    return f"drop the column (drop=['{column}']), or give it a rule in a code book"
 
 
 def require_finite(
@@ -117,61 +111,57 @@ def require_finite(
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
             return
-    finite = ~np.isinf(values) if gaps else np.isfinite(values)
-    if finite.all():  # the sum itself overflowed
+    wrong = np.isinf(values) if gaps else ~np.isfinite(values)
+    if not wrong.any():  # the sum itself overflowed
         return
-    row, column, value = _first(block, ~finite)
-    number = rows + row if isinstance(rows, int) else int(rows[row])
-    what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
-    advice = "leave that row out"
-    if np.isnan(value) and columns is not None:
-        advice = "give the column a rule for missing cells in a code book"
+    row, column, value = _first(block, wrong)
+    what, advice = "an infinite value", "leave that row out"
+    if np.isnan(value):
+        what = "a missing value (empty, null or NaN)"
+        advice = advice if columns is None else "give the column a rule for missing cells in a code book"
     raise CellError(
-        f"{_column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
-        f"{number + 1}; fill it in or {advice}"
+        f"{column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
+        f"{row_number(rows, row)}; fill it in or {advice}"
     )
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value is a number, which True and False are not."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def is_wide(dtype: Any) -> bool:
-    """Return whether a dtype, NumPy's or pandas', is of integers of which float64 does not hold all."""
+    """Return whether a dtype is of integers that float64 does not all hold."""
     return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
 
 
 def require_exact(
     block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
 ) -> None:
-    """Refuse integers that float64 may have rounded: their small differences would be gone."""
-    values = block.data if is_sparse(block) else block
+    """Refuse integers that float64 may have rounded, which loses their small differences."""
     with np.errstate(invalid="ignore"):
-        large = np.abs(values) >= LARGEST_EXACT
-    if not large.any():
-        return
-    row, column, _ = _first(block, large)
-    number = rows + row if isinstance(rows, int) else int(rows[row])
-    raise CellError(
-        f"{_column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
-        f"2^53 in size, got a larger one at row {number + 1}; subtract a public number first, or "
-        "leave the column out"
-    )
+        large = np.abs(block.data if is_sparse(block) else block) >= LARGEST_EXACT
+    if large.any():
+        row, column, _ = _first(block, large)
+        raise CellError(
+            f"{column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
+            f"2^53 in size, got a larger one at row {row_number(rows, row)}; subtract a public number first, "
+            "or leave the column out"
+        )
 
 
-def _first(block: Block, found: NDArray[np.bool_]) -> tuple[int, int, float]:
-    """Return row, column and value of the first stored entry that was found."""
+def row_number(rows: int | NDArray[np.int64], place: int) -> int:
+    """Return the number of a row, counted from 1, by its place in a block."""
+    return (rows + place if isinstance(rows, int) else int(rows[place])) + 1
+
+
+def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
+    """Return row, column and value of the first stored entry that was chosen."""
     if is_sparse(block):
-        entry = int(np.flatnonzero(found)[0])
+        entry = int(np.flatnonzero(chosen)[0])
         row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
         return row, int(block.indices[entry]), float(block.data[entry])
-    row, column = (int(index) for index in np.argwhere(found)[0])
+    row, column = (int(index) for index in np.argwhere(chosen)[0])
     return row, column, float(block[row, column])
 
 
 def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra) -> list[int]:
-    """Return where each wanted column stands in `have`."""
+    """Return the place of each wanted column in `have`."""
     if extra not in ("refuse", "drop"):
         raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'; choose one of the two")
     require_distinct("columns", want)
@@ -180,24 +170,23 @@ def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, ext
     places = {column: place for place, column in enumerate(have)}
     missing = [column for column in want if column not in places]
     if missing:
+        shared = ', or keep what every silo has (extra_columns="drop")' if extra == "refuse" else ""
         raise InputError(
-            "{source} must have the columns every silo agreed on, got a source without {missing}; rename "
-            "the column that holds it{by_renaming}, or leave it out of the fit"
-            + "{by_sharing}"
-            * (extra == "refuse"),
-            source=name,
-            missing=shown(missing),
+            f"{name} must have the columns every silo agreed on, got a source without "
+            f"{shown(missing)}; rename a column (rename={{'old': 'new'}}){shared}"
         )
-    wanted = set(want)
-    surplus = [column for column in have if column not in wanted]
+    surplus = sorted(places.keys() - set(want), key=places.__getitem__)
     if surplus and extra == "refuse":
-        raise InputError(
-            "{source} must have only the columns every silo agreed on, got also {surplus}; remove "
-            "them, or leave them out with {without_extra}",
-            source=name,
-            surplus=shown(surplus),
-        )
+        raise surplus_columns(name, "columns", surplus)
     return [places[column] for column in want]
+
+
+def surplus_columns(name: str, what: str, surplus: Sequence[str]) -> InputError:
+    """Return the error for columns that no silo agreed on."""
+    return InputError(
+        f"{name} must have only the {what} every silo agreed on, got also {shown(surplus)}; "
+        'remove them, or leave them out with extra_columns="drop"'
+    )
 
 
 def match_columns(
@@ -206,38 +195,45 @@ def match_columns(
     """Return the agreed columns and the sources with exactly these, in this order."""
     if not sources:
         raise InputError("at least one source must be given, got none; name the silos' data")
-    named = [source for source in sources if source.columns is not None]
-    unnamed = [source for source in sources if source.columns is None]
-    if named and unnamed:
-        raise InputError(
-            "either every source or none must have column names, got names in {one} and none in "
-            "{other}; name the columns of {other} with {with_columns}",
-            one=named[0].name,
-            other=unnamed[0].name,
-        )
-    agreed = sources[0].columns if columns is None else tuple(columns)
-    if columns is None and extra == "drop" and agreed is not None and not unnamed:
-        shared = tuple(name for name in agreed if all(name in s.columns for s in named if s.columns))
-        if not shared:
+    names = [source.columns for source in sources]
+    agreed = names[0] if columns is None else tuple(columns)
+    if None in names:
+        named = [source.name for source in sources if source.columns is not None]
+        if named:
+            unnamed = sources[names.index(None)].name
             raise InputError(
-                f"the silos must share a column at least, got none in common with {sources[0].name}; "
-                "check that the files hold the same table"
+                f"either every source or none must have column names, got names in {named[0]} and none in "
+                f"{unnamed}; name the columns of {unnamed} with open_source(data, columns=[...])"
             )
-        agreed = shared
-    if unnamed:
-        _require_equal_width(unnamed, agreed)
-        return agreed, list(unnamed)
-    wanted = agreed or ()
-    if "" in wanted:
+        _require_equal_width(sources, agreed)
+        return agreed, list(sources)
+    if columns is None and extra == "drop":
+        agreed = tuple(name for name in agreed or () if all(name in each for each in names if each))
+        if not agreed:
+            raise InputError(
+                f"the silos must share a column at least, got none in common with "
+                f"{sources[0].name}; check that the files hold the same table"
+            )
+    if "" in (agreed or ()):
         raise InputError(
-            "every column of {source} must have a name, got none for column {place}; name it, or "
-            "leave it out{without_column}",
-            source=sources[0].name,
-            place=wanted.index("") + 1,
+            f"every column of {sources[0].name} must have a name, got none for column "
+            f"{(agreed or ()).index('') + 1}; name it, or leave it out (drop=[''])"
         )
     return agreed, [
-        source if source.columns == agreed else source.select(wanted, extra=extra) for source in named
+        source if source.columns == agreed else source.select(agreed or (), extra=extra) for source in sources
     ]
+
+
+def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] | None) -> None:
+    width = sources[0].n_features if agreed is None else len(agreed)
+    origin = f"{width} in {sources[0].name}" if agreed is None else f"{width} agreed"
+    for source in sources:
+        if source.n_features != width:
+            raise InputError(
+                f"sources without column names must have equally many columns, got {origin} and "
+                f"{source.n_features} in {source.name}; give every silo the same columns (n_features=... "
+                "for svmlight files)"
+            )
 
 
 def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features: int) -> RowSource:
@@ -247,8 +243,7 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
         if missing:
             raise InputError(
                 f"{source.name} must have every column of the fit, got none named "
-                f"{missing[0]!r}{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
-                "add it, or fit without it"
+                f"{shown(missing, 1)}; add it, or fit without it"
             )
         return source.select(names, extra="drop")
     if source.n_features != n_features:
@@ -259,24 +254,9 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
     return source
 
 
-def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] | None) -> None:
-    """Refuse unnamed sources that differ in width, from each other or from the agreed columns."""
-    width = sources[0].n_features if agreed is None else len(agreed)
-    origin = f"{width} in {sources[0].name}" if agreed is None else f"{width} agreed"
-    for source in sources:
-        if source.n_features != width:
-            raise InputError(
-                "sources without column names must have equally many columns, got {origin} and "
-                "{width} in {source}; give every silo the same columns ({with_n_features} for "
-                "svmlight files)",
-                origin=origin,
-                width=source.n_features,
-                source=source.name,
-            )
-
-
-LARGEST = 1e150
-"""Bounds and divisors lie between this and its inverse, so that squares of both stay in float64."""
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(np.isfinite(float(value)))
 
 
 def public_vector(
@@ -297,12 +277,18 @@ def public_vector(
             f"{label} must be a vector of finite numbers, got shape {vector.shape}; "
             "give one number per column"
         )
-    _require(np.isfinite(vector), f"{label} must be finite in every column", vector, columns)
+    checks = [(np.isfinite(vector), "be finite")]
     if positive:
-        _require(vector > 0, f"{label} must be positive in every column", vector, columns)
         within = (vector <= LARGEST) & (vector >= 1 / LARGEST)
-        limits = f"{label} must lie between {1 / LARGEST:g} and {LARGEST:g} in every column"
-        _require(within, limits, vector, columns)
+        checks += [(vector > 0, "be positive"), (within, f"lie between {1 / LARGEST:g} and {LARGEST:g}")]
+    named = columns if columns is not None and len(columns) == vector.size else None
+    for holds, must in checks:
+        if not holds.all():
+            place = int(np.argmin(holds))
+            raise InputError(
+                f"{label} must {must} in every column, got {vector[place]:g} for "
+                f"{column_label(named, place)}; give public numbers"
+            )
     vector.flags.writeable = False
     return vector
 
@@ -310,38 +296,27 @@ def public_vector(
 def _labels(values: Any) -> list[str] | None:
     """Return the labels of a labelled vector; None where it has none but its places."""
     if isinstance(values, Mapping):
-        return [str(each) for each in values]
+        return [str(label) for label in values]
     index = getattr(values, "index", None)
     if index is None or callable(index):  # lists have a method of that name
         return None
     labels = list(index)
-    return None if labels == list(range(len(labels))) else [str(each) for each in labels]
+    return None if labels == list(range(len(labels))) else [str(label) for label in labels]
 
 
 def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ...] | None) -> Any:
-    """Return the values in the order of the columns, found by their labels."""
+    """Return the values in the order of the columns, by their labels."""
     if columns is None:
         raise InputError(
-            f"{label} must come without labels where columns have no names, got {shown(labels)}; give "
-            "the values alone, in the order of the columns"
+            f"{label} must come without labels where columns have no names, got "
+            f"{shown(labels)}; give only the values, in the order of the columns"
         )
-    odd = [name for name in columns if name not in labels] or [each for each in labels if each not in columns]
+    odd = [name for name in columns if name not in labels] or [name for name in labels if name not in columns]
     if odd or len(labels) != len(columns):
         what = f"{odd[0]!r} on one side only" if odd else "a name twice"
         raise InputError(
-            f"{label} must have a value for every column and no others by name, got {what}; label it as "
-            "the columns are named, or give the values alone, in their order"
+            f"{label} must have a value for every column and no others by name, got {what}; "
+            "label it as the columns are named, or give only the values"
         )
-    places = {each: place for place, each in enumerate(labels)}
+    places = {name: place for place, name in enumerate(labels)}
     return np.asarray(values)[[places[name] for name in columns]]
-
-
-def _require(
-    holds: np.ndarray[Any, np.dtype[np.bool_]], must: str, vector: Vector, columns: tuple[str, ...] | None
-) -> None:
-    """Refuse the first value that does not hold, by the name of its column where that is known."""
-    if holds.all():
-        return
-    place = int(np.flatnonzero(~holds)[0])
-    named = columns if columns is not None and len(columns) == vector.size else None
-    raise InputError(f"{must}, got {vector[place]:g} for {_column_label(named, place)}; give public numbers")

@@ -13,7 +13,15 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.arrays import ColumnsByPlace, PositionalSource, array_source, npy_source, sparse_source
+from fedpower.rows.array_files import (
+    anndata_source,
+    h5ad_source,
+    is_anndata,
+    npy_source,
+    npz_source,
+    svmlight_source,
+)
+from fedpower.rows.arrays import ColumnsByPlace, PositionalSource, array_source, sparse_source
 from fedpower.rows.columns import shown
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
@@ -30,11 +38,8 @@ from fedpower.rows.files import (
     sheet_of,
     sheet_table,
 )
-from fedpower.rows.h5ad import anndata_source, h5ad_source, is_anndata
-from fedpower.rows.pgen import pgen_source
-from fedpower.rows.plink import PlinkSource, plink_source
+from fedpower.rows.plink import PlinkSource, pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.sparse import npz_source, svmlight_source
 from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
 from fedpower.rows.tables import Group, Part, Table, TableSource, as_labels, frame_table, table_source
 from fedpower.rules.harmonise import Harmony, harmonised

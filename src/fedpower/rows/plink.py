@@ -1,23 +1,24 @@
-"""Genotypes as PLINK 1 stores them, two bits each."""
+"""Genotypes: .bed of PLINK 1, two bits each, and .pgen of PLINK 2, read by Pgenlib."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ColumnsByPlace
-from fedpower.rows.columns import require_block_size, require_distinct, require_shape, shown
+from fedpower.rows.columns import require_block_size, require_distinct, shown, surplus_columns
 from fedpower.rows.source import Extra, Matrix, RowSource
 
 _MAGIC = b"\x6c\x1b\x01"
-"""How a .bed file begins; the third byte says that each variant's samples stand together."""
+"""How a .bed file begins; the third byte means that each variant's samples are stored together."""
 
-UNKNOWN = "0"
+_UNKNOWN = "0"
 """An allele that nobody in the file has."""
 
 _COUNTS = np.array(
@@ -25,41 +26,41 @@ _COUNTS = np.array(
 )
 """By byte: how often each of its four samples has the variant's first allele; NaN where missing."""
 
+_Count = Callable[[NDArray[np.int64], int, int], Matrix]
+"""From places of variants and a range of samples to counts of first alleles, NaN where missing."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlinkSource(ColumnsByPlace):
-    """The samples of a .bed file."""
+    """The samples of a file of genotypes."""
 
     path: Path
+    beside: tuple[Path, Path]
     samples: tuple[str, ...]
     alleles: tuple[tuple[str, str], ...]
     ids: tuple[str, ...]
-    other: tuple[bool, ...]
+    count: _Count
+    counts_second: tuple[bool, ...]
     filling: NDArray[np.float64] | None = None
-
-    @property
-    def beside(self) -> tuple[Path, ...]:
-        """The files that say what the variants and samples are."""
-        return self.path.with_suffix(".bim"), self.path.with_suffix(".fam")
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
         """Return the source with exactly these variants and counted alleles, in this order."""
         require_distinct("columns", columns)
         keep = range(self.width) if self.keep is None else self.keep
         places = {self.ids[place]: place for place in keep}
-        found, other, absent, different = [], [], [], []
+        chosen, second, absent, different = [], [], [], []
         for column in columns:
             variant, _, allele = column.rpartition("_")
             place = places.get(variant)
             if place is None:
                 absent.append(column)
                 continue
-            flipped = _is_second(allele, self.alleles[place])
-            if flipped is None:
+            is_second = _is_second(allele, self.alleles[place])
+            if is_second is None:
                 different.append(f"{column} ({'/'.join(self.alleles[place])})")
                 continue
-            found.append(place)
-            other.append(flipped)
+            chosen.append(place)
+            second.append(is_second)
         if absent or different:
             parts = [f"none of {shown(absent)}"] if absent else []
             parts += [f"other alleles of {shown(different)}"] if different else []
@@ -67,48 +68,31 @@ class PlinkSource(ColumnsByPlace):
                 f"{self.name} must have the variants and alleles that every silo agreed on, got "
                 f"{' and '.join(parts)}; leave them out of the list of variants, or flip their strand"
             )
-        if extra == "refuse" and len(found) < len(places):
-            surplus = [self.ids[place] for place in keep if place not in set(found)]
-            raise InputError(
-                "{source} must have only the variants every silo agreed on, got also {surplus}; remove "
-                "them, or leave them out with {without_extra}",
-                source=self.name,
-                surplus=shown(surplus),
-            )
-        return replace(self, columns=columns, keep=tuple(found), other=tuple(other))
+        surplus = [self.ids[place] for place in keep if place not in set(chosen)]
+        if surplus and extra == "refuse":
+            raise surplus_columns(self.name, "variants", surplus)
+        return replace(self, columns=columns, keep=tuple(chosen), counts_second=tuple(second))
 
     def blocks(self, max_rows: int) -> Iterator[Matrix]:
         """Yield counts of alleles, a row for each sample; by columns, as the file has them."""
         require_block_size(max_rows)
-        count = len(self.samples)
-        second = np.array(self.other)
-        for start in range(0, count, max_rows):
-            cells = self._counts(start, min(start + max_rows, count))
-            np.subtract(2.0, cells, out=cells, where=second[:, np.newaxis])
+        keep = np.arange(self.width) if self.keep is None else np.array(self.keep)
+        second = np.array(self.counts_second)[:, np.newaxis]
+        for start in range(0, len(self.samples), max_rows):
+            cells = self.count(keep, start, min(start + max_rows, len(self.samples)))
+            np.subtract(2.0, cells, out=cells, where=second)
             self._fill(cells, start)
             yield cells.T
-        require_shape(self.name, count, self.n_features)
-
-    def _counts(self, start: int, stop: int) -> Matrix:
-        """Return how often samples have each kept variant's first allele; NaN where missing."""
-        stored = np.memmap(self.path, dtype=np.uint8, mode="r", offset=len(_MAGIC))
-        variants = stored.reshape(self.width, -(-len(self.samples) // 4))
-        first, last = start // 4, -(-stop // 4)
-        keep = None if self.keep is None else np.array(self.keep)
-        some = variants[:, first:last] if keep is None else variants[keep, first:last]
-        cells = _COUNTS[some].reshape(self.n_features, -1)
-        return np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
 
     def _fill(self, cells: Matrix, first_row: int) -> None:
-        """Put what was agreed on in the place of missing genotypes."""
         columns, rows = np.nonzero(np.isnan(cells))
         if not columns.size:
             return
         if self.filling is None:
             assert self.columns is not None
             raise InputError(
-                f"every genotype of {self.name} must be known, or its allele have a public frequency p, "
-                f"for 2p then stands for it, got none for {self.columns[columns[0]]!r} of sample "
+                f"every genotype of {self.name} must be known, or its allele have a public frequency p, so "
+                f"that 2p replaces it, got none for {self.columns[columns[0]]!r} of sample "
                 f"{first_row + int(rows[0]) + 1}; give frequencies, or public offsets of 2p"
             )
         cells[columns, rows] = self.filling[columns]
@@ -118,81 +102,159 @@ def _is_second(allele: str, alleles: tuple[str, str]) -> bool | None:
     """Return whether an allele is the second of two; None where it is neither."""
     if allele in alleles:
         return allele == alleles[1]
-    if UNKNOWN in alleles:
-        return alleles[1] == UNKNOWN
-    return None
+    return alleles[1] == _UNKNOWN if _UNKNOWN in alleles else None
 
 
 def fill_missing(source: RowSource, values: NDArray[np.float64] | None) -> RowSource:
-    """Return a source of genotypes in which these values, 2p, stand for missing ones; others as is."""
+    """Return a source of genotypes in which these values, 2p, replace missing ones; others as is."""
     if values is None or not isinstance(source, PlinkSource):
         return source
     return replace(source, filling=np.asarray(values, dtype=np.float64))
 
 
+def _genotypes(
+    path: Path,
+    name: str,
+    *,
+    beside: tuple[Path, Path],
+    samples: Sequence[str],
+    ids: Sequence[str],
+    alleles: Sequence[tuple[str, str]],
+    count: _Count,
+) -> PlinkSource:
+    """Return a source that counts the allele of each variant that comes first in the alphabet."""
+    require_distinct(f"variants of {name}", tuple(ids))
+    counted = [min(pair, key=lambda allele: (allele == _UNKNOWN, allele)) for pair in alleles]
+    return PlinkSource(
+        name=name,
+        width=len(ids),
+        n_rows=len(samples),
+        columns=tuple(f"{variant}_{allele}" for variant, allele in zip(ids, counted, strict=True)),
+        path=path,
+        beside=beside,
+        samples=tuple(samples),
+        alleles=tuple(alleles),
+        ids=tuple(ids),
+        count=count,
+        counts_second=tuple(allele != pair[0] for allele, pair in zip(counted, alleles, strict=True)),
+    )
+
+
 def plink_source(path: Path, name: str) -> PlinkSource:
-    """Return the source of a .bed file, whose .bim and .fam stand beside it."""
-    variants = _lines(path.with_suffix(".bim"), 6, name)
-    samples = tuple(words[1] for words in _lines(path.with_suffix(".fam"), 6, name))
+    """Return the source of a .bed file with its .bim and .fam."""
+    beside = path.with_suffix(".bim"), path.with_suffix(".fam")
+    variants, samples = (_words(each, name) for each in beside)
+    for file, lines in zip(beside, (variants, samples), strict=True):
+        if not lines or any(len(words) != 6 for words in lines):
+            raise InputError(
+                f"{file} must have 6 words in every line, got another number; write it again with "
+                "`plink2 --make-bed`"
+            )
+    n_bytes = -(-len(samples) // 4)
     with path.open("rb") as stream:
         magic = stream.read(len(_MAGIC))
-    expected = len(_MAGIC) + len(variants) * -(-len(samples) // 4)
-    if magic != _MAGIC or os.path.getsize(path) != expected:  # noqa: PTH202
+    if magic != _MAGIC or os.path.getsize(path) != len(_MAGIC) + len(variants) * n_bytes:  # noqa: PTH202
         raise InputError(
             f"{name} must be a .bed file of PLINK 1 with {len(variants)} variants of {len(samples)} "
             "samples, variant by variant, got other bytes; write it again with `plink2 --make-bed`"
         )
-    return PlinkSource(
-        **genotypes_of(
-            path,
-            name,
-            samples=samples,
-            ids=[f"{w[0]}:{w[3]}" if w[1] == "." else w[1] for w in variants],
-            alleles=[(words[4], words[5]) for words in variants],
-        )
+
+    def count(keep: NDArray[np.int64], start: int, stop: int) -> Matrix:
+        stored = np.memmap(path, dtype=np.uint8, mode="r", offset=len(_MAGIC)).reshape(-1, n_bytes)
+        first = start // 4
+        every = keep.size == len(variants) and bool((keep == np.arange(keep.size)).all())
+        part = stored[:, first : -(-stop // 4)] if every else stored[keep, first : -(-stop // 4)]
+        cells = _COUNTS[part].reshape(keep.size, -1)
+        return np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
+
+    return _genotypes(
+        path,
+        name,
+        beside=beside,
+        samples=[words[1] for words in samples],
+        ids=[f"{w[0]}:{w[3]}" if w[1] == "." else w[1] for w in variants],
+        alleles=[(words[4], words[5]) for words in variants],
+        count=count,
     )
 
 
-def genotypes_of(
-    path: Path, name: str, *, samples: Sequence[str], ids: Sequence[str], alleles: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
-    """Return the parts of a source of genotypes; of each variant the first allele's counts are stored."""
-    require_distinct(f"variants of {name}", tuple(ids))
-    counted = [min(each, key=lambda allele: (allele == UNKNOWN, allele)) for each in alleles]
-    return {
-        "name": name,
-        "width": len(ids),
-        "n_rows": len(samples),
-        "columns": tuple(f"{one}_{allele}" for one, allele in zip(ids, counted, strict=True)),
-        "path": path,
-        "samples": tuple(samples),
-        "alleles": tuple(alleles),
-        "ids": tuple(ids),
-        "other": tuple(
-            allele == both[1] and both[0] != both[1] for allele, both in zip(counted, alleles, strict=True)
-        ),
-    }
-
-
-def _lines(path: Path, width: int, name: str) -> list[list[str]]:
-    """Return the words of every line of a .bim or .fam file."""
-    lines = words_of_lines(path, name)
-    if not lines or any(len(words) != width for words in lines):
+def pgen_source(path: Path, name: str) -> PlinkSource:
+    """Return the source of a .pgen file with its .pvar and .psam; ALT is the first allele here."""
+    beside = path.with_suffix(".pvar"), path.with_suffix(".psam")
+    variants = _table(beside[0], name, ("#CHROM", "POS", "ID", "REF", "ALT"))
+    samples = _table(beside[1], name, ("IID",))
+    several = [words[2] for words in variants if "," in words[4]]
+    if several:
         raise InputError(
-            f"{path} must have {width} words in every line, got another number; write it again with "
-            "`plink2 --make-bed`"
+            f"every variant of {name} must have two alleles, got more for {several[0]!r} and "
+            f"{len(several) - 1} others; split them with `plink2 --make-pgen multiallelics=-`"
         )
-    return lines
+
+    def count(keep: NDArray[np.int64], start: int, stop: int) -> Matrix:
+        calls = np.empty((keep.size, stop - start), dtype=np.int8)
+        with _pgen_reader(path, name, len(samples), len(variants), (start, stop)) as reader:
+            reader.read_list(keep.astype(np.uint32), calls)
+        return np.where(calls < 0, np.nan, calls.astype(np.float64))
+
+    with _pgen_reader(path, name, len(samples), len(variants), (0, 1)):
+        pass
+    return _genotypes(
+        path,
+        name,
+        beside=beside,
+        samples=[words[0] for words in samples],
+        ids=[f"{w[0]}:{w[1]}" if w[2] == "." else w[2] for w in variants],
+        alleles=[(_UNKNOWN if w[4] == "." else w[4], w[3]) for w in variants],
+        count=count,
+    )
 
 
-def words_of_lines(path: Path, name: str) -> list[list[str]]:
-    """Return the words of every line of a file that stands beside genotypes."""
+def _pgen_reader(path: Path, name: str, n_samples: int, n_variants: int, samples: tuple[int, int]) -> Any:
+    """Return Pgenlib's reader of some samples."""
+    try:
+        reader = import_module("pgenlib").PgenReader
+    except ImportError:
+        raise InputError(
+            f"{name} must be read by Pgenlib, got none installed; run {installing('pgen')}, or write a "
+            ".bed file with `plink2 --make-bed`"
+        ) from None
+    subset = np.arange(*samples, dtype=np.uint32)
+    try:
+        return reader(
+            str(path).encode(), raw_sample_ct=n_samples, variant_ct=n_variants, sample_subset=subset
+        )
+    except (RuntimeError, OSError):
+        raise InputError(
+            f"{name} must be a .pgen file of PLINK 2 with {n_variants} variants of {n_samples} samples, "
+            "got other bytes; write it again with `plink2 --make-pgen`"
+        ) from None
+
+
+def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
+    """Return the wanted columns of a .pvar or .psam file; lines of ## are left out."""
+    lines = [words for words in _words(path, name) if not words[0].startswith("##")]
+    head = lines[0] if "#CHROM" in wanted or not lines else [word.lstrip("#") for word in lines[0]]
+    if len(lines) < 2 or not lines[0][0].startswith("#") or not set(wanted) <= set(head):
+        raise InputError(
+            f"{path} must have a line of names with {', '.join(wanted)}, and a line or more after it, "
+            "got others; write it again with `plink2 --make-pgen`"
+        )
+    places = [head.index(column) for column in wanted]
+    if any(len(words) <= max(places) for words in lines[1:]):
+        raise InputError(
+            f"{path} must have {', '.join(wanted)} in every line, got shorter ones; write it again with "
+            "`plink2 --make-pgen`"
+        )
+    return [[words[place] for place in places] for words in lines[1:]]
+
+
+def _words(path: Path, name: str) -> list[list[str]]:
+    """Return the words of every line of a text file that goes with genotypes."""
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise InputError(
-            f"{name} must have {path.name} beside it, got none that can be read; put the three files of "
-            "PLINK together"
+            f"{name} must have {path.name} beside it, got none that can be read; put the files together"
         ) from None
 
 
@@ -204,7 +266,7 @@ class VariantList:
     alleles: tuple[str, ...] | None = None
     frequencies: NDArray[np.float64] | None = None
 
-    def columns(self, source: Any) -> tuple[str, ...]:
+    def columns(self, source: RowSource) -> tuple[str, ...]:
         """Return the columns of the listed variants; where no allele is listed, as a file has them."""
         if self.alleles is not None:
             return tuple(f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True))
@@ -212,19 +274,17 @@ class VariantList:
             raise InputError(
                 f"a list of variants must go with .bed or .pgen files, got {source.name}; leave it out"
             )
-        assert source.columns is not None
-        known = dict(zip(source.ids, source.columns, strict=True))
+        known = dict(zip(source.ids, source.columns or (), strict=True))
         absent = [one for one in self.ids if one not in known]
         if absent:
             raise InputError(
-                f"{source.name} must have the listed variants, got none of {shown(absent)}; leave them "
-                "out of the list"
+                f"{source.name} must have the listed variants, got none of {shown(absent)}; leave them out"
             )
         return tuple(known[one] for one in self.ids)
 
     @property
     def offset(self) -> NDArray[np.float64] | None:
-        """2p, what a genotype is expected to be; None where no frequency is listed."""
+        """2p, the expected genotype; None where no frequency is listed."""
         return None if self.frequencies is None else 2.0 * self.frequencies
 
     @property
@@ -244,28 +304,24 @@ def read_variants(path: Path) -> VariantList:
         ) from None
     if not lines:
         raise InputError(f"{path} must list one variant at least, got none; check the file")
-    if not lines[0][0].startswith("#"):
-        return VariantList(ids=_distinct(path, [words[0] for words in lines]))
-    head = [word.lstrip("#") for word in lines[0]]
-    try:
-        places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
-        cells = [[words[place] for place in places] for words in lines[1:]]
-        frequencies = np.array([float(words[2]) for words in cells])
-    except (ValueError, IndexError):
-        raise InputError(
-            f"{path} must have ids, a line each, or the columns ID, ALT and ALT_FREQS of "
-            "`plink2 --freq`, got others; write it so"
-        ) from None
-    ids = _distinct(path, [words[0] for words in cells])
-    fixed = [one for one, p in zip(ids, frequencies, strict=True) if not 0 < p < 1]
+    rows, alleles, frequencies = [(words[0],) for words in lines], None, None
+    if lines[0][0].startswith("#"):
+        head = [word.lstrip("#") for word in lines[0]]
+        try:
+            places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
+            rows = [tuple(words[place] for place in places) for words in lines[1:]]
+            alleles, frequencies = tuple(row[1] for row in rows), np.array([float(row[2]) for row in rows])
+        except (ValueError, IndexError):
+            raise InputError(
+                f"{path} must have ids, a line each, or the columns ID, ALT and ALT_FREQS of "
+                "`plink2 --freq`, got others; write it so"
+            ) from None
+    ids = tuple(row[0] for row in rows)
+    require_distinct(f"variants of {path}", ids)
+    fixed = [] if frequencies is None else [ids[at] for at, p in enumerate(frequencies) if not 0 < p < 1]
     if fixed:
         raise InputError(
             f"every frequency of {path} must lie between 0 and 1, got another for {shown(fixed)}; leave "
-            "variants out that do not vary"
+            "out variants that do not vary"
         )
-    return VariantList(ids=ids, alleles=tuple(w[1] for w in cells), frequencies=frequencies)
-
-
-def _distinct(path: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    require_distinct(f"variants of {path}", tuple(ids))
-    return tuple(ids)
+    return VariantList(ids=ids, alleles=alleles, frequencies=frequencies)

@@ -31,7 +31,6 @@ Vector: TypeAlias = NDArray[np.float64]
 SparseBlock: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
 Block: TypeAlias = "Matrix | SparseBlock"
 Extra: TypeAlias = Literal["refuse", "drop"]
-"""Rows as they are stored, in float32 or float64."""
 
 
 def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
@@ -41,15 +40,15 @@ def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
 
 @runtime_checkable
 class RowSource(Protocol):
-    """One silo's rows, read in blocks as often as wanted and never held whole.
+    """One silo's rows, read in blocks as often as needed and never held whole.
 
     A source is immutable and every call of `blocks` reads from the first row again. Rows are
-    secret: the sentences a source raises name files, columns and row numbers, never a cell's value.
+    secret: the errors a source raises name files, columns and row numbers, never a cell's value.
     """
 
     @property
     def name(self) -> str:
-        """What error sentences call it: a path, or ``silo 'north'``."""
+        """What messages call it: a path, or ``silo 'north'``."""
         ...
 
     @property
@@ -78,11 +77,10 @@ class RowSource(Protocol):
         ...
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows in order, finite, in nonempty blocks of at most `max_rows` rows.
+        """Yield the rows in order, finite, in nonempty float64 blocks of at most `max_rows` rows.
 
-        A block is float64: a dense one is contiguous, by rows or by columns, and may be a read-only
-        view; a sparse one is a canonical ``csr_array``. At least one row is yielded, or `InputError`
-        is raised.
+        A dense block is contiguous, by rows or by columns, and may be a read-only view; a sparse one is a
+        canonical ``csr_array``. At least one row is yielded, or `InputError` is raised.
         """
         ...
 
@@ -92,37 +90,31 @@ class RowSource(Protocol):
 
 
 class OverRows:
-    """What a source that reads another one tells of itself: what that one does."""
+    """A source that reads another one, which it describes itself by."""
 
     def __init__(self, rows: RowSource) -> None:
         self.rows = rows
 
     @property
     def name(self) -> str:
-        """What error sentences call it."""
         return self.rows.name
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns."""
         return self.rows.columns
 
     @property
     def n_features(self) -> int:
-        """Number of columns."""
         return self.rows.n_features
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where known without a pass."""
         return self.rows.n_rows
 
     @property
     def sparse(self) -> bool:
-        """Whether blocks are sparse."""
         return self.rows.sparse
 
     @property
     def density(self) -> float | None:
-        """Share of stored entries, where known."""
         return self.rows.density

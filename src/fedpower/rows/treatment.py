@@ -4,12 +4,11 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass, replace
-from numbers import Real
 
 import numpy as np
 
-from fedpower.errors import InputError
-from fedpower.rows.columns import LARGEST, public_vector
+from fedpower.errors import InputError, require
+from fedpower.rows.columns import LARGEST, is_number, public_vector
 from fedpower.rows.source import Block, RowSource, SparseBlock, Vector, is_sparse
 from fedpower.sums.kernel import block_rows
 
@@ -32,7 +31,8 @@ def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
     if extreme.any():
         peaks = _row_peaks(block)
         extreme &= peaks > 0
-        block = _divide_rows(block, np.where(extreme, peaks, 1.0))
+        # Divided, not multiplied by an inverse, which may be infinite.
+        block = _rescale(block, np.where(extreme, peaks, 1.0), divide=True)
         norms = row_norms(block)
     if normalize:
         chosen, n_clipped = norms > 0, 0
@@ -41,7 +41,7 @@ def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
         n_clipped = int(np.count_nonzero(extreme | (norms > 1 + slack)))
     if not chosen.any():
         return block, n_clipped
-    return _scale_rows(block, np.where(chosen, (1 - slack) / np.where(chosen, norms, 1.0), 1.0)), n_clipped
+    return _rescale(block, np.where(chosen, (1 - slack) / np.where(chosen, norms, 1.0), 1.0)), n_clipped
 
 
 def row_norms(block: Block) -> Vector:
@@ -65,25 +65,12 @@ def _row_peaks(block: Block) -> Vector:
     return np.asarray(np.max(np.abs(block), axis=1), dtype=np.float64)
 
 
-def _scale_rows(block: Block, factors: Vector) -> Block:
-    """Return the block with each row multiplied by its factor."""
+def _rescale(block: Block, factors: Vector, *, divide: bool = False) -> Block:
+    """Return the block with each row multiplied, or divided, by its factor."""
+    scaled = np.divide if divide else np.multiply
     if is_sparse(block):
-        return with_data(block, block.data * factors[entry_rows(block)])
-    return block * factors[:, None]
-
-
-def _divide_rows(block: Block, divisors: Vector) -> Block:
-    """Return the block with each row divided by its divisor."""
-    if is_sparse(block):
-        return with_data(block, block.data / divisors[entry_rows(block)])
-    return block / divisors[:, None]
-
-
-def _divide_columns(block: Block, divisors: Vector) -> Block:
-    """Return the block with each column divided by its divisor."""
-    if is_sparse(block):
-        return with_data(block, block.data / divisors[block.indices])
-    return block / divisors
+        return with_data(block, scaled(block.data, factors[entry_rows(block)]))
+    return np.asarray(scaled(block, factors[:, None]))
 
 
 def entry_rows(block: SparseBlock) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -108,45 +95,30 @@ class RowTreatment:
     high: Vector | None = None
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        if self.center is not None:
-            object.__setattr__(self, "center", public_vector("center", self.center))
-        if self.scale is not None:
-            scale = public_vector("scale", self.scale, positive=True)
-            object.__setattr__(self, "scale", scale)
+        for name in ("center", "scale", "low", "high"):
+            values = getattr(self, name)
+            if values is not None:
+                checked = public_vector(name, values, positive=name == "scale")
+                object.__setattr__(self, name, checked)
         if self.row_norm is not None:
             object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
         if self.normalize and self.row_norm is not None:
             raise InputError(
-                "{row_norm} and {normalize} must not be given together, got {row_norm:{bound}} and "
-                "{normalize:True}; choose one",
-                bound=self.row_norm,
+                f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and "
+                "normalize=True; choose one"
             )
-        if self.center is not None and self.scale is not None and self.center.size != self.scale.size:
+        sizes = {each.size for each in (self.center, self.scale, self.low, self.high) if each is not None}
+        if len(sizes) > 1:
             raise InputError(
-                f"center and scale must have one value per column, got {self.center.size} and "
-                f"{self.scale.size}; give both for the same columns"
+                f"center and scale must have one value per column, got {' and '.join(map(str, sizes))}; "
+                "give both for the same columns"
             )
-
-    def _check_ranges(self) -> None:
-        """Refuse ranges without a centre, or that hold no number."""
         if self.low is None and self.high is None:
             return
-        sides = [None if side is None else np.array(side, dtype=np.float64) for side in (self.low, self.high)]
-        for name, side in zip(("low", "high"), sides, strict=True):
-            if side is not None:
-                side.setflags(write=False)
-                object.__setattr__(self, name, side)
-        low, high = sides
-        if low is None or high is None or self.center is None or low.shape != high.shape:
+        if self.low is None or self.high is None or self.center is None or not (self.low < self.high).all():
             raise InputError(
-                "ranges must have both ends for every column and go with a centre, got some without; "
-                "give low, high and center"
-            )
-        if not (low.shape == np.shape(self.center) and bool((low < high).all())):
-            raise InputError(
-                "a range must have a lower end below its upper end, one for each column, got others; "
-                "give e.g. 0 and 120"
+                "ranges must have a lower end below the upper end in every column and go with a center, got "
+                "others; give low, high and center"
             )
 
     @property
@@ -155,12 +127,11 @@ class RowTreatment:
         return self.normalize or self.row_norm is not None
 
     def check_width(self, n_features: int) -> None:
-        """Refuse rows of another length than the centre's or the scale's."""
+        """Refuse rows of another length than the center's or the scale's."""
         for label, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and values.size != n_features:
                 raise InputError(
-                    f"{label} must have one value per column, got {values.size} for {n_features} "
-                    "columns; "
+                    f"{label} must have one value per column, got {values.size} for {n_features} columns; "
                     "give it for the agreed columns"
                 )
 
@@ -169,31 +140,33 @@ class RowTreatment:
         return self.center is not None
 
     def apply(self, block: Block) -> tuple[Block, int]:
-        """Return the treated rows and how many were clipped; without a centre sparse stays so."""
-        self.check_width(int(block.shape[1]))
+        """Return the treated rows and how many were clipped; without a center sparse stays so."""
+        width = int(block.shape[1])
+        self.check_width(width)
         rows: Block = block.toarray() if is_sparse(block) and self.densifies() else block
+        divisors = self.divisors(width)
         with np.errstate(over="ignore"):
             if self.low is not None:
                 rows = np.clip(np.asarray(rows), self.low, self.high)
             if self.center is not None:
                 rows = np.asarray(rows) - self.center
-            divisors = self.divisors(int(block.shape[1]))
             if divisors is not None:
-                rows = _divide_columns(rows, divisors)
-        if rows is not block and not np.isfinite(_values(rows)).all():
+                sparse = is_sparse(rows)
+                rows = with_data(rows, rows.data / divisors[rows.indices]) if sparse else rows / divisors
+        values = rows.data if is_sparse(rows) else np.asarray(rows)
+        if rows is not block and not np.isfinite(values).all():
             if not self.bounded:
                 raise InputError(
-                    "rows must stay finite when centred and scaled, got values beyond float64's range; "
+                    "rows must stay finite when centered and scaled, got values beyond float64's range; "
                     "give the columns in other units"
                 )
-            rows = _within_range(rows)
-        n_clipped = 0
-        if self.bounded:
-            rows, n_clipped = _bound_rows(rows, normalize=self.normalize)
-        return rows, n_clipped
+            # Beyond float64's range a value becomes its largest number: the bound clips it.
+            finite = np.nan_to_num(values)
+            rows = with_data(rows, finite) if is_sparse(rows) else finite
+        return _bound_rows(rows, normalize=self.normalize) if self.bounded else (rows, 0)
 
     def split(self) -> "tuple[RowTreatment, Vector | None]":
-        """Return the treatment without its centre, and the centre in treated units."""
+        """Return the treatment without its center, and the center in treated units."""
         if self.center is None or self.low is not None:
             return self, None
         offset = self.center if self.scale is None else self.center / self.scale
@@ -201,15 +174,11 @@ class RowTreatment:
 
     def digest(self) -> str:
         """Return the SHA-256 of a canonical encoding, the same on every machine."""
-        state = hashlib.sha256(b"fedpower.RowTreatment/1")
-        for values in (self.center, self.scale):
+        state = hashlib.sha256(b"fedpower.RowTreatment/2")
+        for values in (self.center, self.scale, self.low, self.high):
             state.update(struct.pack("<q", -1 if values is None else values.size))
             state.update(b"" if values is None else values.astype("<f8").tobytes())
-        state.update(struct.pack("<?d", self.row_norm is not None, self.row_norm or 0.0))
-        state.update(struct.pack("<?", self.normalize))
-        if self.low is not None and self.high is not None:  # treatments without ranges keep theirs
-            for values in (self.low, self.high):
-                state.update(values.astype("<f8").tobytes())
+        state.update(struct.pack("<?d?", self.row_norm is not None, self.row_norm or 0.0, self.normalize))
         return state.hexdigest()
 
     def __eq__(self, other: object) -> bool:
@@ -225,32 +194,13 @@ class RowTreatment:
         return np.full(n_features, self.row_norm) if self.scale is None else self.scale * self.row_norm
 
 
-def _values(rows: Block) -> Vector:
-    """Return the stored values of a block."""
-    return rows.data if is_sparse(rows) else np.asarray(rows)
-
-
-def _within_range(rows: Block) -> Block:
-    """Return rows in which a value beyond float64's range is its largest number: the bound clips them."""
-    values = np.nan_to_num(_values(rows))
-    return with_data(rows, values) if is_sparse(rows) else values
-
-
 def _row_norm(value: object) -> float:
     """Return a bound on the norm of a row as float; its square is a float64 too."""
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    number = float(value) if real else np.nan  # type: ignore[arg-type]
-    if not (np.isfinite(number) and number > 0):
-        raise InputError.about(
-            "row_norm", must="be a positive finite number", got=repr(value), advice="give a public bound"
-        )
-    if not 1 / LARGEST <= number <= LARGEST:
-        raise InputError.about(
-            "row_norm",
-            must=f"lie between {1 / LARGEST:g} and {LARGEST:g}",
-            got=f"{number:g}",
-            advice="give a public bound near the rows' length, or the columns in other units",
-        )
+    holds = is_number(value) and value > 0  # type: ignore[operator]
+    require(holds, "row_norm", "a positive finite number", value, "give a public bound")
+    number = float(value)  # type: ignore[arg-type]
+    within = f"between {1 / LARGEST:g} and {LARGEST:g}"
+    require(1 / LARGEST <= number <= LARGEST, "row_norm", within, number, "give the columns in other units")
     return number
 
 
@@ -260,6 +210,5 @@ def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
     for block in source.blocks(block_rows(source.n_features)):
         # Blocks of persons' rows have a column more (`units`).
         features = block[:, : source.n_features] if not is_sparse(block) else block
-        rows, _ = treatment.apply(features)
-        largest = max(largest, float(row_norms(rows).max()))
-    return largest if math.isfinite(largest) else 1e150
+        largest = max(largest, float(row_norms(treatment.apply(features)[0]).max()))
+    return largest if math.isfinite(largest) else LARGEST

@@ -1,21 +1,28 @@
-"""Persons as the unit of privacy: whose each row is, how many rows they have, and what each row weighs."""
+"""Persons as the unit of privacy: to whom each row belongs, how many rows they have, what a row weighs."""
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
+import unicodedata
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from datetime import UTC, datetime, time
+from decimal import Decimal
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.rows.arrays import ArraySource
-from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
-from fedpower.rows.person_keys import Keys, keys_of
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, pl
+from fedpower.rows.arrays import ArraySource, PositionalSource
+from fedpower.rows.columns import other_rows, pick_columns, require_block_size, row_number, shown
+from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, is_sparse, pl
 from fedpower.rows.tables import TableSource, as_texts
+
+Keys = NDArray[np.uint64]
 
 PARTS = 2**16
 """P: weights' roots are whole numbers of 1/P where rows are whole numbers."""
@@ -27,10 +34,11 @@ _MOST_UNITS = 2**26
 """Σ k z of so many is below 2⁶², and so are the sums of preparation."""
 
 _ID_ROWS = 2**16
-"""Ids that are looked at together."""
-
 _PENDING = 2**20
-"""Ids that are kept as they come before they are counted, at least."""
+"""Ids that wait to be counted, at least."""
+
+
+# --- weights ----------------------------------------------------------------------------------------------
 
 
 def exact_weights(counts: Vector, most: int) -> Vector:
@@ -41,13 +49,11 @@ def exact_weights(counts: Vector, most: int) -> Vector:
 def lattice_shares(counts: Vector, most: int) -> Vector:
     """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C."""
     rows = counts.astype(np.int64)
-    found = np.minimum(np.floor(PARTS * np.sqrt(most / counts)), PARTS).astype(np.int64)
-    found += found < PARTS
-    too_large = rows * found**2 > most * PARTS**2
-    while too_large.any():
-        found -= too_large
-        too_large = rows * found**2 > most * PARTS**2
-    return np.asarray(found, dtype=np.float64)
+    shares = np.minimum(np.floor(PARTS * np.sqrt(most / counts)), PARTS).astype(np.int64)
+    shares += shares < PARTS
+    while (too_large := rows * shares**2 > most * PARTS**2).any():
+        shares -= too_large
+    return np.asarray(shares, dtype=np.float64)
 
 
 def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
@@ -56,71 +62,28 @@ def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
     return np.asarray(shares**2 // (PARTS**2 // TALLY_PARTS))
 
 
-class _Ids(Protocol):
-    """Whose rows they are, as keys: alone, and beside the rows."""
-
-    def iter_ids(self) -> Iterator[Keys]:
-        """Yield the keys of all rows; refuse a row without an id by its number."""
-        ...
-
-    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
-        """Yield the keys of the rows of each block, and the block."""
-        ...
+# --- rows by person ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ColumnIds:
-    """Ids that stand in a column of a table."""
-
-    table: TableSource
-    column: str
-
-    def iter_ids(self) -> Iterator[Keys]:
-        for cells, rows, name in self.table.labels(self.column, _ID_ROWS):
-            yield keys_of(cells, name=name, column=self.column, rows=rows)
-
-    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
-        for cells, block in self.table.labelled(self.column, max_rows):
-            yield keys_of(cells, name=self.table.name, column=self.column, rows=0), block
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GivenIds:
-    """Ids that were given beside rows in memory."""
-
-    rows: RowSource
-    keys: Keys
-
-    def iter_ids(self) -> Iterator[Keys]:
-        yield self.keys
-
-    def iter_blocks_with_ids(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
-        start = 0
-        for block in self.rows.blocks(max_rows):
-            stop = start + int(block.shape[0])
-            yield self.keys[start:stop], block
-            start = stop
-
-
-class _Persons:
+class Persons:
     """How many rows each person has, by key in ascending order."""
 
     def __init__(self, chunks: Iterable[Keys]) -> None:
         counts = pl.DataFrame(schema={"key": pl.UInt64, "len": pl.UInt32})
-        held: list[pl.DataFrame] = []
+        waiting: list[pl.DataFrame] = []
         size = 0
         for chunk in chunks:
-            held.append(pl.DataFrame({"key": chunk}).group_by("key").len())
+            waiting.append(pl.DataFrame({"key": chunk}).group_by("key").len())
             size += chunk.size
             # Merged when as many wait as are counted: each key is grouped a few times in all.
             if size >= max(_PENDING, len(counts)):
-                counts, held, size = _summed([counts, *held]), [], 0
-        counts = _summed([counts, *held]).sort("key")
+                counts, waiting, size = _summed([counts, *waiting]), [], 0
+        counts = _summed([counts, *waiting]).sort("key")
         self.keys: Keys = counts["key"].to_numpy()
         self.counts: NDArray[np.int32] = counts["len"].cast(pl.Int32).to_numpy()
 
     def places(self, keys: Keys) -> NDArray[np.int64] | None:
-        """Return where keys are among the persons'; None where one of them is not."""
+        """Return the persons' places by their keys; None where one of them is unknown."""
         places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
         return places if np.array_equal(self.keys[places], keys) else None
 
@@ -132,12 +95,11 @@ def _summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
 class UnitRows(OverRows):
     """A source whose every block has one column more than its features: the rows of each row's person."""
 
-    def __init__(self, rows: RowSource, ids: _Ids, *, label: str, most: int) -> None:
+    def __init__(self, rows: RowSource, *, label: str, most: int, keys: Keys | None = None) -> None:
         super().__init__(rows)
-        self.label = label
-        self.most = most
-        self._ids = ids
-        self._counted: _Persons | None = None
+        self.label, self.most = label, most
+        self._keys = keys  # given for rows in memory; else the ids are in the table's column `label`
+        self._counted: Persons | None = None
         self._lock = threading.Lock()
 
     @property
@@ -147,31 +109,30 @@ class UnitRows(OverRows):
 
     @property
     def sparse(self) -> bool:
-        """Always false."""
         return False
 
     @property
     def n_units(self) -> int:
         """Σ min(m, C): the public number, of persons where C is 1."""
-        found = int(np.minimum(self._count().counts, self.most).sum(dtype=np.int64))
-        if found > _MOST_UNITS:
+        total = int(np.minimum(self._persons().counts, self.most).sum(dtype=np.int64))
+        if total > _MOST_UNITS:
             raise InputError(
                 f"{self.name} must count for {_MOST_UNITS:,} at most, so that sums fit into 64 bits, got "
                 "more persons; split it into silos"
             )
-        return found
+        return total
 
     @property
     def n_read(self) -> int:
         """Number of rows, counted."""
-        return int(self._count().counts.sum(dtype=np.int64))
+        return int(self._persons().counts.sum(dtype=np.int64))
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows with m beside them; refused at the end where a person has other rows."""
+        """Yield the rows and, after the features, m; refused at the end where a person has other rows."""
         require_block_size(max_rows)
-        persons = self._count()
+        persons = self._persons()
         seen = np.zeros_like(persons.counts)
-        for keys, block in self._ids.iter_blocks_with_ids(max_rows):
+        for keys, block in self._with_keys(max_rows):
             places = persons.places(keys)
             if places is None:
                 raise other_rows(self.name)
@@ -190,56 +151,70 @@ class UnitRows(OverRows):
         return rows[:, :-1], np.ascontiguousarray(rows[:, -1])
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> UnitRows:
-        """Return the source with exactly these features; the ids stay beside them."""
+        """Return the source with exactly these features, of the same persons."""
         if self.columns is not None:
             pick_columns(self.name, self.columns, columns, extra=extra)
         return self.over(self.rows.select(columns, extra=extra))
 
     def over(self, rows: RowSource) -> UnitRows:
         """Return the same persons with other features, of the same rows."""
-        made = UnitRows(rows, _ids_for(rows, self._ids), label=self.label, most=self.most)
+        made = UnitRows(rows, label=self.label, most=self.most, keys=self._keys)
         made._counted = self._counted
         return made
 
-    def _count(self) -> _Persons:
+    def _persons(self) -> Persons:
         with self._lock:
             if self._counted is None:
-                self._counted = _Persons(self._ids.iter_ids())
+                self._counted = Persons(self._all_keys())
         return self._counted
+
+    def _all_keys(self) -> Iterator[Keys]:
+        if self._keys is not None:
+            yield self._keys
+            return
+        assert isinstance(self.rows, TableSource)
+        for cells, rows, name in self.rows.labels(self.label, _ID_ROWS):
+            yield keys_of(cells, name=name, column=self.label, rows=rows)
+
+    def _with_keys(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
+        if self._keys is None:
+            assert isinstance(self.rows, TableSource)
+            for cells, block in self.rows.labelled(self.label, max_rows):
+                yield keys_of(cells, name=self.name, column=self.label, rows=0), block
+            return
+        start = 0
+        for block in self.rows.blocks(max_rows):
+            stop = start + int(block.shape[0])
+            yield self._keys[start:stop], block
+            start = stop
 
 
 def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
-    """Return a table's rows by persons; the column of their ids is no feature any more."""
+    """Return a table's rows by persons; the column of their ids is no longer a feature."""
     if isinstance(source, UnitRows):
         return source
     if not isinstance(source, TableSource):
         raise InputError(
-            "{source} must be a table with named columns to have {unit:{column}}, got rows without; give "
-            "a CSV, Parquet, Feather or Arrow file, a data frame or a query",
-            source=source.name,
-            column=column,
+            f"{source.name} must be a table with named columns to have unit={column!r}, got rows without; "
+            "give a CSV, Parquet, Feather or Arrow file, a data frame or a query"
         )
     if column not in source.table.columns:
         raise InputError(
-            "{source} must have the column '{column}' that says whose each row is, got "
-            "{columns}; correct {unit}, or add the column",
-            source=source.name,
-            column=column,
-            columns=shown(source.table.columns),
+            f"{source.name} must have the column '{column}' of persons' ids, got "
+            f"{shown(source.table.columns)}; correct unit, or add the column"
         )
     features = tuple(name for name in source.columns if name != column)
     if not features:
         raise InputError(
-            f"{source.name} must have a feature beside the column '{column}', which only says whose each "
-            "row is, got none; add one"
+            f"{source.name} must have a feature beside the column '{column}' of ids, got none; add one"
         )
     rows = source if features == source.columns else source.select(features, extra="drop")
-    return UnitRows(rows, _ColumnIds(table=rows, column=column), label=column, most=most)
+    return UnitRows(rows, label=column, most=most)
 
 
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     """Return rows in memory by persons, whose ids are given as a vector."""
-    if source.sparse or not isinstance(source, ArraySource):
+    if not isinstance(source, ArraySource):
         raise InputError(
             f"{source.name} must be dense rows in memory to be given units, got others; give a NumPy "
             "array, or a table with a column of ids and unit='…'"
@@ -250,53 +225,183 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
             f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows; give "
             "the person of each row"
         )
-    keys = keys_of(_given_cells(ids, cells), name=source.name, column="units", rows=0)
-    return UnitRows(source, _GivenIds(rows=source, keys=keys), label="units", most=most)
-
-
-def _given_cells(ids: Any, cells: NDArray[Any]) -> pl.Series:
-    """Return given ids as a column."""
-    if isinstance(ids, np.ma.MaskedArray):
-        return as_texts(ids.tolist())
-    if cells.dtype == object:
-        return as_texts(cells)
-    if cells.dtype.kind in "US" and not hasattr(ids, "__array__"):
-        return as_texts(ids)  # NumPy has made texts of a list, of NaN too
-    if cells.dtype.kind not in "biufUSMm":
-        raise InputError(
-            f"units must be texts, numbers or days, got dtype {cells.dtype}; give the ids as text"
-        )
-    return as_texts(cells.tolist()) if cells.dtype.kind in "US" else pl.Series(values=cells)
+    if cells.dtype.kind not in "biufUSMmO":
+        raise InputError(f"units must be texts, numbers or days, got dtype {cells.dtype}; give ids as text")
+    if isinstance(ids, np.ma.MaskedArray) or cells.dtype.kind in "US":
+        # NumPy makes texts of what a list holds, of NaN too.
+        column = as_texts(ids if isinstance(ids, list | tuple) else ids.tolist())
+    else:
+        column = as_texts(cells) if cells.dtype == object else pl.Series(values=cells)
+    keys = keys_of(column, name=source.name, column="units", rows=0)
+    return UnitRows(source, label="units", most=most, keys=keys)
 
 
 def unit_of(source: RowSource) -> UnitRows | None:
     """Return the persons' rows that a source reads, or that it holds to be the same; else None."""
-    found: object = source
-    while found is not None and not isinstance(found, UnitRows):
-        found = getattr(found, "rows", None)
-    return found
+    inner: object = source
+    while inner is not None and not isinstance(inner, UnitRows):
+        inner = getattr(inner, "rows", None)
+    return inner
 
 
 def features_of(source: RowSource) -> RowSource:
-    """Return the rows of a source, whosever they are."""
+    """Return the rows of a source without their persons."""
     return source.rows if isinstance(source, UnitRows) else source
 
 
 def require_no_unit(source: RowSource, where: str) -> None:
     """Refuse persons where rows cannot be weighed."""
-    unit = unit_of(source)
-    if unit is not None:
+    if unit_of(source) is not None:
         raise InputError(
-            "{source} must be dense rows that the processor reads to count persons, got {where}; leave "
-            "that out, or leave {unit} out",
-            source=source.name,
-            where=where,
+            f"{source.name} must be dense rows that the processor reads to count persons, got {where}; "
+            "leave that out, or leave unit out"
         )
 
 
-def _ids_for(rows: RowSource, ids: _Ids) -> _Ids:
-    if isinstance(ids, _ColumnIds):
-        assert isinstance(rows, TableSource), "a selection of a table's columns is a table"
-        return _ColumnIds(table=rows, column=ids.column)
-    assert isinstance(ids, _GivenIds)
-    return _GivenIds(rows=rows, keys=ids.keys)
+# --- missing cells ----------------------------------------------------------------------------------------
+
+
+def with_gaps(source: RowSource) -> RowSource:
+    """Return a source that yields NaN for a missing number and refuses none; others as they are."""
+    if isinstance(source, UnitRows):
+        return source.over(with_gaps(source.rows))
+    if isinstance(source, TableSource) or (isinstance(source, PositionalSource) and not source.sparse):
+        return replace(source, gaps=True)
+    return source
+
+
+class FilledRows(OverRows):
+    """A source in which a number per column replaces the missing cells."""
+
+    def __init__(self, rows: RowSource, values: Vector) -> None:
+        super().__init__(rows)
+        self._values = values
+
+    def blocks(self, max_rows: int) -> Iterator[Block]:
+        """Yield the rows, filled in."""
+        for block in self.rows.blocks(max_rows):
+            if is_sparse(block) or not np.isnan(np.sum(block)):
+                yield block
+                continue
+            filled = np.array(block)  # persons' blocks have one column more, which has no gaps
+            features = filled[:, : self.n_features]
+            np.copyto(features, self._values, where=np.isnan(features))
+            yield filled
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
+        """Return the source with exactly these columns, and their numbers."""
+        kept = [(self.columns or ()).index(name) for name in columns]
+        return FilledRows(self.rows.select(columns, extra=extra), self._values[kept])
+
+
+# --- keys of persons --------------------------------------------------------------------------------------
+
+_WHOLE = r"^-?(?:0|[1-9][0-9]*)$"
+_POINTED = r"^(-?(?:0|[1-9][0-9]*))[.,]0*$"
+_NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_DAYTIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}.*"
+_SEVERAL_SPELLINGS = rf"^(?:{_NUMBER}|{_DAYTIME}|(?i:true|false))$"
+
+
+def keys_of(cells: pl.Series, *, name: str, column: str, rows: int | NDArray[np.int64]) -> Keys:
+    """Return a key per id, the same for one person however the id is spelled and whatever its type is."""
+    ids = _integers_or_texts(cells, f"column '{column}' of {name}")
+    missing = ids.is_null() if ids.dtype != pl.String else ids.is_null() | (ids == "").fill_null(value=False)
+    if missing.any():
+        raise InputError(
+            f"column '{column}' of {name} must have an id in every row, got a missing id at row "
+            f"{row_number(rows, int(missing.arg_max() or 0))}; fill it in or leave that row out"
+        )
+    if ids.dtype == pl.String:
+        return text_keys(_in_one_spelling(ids))
+    whole = ids if ids.dtype == pl.UInt64 else ids.cast(pl.Int64).cast(pl.UInt64, wrap_numerical=True)
+    return whole.to_numpy()
+
+
+def text_keys(texts: pl.Series) -> Keys:
+    """Return the keys of texts as they are: whole numbers themselves, all others by a hash."""
+    keys = texts.hash(seed=0).to_numpy().copy()
+    whole = texts.str.contains(_WHOLE)
+    if whole.any():
+        digits = texts.filter(whole)
+        small, large = (digits.cast(kind, strict=False) for kind in (pl.Int64, pl.UInt64))
+        numbers = small.cast(pl.UInt64, wrap_numerical=True).fill_null(large)
+        fits = numbers.is_not_null().to_numpy()
+        keys[whole.arg_true().to_numpy()[fits]] = numbers.drop_nulls().to_numpy()
+    return keys
+
+
+def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
+    """Return ids as integers, or as texts without blanks around them."""
+    kind = cells.dtype
+    if kind == pl.Boolean:
+        return cells.cast(pl.Int8)
+    if kind.is_integer() and kind != pl.Int128:
+        return cells
+    if kind.is_float():
+        cells = cells.fill_nan(None)
+        largest: Any = cells.abs().max()
+        digits = 24 if kind == pl.Float32 else 11 if kind == pl.Float16 else 53
+        if largest is not None and largest > 2.0**digits:
+            raise InputError(
+                f"{called} must hold ids that differ as numbers, got decimal numbers beyond 2^{digits}, "
+                "where several ids are the same number; write them as integers or text"
+            )
+        whole = cells.cast(pl.Int64, strict=False)
+        if (whole.cast(kind) == cells).all():
+            return whole
+        cells = cells.cast(pl.Float32) if kind == pl.Float16 else cells
+    if kind == pl.Binary:  # text, or bytes such as those of a UUID
+        cells = as_texts(cells)
+    if kind == pl.Datetime:
+        zone = getattr(kind, "time_zone", None)
+        cells = cells.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else cells
+        cells = cells.cast(pl.Datetime("us"))
+    if kind.is_nested() or kind in (pl.Object, pl.Duration):
+        raise InputError(f"{called} must hold ids as texts, numbers or days, got type {kind}; write text")
+    return cells.cast(pl.String).str.strip_chars()
+
+
+def _in_one_spelling(texts: pl.Series) -> pl.Series:
+    """Return texts in one form: NFKC, digits as 0 to 9, 1.0 as 1, times in UTC, truths as 1 and 0."""
+    if texts.str.contains(r"[^\x00-\x7f]").any():
+        texts = texts.str.normalize("NFKC").str.strip_chars()
+        foreign = texts.str.contains(r"^\p{Nd}+$")
+        if foreign.any():
+            texts = texts.zip_with(~foreign, texts.str.replace_many(_foreign_digits()))
+    texts = texts.str.replace(_POINTED, "$1")
+    odd = texts.str.contains(_SEVERAL_SPELLINGS) & ~texts.str.contains(_WHOLE) | (texts == "-0")
+    if not odd.any():
+        return texts
+    return texts.replace({text: _spelled_once(text) for text in texts.filter(odd).unique().to_list()})
+
+
+@cache
+def _foreign_digits() -> dict[str, str]:
+    letters = (chr(code) for code in range(128, sys.maxunicode + 1))
+    return {
+        digit: str(unicodedata.decimal(digit)) for digit in letters if unicodedata.category(digit) == "Nd"
+    }
+
+
+def _spelled_once(text: str) -> str:
+    """Return the one spelling of a number, a time or a truth."""
+    if text.lower() in ("true", "false"):
+        return str(int(text.lower() == "true"))
+    if ":" in text:
+        return _in_utc(text)
+    number = format(Decimal(text.replace(",", ".")), "f")
+    if "." in number:
+        number = number.rstrip("0").rstrip(".")
+    return "0" if re.fullmatch("-?0*", number) else number
+
+
+def _in_utc(text: str) -> str:
+    """Return a time of a day in UTC, to the microsecond; only the day at midnight."""
+    try:
+        when = datetime.fromisoformat(text)
+        if when.tzinfo is not None:
+            when = when.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return text
+    return when.date().isoformat() if when.time() == time() else when.isoformat(" ")

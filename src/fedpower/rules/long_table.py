@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from fedpower.errors import CellError, InputError
-from fedpower.rows.person_keys import keys_of
 from fedpower.rows.source import pl
 from fedpower.rows.tables import Part, Table, TableSource
+from fedpower.rows.units import keys_of
 from fedpower.rules.expressions import Cells, compiled, first_problem, item_codes
 from fedpower.rules.rules import KNOWN, LongForm, TableRules
 

@@ -8,12 +8,11 @@ import numpy as np
 from fedpower.errors import InputError, Sentence
 from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.gaps import FilledRows, with_gaps
 from fedpower.rows.networks import network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import Matrix, RowSource, Vector
 from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.units import require_no_unit, unit_of
+from fedpower.rows.units import FilledRows, require_no_unit, unit_of, with_gaps
 from fedpower.rows.watch import Watch
 from fedpower.sums.dask_moment import DaskSums
 from fedpower.sums.device import Device, DeviceSums

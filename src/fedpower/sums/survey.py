@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.gaps import FilledRows, with_gaps
 from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.units import require_no_unit, tally_weights, unit_of
+from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
 from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows

@@ -17,7 +17,7 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.roll import Place, Roll
+from fedpower.protocol.secure import Place, Roll
 
 pytestmark = pytest.mark.federation
 

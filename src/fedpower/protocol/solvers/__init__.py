@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.coordinator import Exchange
 from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
 from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
 from fedpower.protocol.solvers.power import PowerSettings, fedpower

@@ -16,7 +16,7 @@ from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspa
 from fedpower.linalg.symmetric import compressed, eigenvalues
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES
 from fedpower.privacy.division import CLIP
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
 from fedpower.protocol.solvers.scores import counted_scores

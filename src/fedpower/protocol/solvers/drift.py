@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
 from fedpower.linalg.symmetric import rayleigh_ritz, rounding_level, subspace_error
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.solvers.shared import Solution, align, mean_trace, present, shares, weighted_sum
 from fedpower.protocol.study import NoiseLaw

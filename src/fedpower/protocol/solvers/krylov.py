@@ -24,7 +24,7 @@ from fedpower.linalg.symmetric import (
     rounding_level,
     subspace_error,
 )
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskFactor, Factor, frozen, read_only
 from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.solvers.power import Floor, Noise, Shift
@@ -39,7 +39,7 @@ from fedpower.protocol.solvers.shared import (
     shares,
     weighted_sum,
 )
-from fedpower.protocol.weights import Weights, masses
+from fedpower.protocol.study import Weights, masses
 from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
 Array = NDArray[np.float64]

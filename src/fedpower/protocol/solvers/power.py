@@ -11,7 +11,7 @@ from fedpower.errors import InputError
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
 from fedpower.linalg.symmetric import compressed, eigenvalues
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
 from fedpower.protocol.solvers.drift import DriftCorrected
@@ -28,8 +28,7 @@ from fedpower.protocol.solvers.shared import (
     rank_for,
     weighted_sum,
 )
-from fedpower.protocol.study import NoiseLaw
-from fedpower.protocol.weights import Weights, masses
+from fedpower.protocol.study import NoiseLaw, Weights, masses
 
 Array = NDArray[np.float64]
 Reference = Literal["first", "active", "broadcast"]

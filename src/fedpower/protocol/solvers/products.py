@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.solvers.shared import SiloSampler, align, mean_trace, shares, weighted_sum
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from fedpower.linalg import fix_signs
 from fedpower.privacy.budget import SCORES
 from fedpower.privacy.sensitivity import of_counts
-from fedpower.protocol.exchange import Ask, Exchange, Round
-from fedpower.protocol.private_study import budget_of
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.query import ScoreCounts, tally_parts
 from fedpower.protocol.solvers.shared import CountedScores, Solution
 from fedpower.protocol.solvers.sums import Sums
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Study, budget_of
 from fedpower.sums.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]

@@ -11,10 +11,9 @@ from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.memory import own_memory
 from fedpower.linalg.subspace import Alignment
-from fedpower.protocol.clipping import Clipping
-from fedpower.protocol.exchange import Ask, Exchange
+from fedpower.protocol.coordinator import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, MeanRow, read_only
-from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.pooled import Clipping, Pooled
 from fedpower.protocol.solvers.angles import Angles
 from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg import symmetric_of
-from fedpower.protocol.exchange import Ask, Round
+from fedpower.protocol.coordinator import Ask, Round
 from fedpower.protocol.messages import AskQuery, CallRoll, KeyGone, Present, QueryAnswer
-from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.query import Query, moment_of
-from fedpower.protocol.roll import Place, Roll, n_neighbours
-from fedpower.protocol.secure import total
-from fedpower.protocol.study import Study
+from fedpower.protocol.secure import Place, Roll, n_neighbours, total
+from fedpower.protocol.study import Study, budget_of, pooled_std
 
 Array = NDArray[np.float64]
 Found = TypeVar("Found")

@@ -12,20 +12,17 @@ from fedpower.linalg import symmetric_of
 from fedpower.linalg.symmetric import eigenvalues
 from fedpower.privacy.publication import Smoothing, key_of
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
-from fedpower.protocol.clipping import moment_clipping
-from fedpower.protocol.exchange import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, PackedMoment, read_only
-from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.pooled import Pooled, moment_clipping
 from fedpower.protocol.preparation import Answered, find_code_book
-from fedpower.protocol.private_study import budget_of, pooled_std
 from fedpower.protocol.query import Tally, tally_parts, vectors_to_bytes
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import Gains, Groups, fixed, unit_variances
 from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Rank, Solution, enrol, rank_for
 from fedpower.protocol.solvers.sums import Sums, secure_sums, summed
-from fedpower.protocol.study import Study
-from fedpower.protocol.weights import Weights, masses
+from fedpower.protocol.study import Study, Weights, budget_of, masses, pooled_std
 from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]

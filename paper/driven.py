@@ -13,9 +13,7 @@ from fedpower.engines.inprocess import available_cores, blas_threads
 from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Coordinator
-from fedpower.protocol.driving import Answers, Asking, drive, in_turn
-from fedpower.protocol.exchange import Exchange
+from fedpower.protocol.coordinator import Answers, Asking, Coordinator, Exchange, drive, in_turn
 from fedpower.protocol.messages import AskSteps, Message, encode
 from fedpower.protocol.query import Rows
 from fedpower.protocol.silo import Silo, assemble

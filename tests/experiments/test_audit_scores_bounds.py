@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from fedpower.errors import InputError
+from fedpower.experiments.audit import audit_scores
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.audit import audit_scores
 
 SURE = 1 - 1e-6
 

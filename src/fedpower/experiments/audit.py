@@ -1,0 +1,547 @@
+"""Does a silo keep its promise? Two neighbouring worlds, real silos, and how well answers tell them apart."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from decimal import Decimal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import betaincinv, ndtri
+
+from fedpower.errors import InputError
+from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
+from fedpower.privacy.budget import MOMENT, PRODUCT, Budget, QueryTerms
+from fedpower.privacy.ledger import Ledger
+from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
+from fedpower.protocol.coordinator import Coordinator, drive, in_turn
+from fedpower.protocol.messages import (
+    AskMean,
+    AskQuery,
+    AskSteps,
+    LocalSteps,
+    MeanRow,
+    Message,
+    QueryAnswer,
+    Question,
+    read_only,
+)
+from fedpower.protocol.query import (
+    Product,
+    Query,
+    Rows,
+    ScoreCounts,
+    StepMean,
+    StepProduct,
+    Tally,
+    moment_of,
+    vectors_to_bytes,
+)
+from fedpower.protocol.secure import Identity, total
+from fedpower.protocol.silo import assemble
+from fedpower.protocol.solvers.upload import SecureSettings, secure
+from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import RowSource
+from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.units import with_ids
+from fedpower.sums.clipped_product import ClippedQuestion
+from fedpower.sums.local import local_moment
+from fedpower.sums.score_counts import ScoreQuestion
+from fedpower.sums.survey import STAGES, Stage, Survey
+
+Array = NDArray[np.float64]
+Progress = Callable[[int, int], None]
+"""Called with the runs played and the runs to play."""
+
+_Mode = NoiseMode | Literal["secure", "prepared", "clipped", "scores"]
+"""A noise mode; ``secure``: the noise of `moment` that silos of a secure sum share; ``prepared``:
+private preparation and the moment after it; ``clipped``: clipped products; or ``scores``: the moment and
+the counts of scores after it.
+"""
+
+AUDITED_SHARES = (0.15, 0.15, 0.1, 0.3, 0.2)
+AUDITED_SCORES = 0.5
+"""Shares of preparation and of scores under audit: far more than in a fit, so that any error shows."""
+
+CLIP, WIDTH = 0.25, 2
+"""α and the width of every clipped product."""
+
+_BOUND = 0.5  # of the prepared moment that is asked for: every row is longer
+_AUDITED, _HONEST, _COLLUDER, _RUN = "audited", "honest", "colluder", "audit"
+_PROGRESS_EVERY = 50
+_N_THRESHOLDS = 200
+
+# --- bounds from scores ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditResult:
+    """What scores show; each bound holds with probability `confidence` over the runs."""
+
+    epsilon_lower: float
+    epsilon_lower_any: float
+    mu_lower: float
+    threshold: float
+    false_positive_rate: float
+    false_negative_rate: float
+    n_runs: int
+    delta: float
+    confidence: float
+
+
+def audit_scores(
+    scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
+) -> AuditResult:
+    """Return lower bounds on μ and ε from the scores of two neighbouring worlds."""
+    worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
+    n = min(world.size for world in worlds)
+    if n < 20 or not all(np.isfinite(world).all() for world in worlds):
+        raise InputError(f"an audit needs 20 finite scores from each world, got {n}; run it longer")
+    if not (0 < confidence < 1 and 0 < delta < 1):
+        raise InputError(
+            f"confidence and delta must be between 0 and 1, got {confidence!r} and {delta!r}; "
+            "use for example 0.95 and 1e-06"
+        )
+    # One half of the runs chooses the thresholds, the other is counted: a bound must not be tuned.
+    tuning = [np.sort(world[: n // 2]) for world in worlds]
+    counted = [np.sort(world[n // 2 :]) for world in worlds]
+    thresholds = np.quantile(np.concatenate(tuning), np.linspace(0, 1, _N_THRESHOLDS + 2)[1:-1])
+    guess = _error_bounds(tuning, thresholds, confidence)
+    for_mu = thresholds[[int(np.argmax(_mu_bound(*guess)))]]
+    for_any = thresholds[[int(np.argmax(_epsilon_bound(*guess, delta)))]]
+    mu_lower = max(0.0, float(_mu_bound(*_error_bounds(counted, for_mu, confidence))[0]))
+    any_lower = float(_epsilon_bound(*_error_bounds(counted, for_any, confidence), delta)[0])
+    false_positives, false_negatives = _errors(counted, for_mu)
+    return AuditResult(
+        epsilon_lower=epsilon_of(mu_lower, delta),
+        epsilon_lower_any=max(0.0, any_lower),
+        mu_lower=mu_lower,
+        threshold=float(for_mu[0]),
+        false_positive_rate=float(false_positives[0]) / counted[0].size,
+        false_negative_rate=float(false_negatives[0]) / counted[1].size,
+        n_runs=n,
+        delta=delta,
+        confidence=confidence,
+    )
+
+
+def _errors(worlds: list[Array], thresholds: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return counts of false positives (world 0 above) and false negatives (world 1 not above)."""
+    below = [np.searchsorted(world, thresholds, side="right") for world in worlds]
+    return worlds[0].size - below[0], below[1]
+
+
+def _error_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> tuple[Array, Array]:
+    """Return Clopper–Pearson upper bounds on both error rates, together at `confidence`."""
+    level = 1 - (1 - confidence) / 2
+    bounds = []
+    for errors, world in zip(_errors(worlds, thresholds), worlds, strict=True):
+        most = np.minimum(errors, world.size - 1)  # all wrong: the bound is 1, set below
+        upper = betaincinv(most + 1.0, (world.size - most).astype(np.float64), level)
+        bounds.append(np.where(errors == world.size, 1.0, upper))
+    return bounds[0], bounds[1]
+
+
+def _mu_bound(alpha: Array, beta: Array) -> Array:
+    return np.asarray(-ndtri(alpha) - ndtri(beta))
+
+
+def _epsilon_bound(alpha: Array, beta: Array, delta: float) -> Array:
+    tiny = np.finfo(np.float64).tiny
+    one = np.log(np.maximum(1 - delta - beta, tiny)) - np.log(alpha)
+    other = np.log(np.maximum(1 - delta - alpha, tiny)) - np.log(beta)
+    return np.asarray(np.maximum(one, other))
+
+
+# --- the game --------------------------------------------------------------------------------------
+
+
+class Game:
+    """Both worlds of a study, the queries that are asked of each, and how answers are scored.
+
+    The attacker reads what the audited silo sends. In a secure sum it reads the sum of three silos, of
+    which one tells it its noise; ``pair`` has the row in question in either world.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        n_rows: int,
+        source: NoiseSource,
+        *,
+        is_secure: bool = False,
+        pair: tuple[Array, Array] | None = None,
+    ) -> None:
+        self._keys = {name: Identity.new() for name in (_AUDITED, _HONEST, _COLLUDER)} if is_secure else {}
+        self.study = _secured(study, self._keys) if is_secure else study
+        self.budget = _budget(self.study)
+        self._source = source
+        self._played = 0
+        n_silos = max(1, len(self._keys))
+        self.asked = _asked(self.study, self.budget, n_rows)
+        self._worlds = [
+            _as_held(rows, self.study, world) for world, rows in enumerate(_neighbours(study, n_rows, pair))
+        ]
+        self.noises = [
+            self.budget.noise(query.label, query.sensitivity, (n_rows,) * n_silos) for _, query in self.asked
+        ]
+        self.weights, self.mus = [], []
+        for (_, query), noise in zip(self.asked, self.noises, strict=True):
+            lengths = [group.length for group in noise.sensitivity.groups]
+            # The colluder's noise is subtracted: that of the others is left.
+            std = np.repeat(noise.stds, lengths) * math.sqrt(max(1, n_silos - 1) / n_silos)
+            before, after = (
+                noise.values(noise.bounded(query.evaluate(rows, noise.exponents), rows.n_rows))
+                for rows in self._worlds
+            )
+            self.weights.append((after - before) / std**2)
+            self.mus.append(float(np.linalg.norm((after - before) / std)))
+        self.mu = math.hypot(*self.mus)
+
+    def play(self, n_runs: int, on_progress: Progress | None = None) -> tuple[Array, Array]:
+        """Return the scores of so many runs of world 0 and of world 1, in turn."""
+        scores = np.empty((n_runs, 2))
+        for run in range(n_runs):
+            for world in (0, 1):
+                seen = self._sums(world) if self._keys else self._answers(world)
+                scores[run, world] = sum(
+                    float(weight @ values) for weight, values in zip(self.weights, seen, strict=True)
+                )
+            if on_progress and ((run + 1) % _PROGRESS_EVERY == 0 or run + 1 == n_runs):
+                on_progress(run + 1, n_runs)
+        return scores[:, 0], scores[:, 1]
+
+    def _answers(self, world: int) -> list[Array]:
+        """Return what a fresh silo with a fresh ledger answers to every query."""
+        study, seen = self.study, []
+        with Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=_AUDITED) as ledger:
+            silo = assemble(_AUDITED, self._worlds[world], study, ledger=ledger, source=self._source)
+            for place, ((body, _), noise) in enumerate(zip(self.asked, self.noises, strict=True)):
+                message = Message(study=study.digest, run=_RUN, round=place, silo=_AUDITED, body=body)
+                seen.append(_numbers(silo.answer(message).body, noise))
+        return seen
+
+    def _sums(self, world: int) -> list[Array]:
+        """Return the sums of a run of the whole protocol, less what the colluder added to them."""
+        self._played += 1
+        others = self._worlds[0]  # rows that the attacker knows
+        held = {_AUDITED: self._worlds[world], _HONEST: others, _COLLUDER: others}
+        sources = dict.fromkeys(held, self._source) | {_COLLUDER: SeededNoiseForExperiments(self._played)}
+        settings = SecureSettings(study=self.study, rank=1, run=_RUN)
+        with ExitStack() as stack:
+            silos = {}
+            for name, rows in held.items():
+                ledger = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
+                silos[name] = assemble(
+                    name,
+                    rows,
+                    self.study,
+                    ledger=stack.enter_context(ledger),
+                    identity=self._keys[name],
+                    source=sources[name],
+                )
+            solver = secure(settings, np.random.default_rng(0))
+            coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
+            drive(coordinator, in_turn(silos))
+        known = SeededNoiseForExperiments(self._played)  # the colluder tells its seed
+        seen = []
+        rounds = coordinator.history[-len(self.asked) :]
+        for (_, query), noise, closed in zip(self.asked, self.noises, rounds, strict=True):
+            told = query.evaluate(others, noise.exponents) + noise.draw(known)
+            uploads = [answer.words for answer in closed.answers.values()]
+            seen.append(noise.values(total(uploads) - told))
+        return seen
+
+
+def _numbers(answer: object, noise: Noise) -> Array:
+    """Return the numbers of an answer."""
+    if isinstance(answer, QueryAnswer):
+        return noise.values(answer.words.view(np.int64))
+    if isinstance(answer, LocalSteps):
+        trace = [] if answer.total_variance is None else [answer.total_variance]
+        return np.append(answer.product, trace)
+    if isinstance(answer, MeanRow):
+        return answer.mean
+    raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
+
+
+def _secured(study: Study, keys: dict[str, Identity]) -> Study:
+    """Return a study of the moment as that of a secure sum over three silos, of which one colludes."""
+    identities = tuple((name, key.public) for name, key in keys.items())
+    return replace(study, aggregation="secure", colluders=1, identities=identities, min_silos=len(keys))
+
+
+def _budget(study: Study) -> Budget:
+    budget = budget_of(study)
+    assert budget is not None, "an audited study is private"
+    return budget
+
+
+# --- what is asked: whatever shows the row in question best ----------------------------------------
+
+
+def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
+    """Return what is asked, as messages and as the queries that these ask."""
+    if study.noise in ("step", "paper"):
+        asked: list[tuple[Question, Query]] = []
+        for step in range(study.n_steps or 0):
+            basis = _turned(study, step)
+            query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
+            asked.append((AskSteps(basis=basis, n_local_steps=1), query))
+        if study.center:
+            asked.append((AskMean(), StepMean(budget=budget, n_rows=n_rows)))
+        return asked
+    queries = [_query(study, terms.label, place) for place, terms in enumerate(study.queries)]
+    return [
+        (AskQuery(index=index, label=query.label, public=query.public), query)
+        for index, query in enumerate(queries)
+    ]
+
+
+def _query(study: Study, label: str, place: int) -> Query:
+    d = study.n_features
+    ones = np.ones(d)
+    if label == MOMENT:
+        away = math.sqrt(d) * np.eye(d)[0]
+        return moment_of(
+            study, vectors_to_bytes((-ones, ones, away, ones), _BOUND) if study.preparation else b""
+        )
+    if study.design:  # another question of the same plane each time
+        basis = np.zeros((d, WIDTH))
+        basis[:2] = _rotation(0.3 * place)
+        return Product(label=label, question=ClippedQuestion.of(basis, CLIP))
+    if label in STAGES:
+        given: dict[str, dict[str, Any]] = {
+            "octaves": {},
+            "bins": {"low": -ones, "high": ones},
+            "zoom": {"low": -ones, "high": ones, "offset": ones},
+            "means": {"low": -ones, "high": ones},
+            "norms": {"low": -ones, "high": ones, "offset": ones, "scale": ones},
+        }
+        stage = Stage(kind=label, n_features=d, open_columns=np.arange(d), **given[label])
+        return Tally(stage=stage, per_unit=study.counted_per_unit)
+    # Scores: the two worlds' rows are in different cells of the grid.
+    axes = np.eye(d)[:, :2].copy()
+    grid = ScoreQuestion(axes=axes, offset=np.zeros(2), reach=np.ones(2), n_bins=4)
+    return ScoreCounts(question=grid, per_unit=study.counted_per_unit)
+
+
+def _turned(study: Study, step: int) -> Array:
+    """Return a turn of the worst plane."""
+    basis = np.eye(study.n_features)
+    basis[:2, :2] = _rotation(step / (study.n_steps or 1))  # radians: no two turns agree up to sign
+    return read_only(basis[:, : study.iteration_rank])
+
+
+def _rotation(angle: float) -> list[list[float]]:
+    return [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+
+
+# --- the rows of both worlds -----------------------------------------------------------------------
+
+
+def _neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None) -> tuple[Array, Array]:
+    """Return s rows of both worlds, the last of which differs: by default as far as a row can."""
+    unit = np.eye(study.n_features)
+    others = np.zeros(study.n_features)  # so that no total is near its limit
+    if study.design:
+        others = unit[2]
+        rest = math.sqrt(1 - CLIP**2) * others
+        worst = rest + CLIP * unit[0], rest - CLIP * unit[0]
+    elif study.preparation:
+        worst = unit.sum(0), -unit.sum(0)
+    else:
+        overlap = 0.0
+        if study.center:
+            overlap = -(MEAN_WEIGHT**2) if study.noise == "moment" else -1 / (4 * (study.n_steps or 1))
+        worst = unit[0], overlap * unit[0] + math.sqrt(1 - overlap**2) * unit[1]
+    worlds = []
+    for row in pair or worst:
+        worlds.append(np.tile(others, (n_rows, 1)))
+        worlds[-1][-1] = row
+    return worlds[0], worlds[1]
+
+
+def _as_held(rows: Array, study: Study, world: int) -> Rows | Survey:
+    """Return the rows as a silo holds them: read, bounded and summed as in any fit."""
+    source = _source_of(rows, study, world)
+    if study.preparation:
+        return Survey(source)
+    return local_moment(
+        source,
+        RowTreatment(row_norm=1.0),
+        rank=WIDTH,
+        steps=10,
+        on_lattice=study.noise == "moment",
+        rereads=bool(study.design),
+    )
+
+
+def _source_of(rows: Array, study: Study, world: int) -> RowSource:
+    """Return a source of the rows; where a person is the unit, each is that of a person and repeated."""
+    if not study.unit:
+        return open_source(rows)
+    counts = 1 + np.arange(len(rows)) % 3
+    counts[-1] = 4 - world
+    persons = np.repeat(np.arange(len(rows)), counts)
+    ids = np.empty(len(persons), dtype=object)
+    # Each row spells its person's id in another type, which must not make them two.
+    ids[:] = [
+        (person, float(person), f"{person}", Decimal(person).quantize(Decimal("0.01")))[row % 4]
+        for row, person in enumerate(persons.tolist())
+    ]
+    return with_ids(open_source(rows[persons]), ids, study.rows_per_unit)
+
+
+# --- an audit --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What an audit of one noise mode found."""
+
+    mode: _Mode
+    center: bool
+    n_steps: int
+    n_rows: int
+    noise_factor: float
+    claimed_epsilon: float
+    exact_epsilon: float
+    reachable_epsilon: float
+    found: AuditResult
+    seconds: float
+    unit: Literal["row", "person"] = "row"
+
+    @property
+    def epsilon_lower(self) -> float:
+        """ε is at least this, with the confidence asked for."""
+        return self.found.epsilon_lower
+
+    @property
+    def violation(self) -> bool:
+        """Whether more privacy was lost than the study promises."""
+        return self.epsilon_lower > self.claimed_epsilon
+
+    @property
+    def exceeds_accounting(self) -> bool:
+        """Whether more was lost than exact accounting of the product's own noise allows."""
+        return self.epsilon_lower > self.exact_epsilon
+
+    @property
+    def verdict(self) -> str:
+        """The finding in a word or three."""
+        return "VIOLATION" if self.violation else "no violation found"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        return {
+            **{name: value for name, value in asdict(self).items() if name != "found"},
+            **asdict(self.found),
+            "violation": self.violation,
+            "exceeds_accounting": self.exceeds_accounting,
+            "verdict": self.verdict,
+        }
+
+
+def audit_mode(
+    mode: _Mode,
+    *,
+    epsilon: float,
+    delta: float,
+    n_runs: int,
+    n_rows: int = 50,
+    n_features: int = 3,
+    n_steps: int = 10,
+    iteration_rank: int = 2,
+    center: bool = False,
+    noise_factor: float = 1.0,
+    source: NoiseSource | None = None,
+    confidence: float = 0.95,
+    on_progress: Progress | None = None,
+    unit: Literal["row", "person"] = "row",
+) -> AuditReport:
+    """Return what the game against a real silo in ``mode`` shows about its ε."""
+    if n_features < max(2, iteration_rank):
+        raise InputError(
+            f"n_features must be at least 2 and at least iteration_rank, got {n_features}; "
+            f"use {max(2, iteration_rank)}"
+        )
+    if not (math.isfinite(epsilon) and noise_factor > 0):
+        raise InputError("an audit needs noise, got none; use a finite epsilon and noise_factor > 0")
+    study = study_of(mode, epsilon, delta, n_steps, n_features, iteration_rank=iteration_rank, center=center)
+    if unit == "person":
+        study = replace(study, unit="person")
+    promised = _budget(study)
+    real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
+    is_secure = mode == "secure"
+    game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
+    if is_secure:
+        promised = _budget(replace(game.study, epsilon=epsilon))
+    started = time.perf_counter()
+    scores = game.play(n_runs, on_progress)
+    return AuditReport(
+        mode=mode,
+        center=center,
+        n_steps=n_steps if mode in ("step", "paper", "clipped") else 1,
+        n_rows=n_rows,
+        noise_factor=noise_factor,
+        claimed_epsilon=epsilon,
+        exact_epsilon=epsilon_of(promised.study_mu, promised.left_delta),
+        reachable_epsilon=epsilon_of(game.mu, promised.left_delta),
+        found=audit_scores(*scores, delta=delta, confidence=confidence),
+        seconds=time.perf_counter() - started,
+        unit=unit,
+    )
+
+
+def control_factor(
+    mode: _Mode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
+) -> float:
+    """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed."""
+    if not 0 < of_needed < 1:
+        raise InputError(
+            f"a control must keep a part of the noise between 0 and 1, got {of_needed:g}; 0.5 is usual"
+        )
+    if mode != "paper":
+        return of_needed
+    return of_needed * _budget(study_of(mode, epsilon, delta, n_steps)).study_mu / mu_of(epsilon, delta)
+
+
+def study_of(
+    mode: _Mode,
+    epsilon: float,
+    delta: float,
+    n_steps: int,
+    n_features: int = 3,
+    *,
+    iteration_rank: int = 2,
+    center: bool = False,
+) -> Study:
+    """Return the terms; the whole moment can be asked for where it is what was noised."""
+    terms: dict[str, Any] = {"noise": "moment", "iteration_rank": n_features, "center": center}
+    if mode in ("step", "paper"):
+        terms |= {"noise": mode, "iteration_rank": iteration_rank, "n_steps": n_steps}
+    elif mode == "prepared":
+        terms |= {"treatment": PREPARED, "preparation": AUDITED_SHARES, "ranges": (None,) * n_features}
+    elif mode == "scores":
+        terms |= {"scores": AUDITED_SCORES}
+    elif mode == "clipped":
+        size = WIDTH * n_features + 1
+        design = [QueryTerms(f"{PRODUCT} {step}", size, 1.0 / n_steps) for step in range(1, n_steps + 1)]
+        terms |= {"noise": "clipped", "iteration_rank": WIDTH, "design": tuple(design)}
+    return Study(columns=None, n_features=n_features, epsilon=epsilon, delta=delta, **terms)
+
+
+def _calibrated_for(mode: _Mode, epsilon: float, delta: float, noise_factor: float, n_steps: int) -> float:
+    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``."""
+    if noise_factor == 1:
+        return epsilon
+    if mode != "paper":
+        return epsilon_of(mu_of(epsilon, delta) / noise_factor, delta)
+    level = noise_factor * noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=n_steps)
+    return max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)

@@ -1,0 +1,418 @@
+"""Files of arrays: .npy, .npz, svmlight and .h5ad, dense or sparse, read in blocks."""
+
+import gzip
+import importlib.util
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpower.errors import InputError, installing
+from fedpower.linalg.memory import own_memory
+from fedpower.rows.arrays import PositionalSource, array_source, as_float64, canonical, sparse_source
+from fedpower.rows.columns import is_wide, require_matrix, require_shape, shown
+from fedpower.rows.source import Block, Matrix
+
+_MAX_WHOLE_BYTES = 256 * 2**20
+"""Largest Fortran-ordered member of a zip file that is read whole: its rows cannot be streamed."""
+
+_MAX_ENTRIES = 2**18
+"""Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
+
+Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
+"""Returns the column indices and the values stored from one place to another, asked for in order."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileSource(PositionalSource):
+    """The rows of a file of arrays; every pass opens the file again."""
+
+    path: Path
+    reader: Callable[[int], Iterator[Block]]
+    stored_sparse: bool = False
+    stored_density: float | None = 1.0
+
+    @property
+    def sparse(self) -> bool:
+        return self.stored_sparse
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries; unknown for sparse rows once columns were left out."""
+        return self.stored_density if self.keep is None or not self.stored_sparse else None
+
+    def read(self, max_rows: int) -> Iterator[Block]:
+        return self.reader(max_rows)
+
+
+def damaged(name: str, kind: str = "NumPy") -> InputError:
+    """Return the error for a truncated or damaged file."""
+    return InputError(
+        f"{name} must be a complete {kind} file, got one that is truncated or damaged; write or copy it again"
+    )
+
+
+def _csr_source(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    indptr: NDArray[np.int64],
+    dtype: np.dtype[Any],
+    *,
+    opened: Callable[[], AbstractContextManager[Slices]],
+    error: InputError,
+) -> FileSource:
+    """Return the source of a CSR matrix in a file, of which only the row pointers are held in memory."""
+    require_matrix(name, shape, dtype)
+    rows, width = shape
+    if indptr.size != rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise error
+
+    def read(max_rows: int) -> Iterator[Block]:
+        with opened() as stored:
+            for start in range(0, rows, max_rows):
+                pointers = indptr[start : start + max_rows + 1]
+                places, values = stored(int(pointers[0]), int(pointers[-1]))
+                if places.size and not 0 <= int(places.min()) <= int(places.max()) < width:
+                    raise error
+                parts = values.astype(np.float64), places, pointers - pointers[0]
+                yield canonical(sparse.csr_array(parts, shape=(pointers.size - 1, width)))
+
+    return FileSource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        reader=read,
+        wide=is_wide(dtype),
+        stored_sparse=True,
+        stored_density=float(indptr[-1]) / (rows * width),
+    )
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------
+
+
+class _Header(NamedTuple):
+    """The header of a stored array."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def n_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+
+def _read_header(stream: IO[bytes], name: str) -> _Header:
+    """Return the header of an array in NumPy's format, leaving the stream at the first value."""
+    formats = np.lib.format
+    try:
+        is_old = formats.read_magic(stream) == (1, 0)
+        read = formats.read_array_header_1_0 if is_old else formats.read_array_header_2_0
+        return _Header(*read(stream))
+    except (ValueError, EOFError, SyntaxError):
+        raise damaged(name) from None
+
+
+def npy_source(path: Path, name: str) -> FileSource:
+    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
+    with path.open("rb") as stream:
+        header, offset = _read_header(stream, name), stream.tell()
+    require_matrix(name, header.shape, header.dtype)
+    if path.stat().st_size < offset + header.n_bytes:
+        raise damaged(name)
+    rows, width = header.shape
+    order: Any = "F" if header.fortran else "C"
+
+    def read(max_rows: int) -> Iterator[Block]:
+        for start in range(0, rows, max_rows):
+            try:  # a mapping for each slice, or the pages of all of them would count as memory in use
+                mapped = np.memmap(path, header.dtype, "r", offset, header.shape, order)
+            except (OSError, ValueError):
+                raise damaged(name) from None
+            part = mapped[start : start + max_rows]
+            copy: Matrix = own_memory(part.shape)
+            with np.errstate(over="ignore"):
+                copy[...] = part
+            yield copy
+            del copy
+
+    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=read, wide=is_wide(header.dtype))
+
+
+@contextmanager
+def _member(path: Path, key: str, name: str) -> Iterator[tuple[IO[bytes], _Header]]:
+    """Open one array of a ``.npz`` file, at its first value."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+            yield stream, _read_header(stream, name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
+        raise damaged(name) from None
+
+
+def _values(stream: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
+    """Return the next `count` values of a stream."""
+    data = stream.read(count * dtype.itemsize)
+    if len(data) != count * dtype.itemsize:
+        raise damaged(name)
+    return np.frombuffer(data, dtype=dtype)
+
+
+def npz_source(path: Path, name: str) -> PositionalSource:
+    """Return the source of a file's array ``X``, its only 2-d array, or its sparse matrix."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [key.removesuffix(".npy") for key in archive.namelist()]
+    except (zipfile.BadZipFile, OSError):
+        raise damaged(name) from None
+    if {"format", "shape", "data"} <= set(keys):
+        return _sparse_npz(path, name)
+    headers = {}
+    for each in keys:
+        with _member(path, each, name) as (_, header):
+            headers[each] = header
+    matrices = [each for each, header in headers.items() if len(header.shape) == 2]
+    key = "X" if "X" in headers else next(iter(matrices or headers), "")
+    if key != "X" and len(matrices) != 1 and len(headers) != 1:
+        raise InputError(
+            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} 2-d arrays "
+            f"({shown(matrices) or 'none'}); save the rows as X"
+        )
+    header = headers[key]
+    require_matrix(name, header.shape, header.dtype)
+    rows, width = header.shape
+    if header.fortran and width > 1:
+        if header.n_bytes > _MAX_WHOLE_BYTES:
+            raise InputError(
+                f"{name} must hold its rows in C order to be read in blocks, got Fortran order; "
+                "save np.ascontiguousarray(X), or save it as .npy"
+            )
+        with _member(path, key, name) as (stream, _):
+            values = _values(stream, header.dtype, rows * width, name)
+        return array_source(values.reshape(rows, width, order="F"), name)
+
+    def read(max_rows: int) -> Iterator[Block]:
+        with _member(path, key, name) as (stream, _):
+            for start in range(0, rows, max_rows):
+                size = min(max_rows, rows - start)
+                yield as_float64(_values(stream, header.dtype, size * width, name)).reshape(size, width)
+
+    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=read, wide=is_wide(header.dtype))
+
+
+def _sparse_npz(path: Path, name: str) -> PositionalSource:
+    """Return the source of a matrix saved by SciPy; formats other than CSR are read whole."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if archive["format"].item() not in ("csr", b"csr"):
+                return sparse_source(sparse.load_npz(path), name)
+            shape = tuple(int(size) for size in archive["shape"])
+            indptr = archive["indptr"].astype(np.int64)
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError):
+        raise damaged(name) from None
+
+    @contextmanager
+    def opened() -> Iterator[Slices]:
+        with _member(path, "indices", name) as (indices, places), _member(path, "data", name) as (data, kind):
+            yield lambda start, stop: (
+                _values(indices, places.dtype, stop - start, name),
+                _values(data, kind.dtype, stop - start, name),
+            )
+
+    with _member(path, "data", name) as (_, header):
+        dtype = header.dtype
+    return _csr_source(path, name, shape, indptr, dtype, opened=opened, error=damaged(name))
+
+
+# --- svmlight ---------------------------------------------------------------------------------------------
+
+_Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def svmlight_source(
+    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False
+) -> FileSource:
+    """Return the source of a svmlight file; without `n_features` a pass finds the width."""
+    base = 0 if zero_based else 1
+    rows: int | None = None
+    density: float | None = None
+    width = n_features or 0
+    if n_features is None:
+        largest, rows, entries = base - 1, 0, 0
+        for counts, places, _ in _parsed(path, name, _MAX_ENTRIES):
+            largest = max(largest, int(places.max(initial=-1)))
+            rows, entries = rows + counts.size, entries + places.size
+        width = largest + 1 - base
+        require_shape(name, rows, width)
+        density = entries / (rows * width)
+
+    def read(max_rows: int) -> Iterator[Block]:
+        row = 0
+        for counts, places, values in _parsed(path, name, max_rows):
+            pointers = np.concatenate([[0], np.cumsum(counts)])
+            for wrong, bound in (
+                (places < base, f"at least {base}"),
+                (places >= width + base, f"at most {width + base - 1}"),
+            ):
+                if wrong.any():
+                    at = row + int(np.searchsorted(pointers[1:], wrong.argmax(), side="right")) + 1
+                    raise InputError(
+                        f"indices in {name} must be {bound}, got another at row {at}; set n_features, or "
+                        "zero_based=True for indices that count from 0"
+                    )
+            yield canonical(sparse.csr_array((values, places - base, pointers), shape=(counts.size, width)))
+            row += counts.size
+
+    return FileSource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        reader=read,
+        stored_sparse=True,
+        stored_density=density,
+    )
+
+
+def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
+    """Yield entries per row, indices as written, and values, a bounded number of rows at a time."""
+    row, counts, places, values = 0, list[int](), list[int](), list[float]()
+
+    def arrays() -> _Parsed:
+        return np.array(counts, np.int64), np.array(places, np.int64), np.array(values, np.float64)
+
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            for line in stream:
+                words = line.partition(b"#")[0].split()
+                if not words:
+                    continue
+                row += 1
+                first = 2 if len(words) > 1 and words[1].startswith(b"qid:") else 1
+                pairs = [word.split(b":") for word in words[first:]]
+                counts.append(len(pairs))
+                places += [int(place) for place, _ in pairs]
+                values += [float(value) for _, value in pairs]
+                if len(counts) == max_rows or len(places) >= _MAX_ENTRIES:
+                    yield arrays()
+                    counts, places, values = [], [], []
+    except ValueError:
+        raise InputError(
+            f"every line of {name} must be a label and index:value pairs, got something else at row {row}; "
+            "write the file in svmlight format"
+        ) from None
+    except (EOFError, OSError):
+        raise damaged(name, "svmlight") from None
+    if counts:
+        yield arrays()
+
+
+# --- AnnData ----------------------------------------------------------------------------------------------
+
+
+def h5py() -> Any:
+    """Return h5py, imported on first use, or refuse to go on without it."""
+    if importlib.util.find_spec("h5py") is None:
+        raise InputError(
+            "an .h5ad file must be read with h5py, got none installed; run " + installing("h5ad")
+        )
+    return import_module("h5py")
+
+
+@contextmanager
+def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
+    try:
+        with h5py().File(path, "r") as file:
+            if file.attrs.get("encoding-type") != "anndata":
+                raise InputError(
+                    f"{name} must be an .h5ad file of anndata 0.8 or newer, got another or an older "
+                    "kind; write it again with adata.write_h5ad"
+                )
+            yield file
+    except InputError:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError):
+        raise damaged(name, ".h5ad") from None
+
+
+def h5ad_source(path: Path, name: str) -> PositionalSource:
+    """Return the source of a file's ``X``: dense and CSR ones are streamed, a CSC one is read whole."""
+    with _opened_h5ad(path, name) as file:
+        index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
+        values = index["values"] if isinstance(index, h5py().Group) else index  # or nullable
+        names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values[:])
+        kind = stored.attrs.get("encoding-type")
+        if isinstance(stored, h5py().Dataset):
+            require_matrix(name, stored.shape, stored.dtype)
+            rows, width = stored.shape
+            reader, wide = partial(_dense_h5ad, path, name), is_wide(stored.dtype)
+            opened: PositionalSource = FileSource(
+                name=name, width=width, n_rows=rows, path=path, reader=reader, wide=wide
+            )
+        elif kind in ("csr_matrix", "csc_matrix"):
+            opened = _sparse_h5ad(stored, path, name, is_csr=kind == "csr_matrix")
+        else:
+            raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}; convert it to CSR")
+    return opened.named(names)
+
+
+def _dense_h5ad(path: Path, name: str, max_rows: int) -> Iterator[Block]:
+    with _opened_h5ad(path, name) as file:
+        for start in range(0, file["X"].shape[0], max_rows):
+            yield as_float64(file["X"][start : start + max_rows])
+
+
+def _sparse_h5ad(stored: Any, path: Path, name: str, *, is_csr: bool) -> PositionalSource:
+    shape = tuple(int(size) for size in stored.attrs["shape"])
+    indptr = stored["indptr"][:].astype(np.int64)
+    lines = shape[0] if is_csr else shape[1]
+    whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
+    if not whole or indptr[-1] != stored["data"].shape[0]:
+        raise damaged(name, ".h5ad")
+    if not is_csr:
+        parts = (stored["data"][:], stored["indices"][:], indptr)
+        return sparse_source(sparse.csc_array(parts, shape=shape), name)
+
+    @contextmanager
+    def opened() -> Iterator[Slices]:
+        with _opened_h5ad(path, name) as file:
+            x = file["X"]
+            yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
+
+    dtype = stored["data"].dtype
+    return _csr_source(path, name, shape, indptr, dtype, opened=opened, error=damaged(name, ".h5ad"))
+
+
+def is_anndata(data: Any) -> bool:
+    """Whether the object is an AnnData, without importing anndata."""
+    anndata = sys.modules.get("anndata")
+    return anndata is not None and isinstance(data, anndata.AnnData)
+
+
+def anndata_source(data: Any, name: str) -> PositionalSource:
+    """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
+    if data.isbacked:
+        if data.is_view:
+            raise InputError(
+                f"{name} must be in memory or a whole file, got a view of a backed AnnData; call "
+                "to_memory() on it first"
+            )
+        return h5ad_source(Path(data.filename), name)
+    if data.X is None:
+        raise InputError(f"{name} must have rows in X, got an AnnData without; set its X")
+    made = sparse_source(data.X, name) if sparse.issparse(data.X) else array_source(data.X, name)
+    return made.named(tuple(str(column) for column in data.var_names))
