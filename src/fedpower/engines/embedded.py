@@ -33,18 +33,14 @@ from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
 
-BATCHED_FROM = 100
-"""So many silos without ledgers of their own have their noise drawn in one go."""
-
+BATCHED_FROM = 100  # so many silos without ledgers of their own have their noise drawn in one go
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
+# What the silos' operators call their rows: one name for all, or a name for each silo
 Versions = str | Mapping[str, str]
-"""What the silos' operators call their rows: one name for all, or a name for each silo."""
 Moments = Mapping[str, LocalMoment] | Mapping[str, Survey]
+# Called with a silo, the rows of a block just read, and how many the silo has, or None if not known
 OnRows = Callable[[str, int, int | None], None]
-"""Called with a silo, the rows of a block just read, and how many the silo has, or None if not known."""
-
-_USUAL_STEPS = 20
-"""How often rows are taken to be multiplied where a run ends when it has converged."""
+_USUAL_STEPS = 20  # how often rows are taken to be multiplied where a run ends when it has converged
 
 
 def survey_silos(

@@ -37,16 +37,11 @@ from fedpower.report.result import Result, write_files
 logger = logging.getLogger(__name__)
 
 RESULT = "result"
-PIECE_BYTES = 4 * 2**20
-"""How much of a result's file is sent at a time."""
-
+PIECE_BYTES = 4 * 2**20  # how much of a result's file is sent at a time
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 _POLL_S = 0.05
-_RETURN_S = 5.0
-"""How long a round waits for a silo that is not connected."""
-
-_MOST_SENDINGS = 4
-"""How often a question is sent to a silo that loses its connection again and again."""
+_RETURN_S = 5.0  # how long a round waits for a silo that is not connected
+_MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its connection again and again
 
 
 class Checkpoint:

@@ -20,11 +20,9 @@ _EXECUTE, _WRITE, _READ, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_DEVICES = 1 << 6 | 1 << 11
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
+# How many rights on files an ABI of Landlock knows; later ones know 16
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights on files an ABI of Landlock knows; later ones know 16."""
-
-_SCOPED = 0b11
-"""Abstract local sockets and signals reach no process outside."""
+_SCOPED = 0b11  # abstract local sockets and signals reach no process outside
 
 
 class _Machine(NamedTuple):
@@ -61,15 +59,12 @@ _MACHINES = {
 }  # fmt: skip
 _LOAD, _IS, _AT_LEAST, _AND, _RETURN = 0x20, 0x15, 0x35, 0x54, 0x06
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
+# SOCK_CLOEXEC and SOCK_NONBLOCK, which come with a type; nothing else that is judged has these bits
 _FLAGS = 0x80800
-"""SOCK_CLOEXEC and SOCK_NONBLOCK, which come with a type; nothing else that is judged has these bits."""
-
+# TIOCSTI and TIOCLINUX, which type into the terminal that a process was started from
 _TYPING = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX, which type into the terminal that a process was started from."""
-
-_Step = tuple[int, int, int, int]
-"""Of a filter: code, steps to skip if true and if false, operand."""
-
+_Step = tuple[int, int, int, int]  # of a filter: code, steps to skip if true and if false, operand
+# What Python, its packages and the resolver open
 _SYSTEM = (
     "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo",
     "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf",
@@ -77,10 +72,8 @@ _SYSTEM = (
     "/proc",  # FLARE looks after its processes there
     "/sys/devices/system/cpu", "/sys/fs/cgroup",  # by which gRPC counts its threads
 )  # fmt: skip
-"""What Python, its packages and the resolver open."""
-
+# How opening a path fails where it is closed, not there, or a folder that is opened as a file
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""How opening a path fails where it is closed, not there, or a folder that is opened as a file."""
 
 
 class Isolation(Enum):

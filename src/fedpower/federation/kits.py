@@ -31,9 +31,7 @@ from fedpower.federation.files import private_folder, write_private
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 SILO_FILE = "silo.toml"
-NEXT_KEY = "next.key"
-"""A key whose certificate has not come yet."""
-
+NEXT_KEY = "next.key"  # a key whose certificate has not come yet
 _PARTY, _ROOT = "party", "rootCA.pem"
 """The file with the name of a kit's party, and the one with the authority's certificate."""
 

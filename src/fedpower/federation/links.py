@@ -40,31 +40,18 @@ logger = logging.getLogger(__name__)
 ASK, ANSWER, CALL, REPLY = "ask", "answer", "call", "reply"
 """Coordinator to silo and back; runner to coordinator and back."""
 
-APP = 26
-"""FLARE's number for the program that a message is for; messages with another are refused."""
-
-FRAME_BYTES = 4096
-"""More than FLARE adds to a message: a prefix, two headers and protobuf's field."""
-
+APP = 26  # FLARE's number for the program that a message is for; messages with another are refused
+FRAME_BYTES = 4096  # more than FLARE adds to a message: a prefix, two headers and protobuf's field
+# How often each end of a connection asks whether the other is there, and how long it waits
 _PING_MS = 10_000
-"""How often each end of a connection asks whether the other is there, and how long it waits."""
-
-_LISTEN_S = 10.0
-"""How long it may take until the port is open."""
-
-_MOST_CONNECTIONS = 4
-"""Of one party at a time: its own, and old ones that are about to close."""
-
-_MOST_REFUSALS = 50
-"""After so many refused messages a connection is closed."""
-
-_TYPE_BYTE = 6
-"""Where a frame has its type."""
-
+_LISTEN_S = 10.0  # how long it may take until the port is open
+_MOST_CONNECTIONS = 4  # of one party at a time: its own, and old ones that are about to close
+_MOST_REFUSALS = 50  # after so many refused messages a connection is closed
+_TYPE_BYTE = 6  # where a frame has its type
 _GREETINGS = (bytes([Types.HELLO]), bytes([Types.READY]))
 
+# Takes a peer's name, and the kind, number and content of its message
 Handler = Callable[[str, str, int, bytes], None]
-"""Takes a peer's name, and the kind, number and content of its message."""
 
 
 class Links(ConnManager, MessageReceiver, EndpointMonitor):

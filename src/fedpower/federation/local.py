@@ -22,13 +22,10 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.secure import Identity
 from fedpower.rules.ruled import made_up
 
-OwnTables = Mapping[str, Mapping[str, Any]]
-"""Tables of a silo's own file, by name."""
-
+OwnTables = Mapping[str, Mapping[str, Any]]  # tables of a silo's own file, by name
 MADE_UP_ROWS = 1000
 _IDENTITY = "identity.pem"
-LEDGER_CAP = (1e3, 1e-3)
-"""A rehearsal's ledgers are thrown away with it; they must not be what stops it."""
+LEDGER_CAP = (1e3, 1e-3)  # a rehearsal's ledgers are thrown away with it; they must not be what stops it
 
 
 class LocalFederation:

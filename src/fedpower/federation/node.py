@@ -18,19 +18,11 @@ from fedpower.errors import FedpowerError, InputError, ProtocolError
 from fedpower.federation import isolation
 from fedpower.federation.processes import end_group, end_with_starter
 
-SETTINGS = "FEDPOWER_NODE"
-"""The environment variable with a node's settings."""
-
-COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")
-"""Starts a node."""
-
+SETTINGS = "FEDPOWER_NODE"  # the environment variable with a node's settings
+COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")  # starts a node
 _LENGTH = struct.Struct("!Q")
-_PATIENCE_S = 10.0
-"""How long a connection may take before the operator is informed."""
-
-_WAITING = 2
-"""How many questions may wait for the vault; the coordinator asks one at a time."""
-
+_PATIENCE_S = 10.0  # how long a connection may take before the operator is informed
+_WAITING = 2  # how many questions may wait for the vault; the coordinator asks one at a time
 logger = logging.getLogger("fedpower.federation.node")
 
 

@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-PROGRAM = "fedpower"
-"""The module that a party's process runs."""
-
+PROGRAM = "fedpower"  # the module that a party's process runs
+# The variable with the reading end of a pipe whose other end the starter holds open while it lives
 _LIFELINE = "FEDPOWER_LIFELINE"
-"""The variable with the reading end of a pipe whose other end the starter holds open while it lives."""
-
 _STOP_S, _POLL_S = 10.0, 0.1
 
 

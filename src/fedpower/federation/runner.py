@@ -21,12 +21,8 @@ from fedpower.protocol.receiving import cleaned
 
 _CONNECT_S = 10.0
 _POLL_S = 0.2
-_MOST_REPLY_BYTES = 64 * 2**20
-"""More than a piece of a result, or the record of a run."""
-
-_IDLE_STARTS = 6
-"""A run is given up after so many starts in a row in which no round was closed."""
-
+_MOST_REPLY_BYTES = 64 * 2**20  # more than a piece of a result, or the record of a run
+_IDLE_STARTS = 6  # a run is given up after so many starts in a row in which no round was closed
 LAST_RUN = "last_run.json"
 
 

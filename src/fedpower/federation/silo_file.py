@@ -39,9 +39,8 @@ from fedpower.rules.ruled import ruled
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 
+# A study's whole hash: another study with the same beginning can be found by trying
 _HASH = re.compile(r"[0-9a-f]{64}")
-"""A study's whole hash: another study with the same beginning can be found by trying."""
-
 _CAP = ("epsilon", "delta")
 _OF_PATH = ("separator", "decimal", "encoding")
 _OF_QUERY = ("database", "user", "password_env", "password_file")

@@ -22,14 +22,13 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
+# Names of studies and silos: they become those of folders, certificates and hosts
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""Names of studies and silos: they become those of folders, certificates and hosts."""
-
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+# Tables whose keys are parameters of FedPCA, except for those that only a network needs
 _PARAMETERS = ("columns", "rows", "components", "privacy", "solver", "rounds")
-"""Tables whose keys are parameters of FedPCA, except for those that only a network needs."""
-
+# Types of parameters that have no rule, or more types than one
 _TYPES: dict[str, Any] = {
     "n_components": int | float | str,
     "scale": list[float],
@@ -38,7 +37,6 @@ _TYPES: dict[str, Any] = {
     "schedule": str | list[int],
     "random_state": int,
 }
-"""Types of parameters that have no rule, or more types than one."""
 
 
 def _type(name: str) -> Any:
@@ -83,8 +81,8 @@ _FIELDS: list[Any] = [
     ("identities", dict[str, str] | msgspec.UnsetType, UNSET),
 ]
 _STUDY: Any = msgspec.defstruct("Study", _FIELDS, bases=(Table,), kw_only=True, frozen=True)
+# The order in which a study is written
 _ORDER = ("name", "columns", "rules", *_PARAMETERS[1:], "silos", "identities", "coordinator")
-"""The order in which a study is written."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,13 +30,11 @@ logger = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 
+# Environment variables that a node inherits: the others may hold the password of a database
 _NODE_VARIABLES = re.compile(
     r"PATH|LANG|LC_\w+|TZ|PYTHON\w+|LD_LIBRARY_PATH|GRPC_\w+|\w*_proxy|NO_PROXY", re.ASCII
 )
-"""Environment variables that a node inherits: the others may hold the password of a database."""
-
-_CREDENTIALS = struct.Struct("3i")
-"""Process, user and group of a peer."""
+_CREDENTIALS = struct.Struct("3i")  # process, user and group of a peer
 
 
 class Vault:

@@ -11,6 +11,8 @@ from markupsafe import Markup, escape
 
 from fedpower.report.text import column, human_bytes, number, power_of_ten
 
+Numbers = Sequence[float]
+
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 _LEAST = 1e-16  # a logarithmic scale draws smaller numbers, 0 among them, as this
 _HEIGHT, _LOW_HEIGHT, _PLANE, _MAP, _SQUARE, _CELL, _ROW_REM = 220, 96, 360, 288, 22, 18, 1.75
@@ -50,15 +52,24 @@ def _escaped(content: Any) -> str:
     return str(escape(printable(content)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Scale:
     """A vertical scale: its ticks with their labels, and where a value is; 0 is the top and 1 the foot."""
 
-    ticks: tuple[tuple[float, str], ...]
+    ticks: list[tuple[float, str]]
     place: Callable[[float], float]
 
+    def rules(self) -> list[Markup]:
+        """Return a thin line across at every tick, with its number on the left."""
+        rules = []
+        for value, label in self.ticks:
+            y = _length(self.place(value))
+            rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
+            rules.append(_word("0", y, label, dx=-8, dy=4, anchor="end"))
+        return rules
 
-def linear(values: Sequence[float], *, label: Callable[[float], str] = number) -> Scale:
+
+def linear(values: Numbers, *, label: Callable[[float], str] = number) -> Scale:
     """Return a scale from 0 (or below, where a value is) to the largest value."""
     low, high = min(0.0, *values), max(0.0, *values)
     if high == low:
@@ -68,22 +79,18 @@ def linear(values: Sequence[float], *, label: Callable[[float], str] = number) -
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10, 20) if power * factor >= width)
     bottom, top = math.floor(low / step) * step, math.ceil(high / step) * step
     places = range(round(bottom / step), round(top / step) + 1)
-    return Scale(
-        ticks=tuple((place * step, label(place * step)) for place in places),
-        place=lambda value: (top - value) / (top - bottom),
-    )
+    ticks = [(place * step, label(place * step)) for place in places]
+    return Scale(ticks, lambda value: (top - value) / (top - bottom))
 
 
-def logarithmic(values: Sequence[float]) -> Scale:
+def logarithmic(values: Numbers) -> Scale:
     """Return a scale in powers of ten around all values."""
     powers = [math.log10(max(value, _LEAST)) for value in values]
     bottom, top = math.floor(min(powers)), math.ceil(max(powers))
     top += top == bottom
     step = -(-(top - bottom) // 5)
-    return Scale(
-        ticks=tuple((10.0**power, power_of_ten(power)) for power in range(bottom, top + 1, step)),
-        place=lambda value: (top - math.log10(max(value, _LEAST))) / (top - bottom),
-    )
+    ticks = [(10.0**power, power_of_ten(power)) for power in range(bottom, top + 1, step)]
+    return Scale(ticks, lambda value: (top - math.log10(max(value, _LEAST))) / (top - bottom))
 
 
 def label_step(how_many: int, at_most: int = 10) -> int:
@@ -94,11 +101,11 @@ def label_step(how_many: int, at_most: int = 10) -> int:
     return step
 
 
-def scree(values: Sequence[float], *, determined: Sequence[bool], beyond: Sequence[float]) -> Markup:
+def scree(values: Numbers, *, determined: Sequence[bool], beyond: Numbers) -> Markup:
     """Return variances by component as stems with marks: dots, rings if undetermined, squares beyond."""
     shown = [*values, *beyond]
     scale = linear(shown)
-    parts = [*_rules(scale), *_numbers_below(range(1, len(shown) + 1))]
+    parts = [*scale.rules(), *_numbers_below(range(1, len(shown) + 1))]
     zero = _length(scale.place(0.0))
     for place, value in enumerate(shown):
         x, y = _length((place + 0.5) / len(shown)), _length(scale.place(value))
@@ -112,20 +119,20 @@ def scree(values: Sequence[float], *, determined: Sequence[bool], beyond: Sequen
     return _plot("Variance of each component", description, parts, height=_HEIGHT)
 
 
-def angles(components: Sequence[float], subspaces: Sequence[float], most: float) -> Markup:
+def angles(components: Numbers, subspaces: Numbers, most: float) -> Markup:
     """Return angles of components and of leading subspaces, and up to which they are determined."""
-    ticks = tuple((float(tick), f"{tick}°") for tick in (0, 45, 90))
-    scale = Scale(ticks=ticks, place=lambda angle: 1 - angle / 90)
+    scale = Scale([(0.0, "0°"), (45.0, "45°"), (90.0, "90°")], lambda angle: 1 - angle / 90)
     level = _length(scale.place(most))
-    parts = [*_rules(scale), *_numbers_below(range(1, len(components) + 1))]
+    parts = [*scale.rules(), *_numbers_below(range(1, len(components) + 1))]
     parts.append(_line("0", level, "100%", level, "edge"))
     for place, pair in enumerate(zip(components, subspaces, strict=True)):
         x = _length((place + 0.5) / len(components))
         for angle, shape in zip(pair, ("dot", "square"), strict=True):
             parts.append(_mark(x, _length(scale.place(angle)), shape, _standing(angle <= most)))
+    within = [sum(angle <= most for angle in kind) for kind in (components, subspaces)]
     description = (
-        f"{sum(angle <= most for angle in components)} of {len(components)} components and "
-        f"{sum(angle <= most for angle in subspaces)} of their leading subspaces are within {most:.0f}°."
+        f"{within[0]} of {len(components)} components and {within[1]} of their leading subspaces are within "
+        f"{most:.0f}°."
     )
     return _plot("Angle of each component", description, parts, height=_LOW_HEIGHT)
 
@@ -134,17 +141,16 @@ def over_rounds(rounds: Sequence[int], series: Sequence[tuple[str, str, Sequence
     """Return series (kind, shape of marks, positive numbers) over rounds, on a logarithmic scale."""
     known = [value for _, _, values in series for value in values if value is not None]
     scale = logarithmic(known)
-    parts = [*_rules(scale), *_numbers_below(rounds)]
+    parts = [*scale.rules(), *_numbers_below(rounds)]
     for kind, shape, values in series:
         points = [
             (_length((place + 0.5) / len(rounds)), _length(scale.place(value)))
             for place, value in enumerate(values)
             if value is not None
         ]
-        for (x1, y1), (x2, y2) in pairwise(points):
-            parts.append(_line(x1, y1, x2, y2, f"series {kind}"))
+        parts += [_line(*start, *end, f"series {kind}") for start, end in pairwise(points)]
         if len(points) <= _MOST_DOTS:
-            parts.extend(_mark(x, y, shape, kind) for x, y in points)
+            parts += [_mark(*point, shape, kind) for point in points]
     description = f"Over {len(rounds)} rounds, from {number(known[0])} to {number(known[-1])}."
     return _plot("Convergence over rounds", description, parts, table="table of rounds", height=_HEIGHT)
 
@@ -152,32 +158,34 @@ def over_rounds(rounds: Sequence[int], series: Sequence[tuple[str, str, Sequence
 def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]) -> Markup:
     """Return two bars per round: what the silos sent, and what they were sent."""
     scale = linear([*up, *down], label=lambda size: human_bytes(round(size)))
-    parts = [*_rules(scale), *_numbers_below(rounds)]
+    parts = [*scale.rules(), *_numbers_below(rounds)]
     wide = 1 / len(rounds)
-    for place, pair in enumerate(zip(up, down, strict=True)):
-        for side, (size, kind) in enumerate(zip(pair, ("up", "down"), strict=True)):
+    for sizes, kind, shift in ((up, "up", 0.15), (down, "down", 0.52)):
+        for place, size in enumerate(sizes):
             top = scale.place(size)
-            parts.append(_bar((place + 0.15 + 0.37 * side) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}"))
+            parts.append(_bar((place + shift) * wide, top, 0.33 * wide, 1 - top, f"bar {kind}"))
     description = f"Up from the silos {human_bytes(sum(up))} in all, down to them {human_bytes(sum(down))}."
     return _plot("Bytes in each round", description, parts, table="table of rounds", height=_LOW_HEIGHT)
 
 
 def bars(
-    title: str, description: str, values: Sequence[float], labels: Sequence[str], texts: Sequence[str],
+    title: str, description: str, values: Numbers, labels: Sequence[str], texts: Sequence[str],
     *, kind: str, most: float = 0.0, names: bool = True,
 ) -> Markup:  # fmt: skip
     """Return a horizontal bar per row between label and text, in front of a pale one to ``most``."""
+    if most > 0:
+        values = [min(value, 2 * most) for value in values]
     low, high = min(0.0, *values), max(0.0, most, *values)
     width = 1 / ((high - low) or 1.0)
     zero = -low * width
     parts = [_line(_length(zero), "0", _length(zero), "100%", "axis")]
     row = 1 / len(values)
     for place, value in enumerate(values):
-        long = abs(value) * width
+        top, length = (place + 0.25) * row, abs(value) * width
         if most > 0:
-            parts.append(_bar(0, (place + 0.25) * row, most * width, 0.5 * row, "bar rest"))
-        left, side = (zero - long, "minus") if value < 0 else (zero, "plus")
-        parts.append(_bar(left, (place + 0.25) * row, long, 0.5 * row, f"bar {side}"))
+            parts.append(_bar(0, top, most * width, 0.5 * row, "bar rest"))
+        left, side = (zero - length, "minus") if value < 0 else (zero, "plus")
+        parts.append(_bar(left, top, length, 0.5 * row, f"bar {side}"))
     picture = _picture(title, description, parts, rows=len(values))
     return _labelled(labels, picture, texts, kind=kind, names=names)
 
@@ -185,16 +193,14 @@ def bars(
 def participation(names: Sequence[str], present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> Markup:
     """Return a grid, a row per silo and a column per round: full where it answered, a cross where not."""
     high, wide = 1 / len(present), 1 / len(rounds)
-    parts = list(_numbers_below(rounds, at_most=max(10, len(rounds) // 2)))
+    parts = _numbers_below(rounds, at_most=max(10, len(rounds) // 2))
     for row, answers in enumerate(present):
         for place, answered in enumerate(answers):
-            kind = "answered" if answered else "missing"
-            parts.append(
-                _bar((place + 0.1) * wide, (row + 0.2) * high, 0.8 * wide, 0.6 * high, f"cell {kind}")
-            )
+            kind = "cell answered" if answered else "cell missing"
+            parts.append(_bar((place + 0.1) * wide, (row + 0.2) * high, 0.8 * wide, 0.6 * high, kind))
             if not answered:
-                middle = _length((place + 0.5) * wide), _length((row + 0.5) * high)
-                parts.append(_mark(*middle, "small-cross", "missing"))
+                x, y = _length((place + 0.5) * wide), _length((row + 0.5) * high)
+                parts.append(_mark(x, y, "small-cross", "missing"))
     missing = sum(not answered for answers in present for answered in answers)
     summary = f"{missing} answers are missing" if missing else "every silo answered every round"
     picture = _picture(
@@ -208,13 +214,10 @@ def participation(names: Sequence[str], present: Sequence[Sequence[bool]], round
     return _labelled(names, picture, [f"{sum(row)} of {len(rounds)}" for row in present], kind="grid")
 
 
-def heat_map(
-    values: Sequence[Sequence[float]], names: Sequence[str], distinct: Sequence[Sequence[bool]]
-) -> Markup:
+def heat_map(values: Sequence[Numbers], names: Sequence[str], distinct: Sequence[Sequence[bool]]) -> Markup:
     """Return a square of cells coloured by numbers from −1 to 1, with a cross where 0 is possible."""
     many = min(len(names), _MOST_MAPPED)
-    size = 1 / many
-    parts = []
+    size, parts = 1 / many, []
     for row in range(many):
         middle = _length((row + 0.5) * size)
         parts.append(_word("0", middle, names[row], dx=-8, dy=4, anchor="end"))
@@ -226,35 +229,34 @@ def heat_map(
                 parts.append(_mark(_length((place + 0.47) * size), middle, "small-cross", "missing"))
     hidden = sum(not cell for row in range(many) for cell in distinct[row][:row])
     cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
+    description = f"{many} by {many} cells; {hidden} pairs cannot be told from 0.{cut}"
+    side = _SQUARE * many
     return _plot(
         "Correlations of the columns",
-        f"{many} by {many} cells; {hidden} pairs cannot be told from 0.{cut}",
+        description,
         parts,
         table="table",
         kind="plot map",
-        height=_SQUARE * many,
-        width=_SQUARE * many,
+        height=side,
+        width=side,
     )
 
 
-def intervals(
-    title: str, names: Sequence[str], values: Sequence[float], low: Sequence[float], high: Sequence[float]
-) -> Markup:
+def intervals(title: str, names: Sequence[str], values: Numbers, low: Numbers, high: Numbers) -> Markup:
     """Return a row per number: its interval as a line, with a dot, or a cross where 0 is within."""
     least, most = min(0.0, *low), max(0.0, *high)
-    wide = 1 / ((most - least) or 1.0)
-    zero = _length(-least * wide)
-    row = 1 / len(names)
-    parts = [_line(zero, "0", zero, "100%", "axis")]
+    wide, row = 1 / ((most - least) or 1.0), 1 / len(names)
+
+    def across(value: float) -> str:
+        return _length((value - least) * wide)
+
+    parts = [_line(across(0.0), "0", across(0.0), "100%", "axis")]
     within = 0
     for place, (value, start, end) in enumerate(zip(values, low, high, strict=True)):
-        y = _length((place + 0.5) * row)
-        blank = start <= 0 <= end
+        y, blank = _length((place + 0.5) * row), start <= 0 <= end
         within += blank
-        ends = _length((start - least) * wide), _length((end - least) * wide)
-        parts.append(_line(ends[0], y, ends[1], y, "stem noise" if blank else "stem"))
-        kind = ("cross", "noise") if blank else ("dot", "signal")
-        parts.append(_mark(_length((value - least) * wide), y, *kind))
+        parts.append(_line(across(start), y, across(end), y, "stem noise" if blank else "stem"))
+        parts.append(_mark(across(value), y, *(("cross", "noise") if blank else ("dot", "signal"))))
     description = (
         f"{len(names)} numbers from {number(min(values))} to {number(max(values))}; {within} have 0 in their "
         "interval. The table has the numbers."
@@ -264,9 +266,8 @@ def intervals(
 
 
 def biplot(
-    first: Sequence[float], second: Sequence[float], names: Sequence[str], labels: tuple[str, str],
-    *, of: str = "column",
-) -> Markup:  # fmt: skip
+    first: Numbers, second: Numbers, names: Sequence[str], labels: tuple[str, str], *, of: str = "column"
+) -> Markup:
     """Return the loadings of two components as lines from the middle of a square, the longest named."""
     most = max(*map(abs, first), *map(abs, second)) or 1.0
     order = sorted(range(len(names)), key=lambda place: -math.hypot(first[place], second[place]))
@@ -282,24 +283,19 @@ def biplot(
     parts.append(_word("100%", "50%", labels[0], dy=-6, anchor="end"))
     parts.append(_word("50%", "0", labels[1], dx=6, dy=10))
     cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
-    return _plot(
-        f"Loadings on {labels[0]} and {labels[1]}",
-        f"Every {of} as a line from the middle: {labels[0]} to the right, {labels[1]} upwards.{cut} "
-        "The tables of loadings have the numbers.",
-        parts,
-        table=None,
-        kind="plot plane",
-        height=_PLANE,
+    axes = f"{labels[0]} to the right, {labels[1]} upwards"
+    description = (
+        f"Every {of} as a line from the middle: {axes}.{cut} The tables of loadings have the numbers."
     )
+    title = f"Loadings on {labels[0]} and {labels[1]}"
+    return _plot(title, description, parts, table=None, kind="plot plane", height=_PLANE)
 
 
-def nodes_plane(
-    first: Sequence[float], second: Sequence[float], groups: Sequence[int], labels: tuple[str, str]
-) -> Markup:
+def nodes_plane(first: Numbers, second: Numbers, groups: Sequence[int], labels: tuple[str, str]) -> Markup:
     """Return nodes as marks on a square, each group with its own shape and colour."""
     step = -(-len(first) // _MOST_NODES)
 
-    def shares(values: Sequence[float]) -> list[float]:
+    def shares(values: Numbers) -> list[float]:
         low, high = min(values), max(values)
         return [0.04 + 0.92 * (value - low) / ((high - low) or 1.0) for value in values]
 
@@ -311,20 +307,12 @@ def nodes_plane(
     parts.append(_word("100%", "100%", f"{labels[0]} →", dy=16, anchor="end"))
     parts.append(_word("0", "0", f"↑ {labels[1]}", dy=-6))
     cut = f" Every {step}th node is drawn." if step > 1 else ""
-    return _plot(
-        "Nodes by community",
-        f"{len(first)} nodes in {len(set(groups))} communities: {labels[0]} to the right, {labels[1]} "
-        f"upwards.{cut}",
-        parts,
-        table="table",
-        kind="plot plane",
-        height=_PLANE,
-    )
+    axes = f"{labels[0]} to the right, {labels[1]} upwards"
+    description = f"{len(first)} nodes in {len(set(groups))} communities: {axes}.{cut}"
+    return _plot("Nodes by community", description, parts, table="table", kind="plot plane", height=_PLANE)
 
 
-def score_map(
-    title: str, counts: Sequence[Sequence[float]], edges: Sequence[Sequence[float]], *, least: float
-) -> Markup:
+def score_map(title: str, counts: Sequence[Numbers], edges: Sequence[Numbers], *, least: float) -> Markup:
     """Return a square of bins, darker where they hold more rows; those below ``least`` are empty."""
     most, size = max(max(row) for row in counts), 1 / len(counts)
     parts = [_bar(0, 0, 1, 1, "bar rest")]
@@ -334,23 +322,16 @@ def score_map(
                 shade = 0.15 + 0.85 * value / most
                 parts.append(_bar(across * size, 1 - (up + 1) * size, size, size, "bar plus", opacity=shade))
     shown = len(parts) - 1
-    (left, right), (foot, top) = ((ends[0], ends[-1]) for ends in edges)
-    parts.append(_word("0", "100%", number(left, 2), dy=16, anchor="start"))
-    parts.append(_word("100%", "100%", number(right, 2), dy=16, anchor="end"))
-    parts.append(_word("50%", "100%", "pc1", dy=16, anchor="middle"))
-    parts.append(_word("0", "100%", number(foot, 2), dx=-6, anchor="end"))
-    parts.append(_word("0", "0", number(top, 2), dx=-6, dy=10, anchor="end"))
-    parts.append(_word("0", "50%", "pc2", dx=-6, dy=4, anchor="end"))
+    (left, right), (foot, top) = ((number(ends[0], 2), number(ends[-1], 2)) for ends in edges)
+    for x, anchor, label in (("0", "start", left), ("50%", "middle", "pc1"), ("100%", "end", right)):
+        parts.append(_word(x, "100%", label, dy=16, anchor=anchor))
+    for y, down, label in (("100%", 0, foot), ("50%", 4, "pc2"), ("0", 10, top)):
+        parts.append(_word("0", y, label, dx=-6, dy=down, anchor="end"))
     fullest = f", the fullest {number(most, 3)}" if shown else ""
-    return _plot(
-        title,
-        f"{shown} of {len(counts) ** 2} places hold rows for certain{fullest}: pc1 to the right, pc2 "
-        "upwards.",
-        parts,
-        table="table",
-        kind="plot scores",
-        height=_MAP,
+    description = (
+        f"{shown} of {len(counts) ** 2} places hold rows for certain{fullest}: pc1 to the right, pc2 upwards."
     )
+    return _plot(title, description, parts, table="table", kind="plot scores", height=_MAP)
 
 
 def _standing(determined: bool) -> str:
@@ -374,15 +355,8 @@ def _picture(
     title: str, description: str, parts: Sequence[Markup], *, height: int | None = None, rows: int = 0,
     width: int | None = None,
 ) -> Markup:  # fmt: skip
-    return element(
-        "svg",
-        element("title", title),
-        element("desc", description),
-        parts,
-        role="img",
-        width="100%" if width is None else width,
-        height=height or f"{_ROW_REM * rows:g}rem",
-    )
+    sizes = {"width": "100%" if width is None else width, "height": height or f"{_ROW_REM * rows:g}rem"}
+    return element("svg", element("title", title), element("desc", description), parts, role="img", **sizes)
 
 
 def _labelled(
@@ -395,16 +369,6 @@ def _labelled(
         for side, entries in (("labels", shown), ("values", texts))
     )
     return element("div", left, element("div", picture, class_="rows-picture"), right, class_=f"rows {kind}")
-
-
-def _rules(scale: Scale) -> list[Markup]:
-    """Return a thin line across at every tick, with its number on the left."""
-    rules = []
-    for value, label in scale.ticks:
-        y = _length(scale.place(value))
-        rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
-        rules.append(_word("0", y, label, dx=-8, dy=4, anchor="end"))
-    return rules
 
 
 def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
@@ -426,8 +390,9 @@ def _bar(
 ) -> Markup:
     lengths = {"x": left, "y": top, "width": width, "height": height}
     shade = None if opacity is None else f"{opacity:.2f}"
-    placed = {key: _length(share) for key, share in lengths.items()}
-    return element("rect", class_=kind, fill_opacity=shade, **placed)
+    return element(
+        "rect", class_=kind, fill_opacity=shade, **{key: _length(share) for key, share in lengths.items()}
+    )
 
 
 def _mark(x: str, y: str, shape: str, kind: str) -> Markup:

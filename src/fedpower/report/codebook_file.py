@@ -21,9 +21,7 @@ FORMAT = "fedpower-codebook/2"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PER_COLUMN, _COUNTED = ("offset", "scale", "low", "high"), ("present", "outside")
 _PUBLIC = ("row_norm", "normalize", "offset", "scale")  # instead of numbers that preparation finds
-_HEAD = (
-    "# A code book, which is public: what cells become, and how columns are centred, scaled and bounded.\n"
-)
+_HEAD = "# A code book: what cells become, how columns are centred, scaled and bounded. It is public.\n"
 _FOUND = (
     "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
     "# shortened to it. [cost] is what finding this cost each silo, once: fits that use it cost no more.\n"
@@ -121,7 +119,7 @@ class CodeBookFile(_Part):
         names = [column.name for column in columns if column.name is not None]
         if 0 < len(names) < len(columns):
             raise InputError(
-                f"the code book {where} must name all columns or none, got {len(names)} of {len(columns)} names"
+                f"the code book {where} must name all columns or none, got {len(names)} of {len(columns)}"
             )
         counted = [key for key in _COUNTED if all(getattr(column, key) is not None for column in columns)]
         vectors: dict[str, Any] = {

@@ -166,8 +166,8 @@ def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
 WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _parquet, ".npy": _npy}
 
 
+# The key of a Parquet file's metadata that holds where the result is from, as JSON
 METADATA = "fedpower"
-"""The key of a Parquet file's metadata that holds where the result is from, as JSON."""
 
 
 def loadings(result: Result) -> dict[str, Any]:
@@ -309,6 +309,7 @@ def graph_of(result: Result) -> Any:
 
 
 SCORES, COMPONENTS = "X_pca", "PCs"
+# Of anndata's on-disk format: the version of each encoding that is written here
 _ENCODINGS = {
     "array": "0.2.0",
     "string": "0.2.0",
@@ -316,7 +317,6 @@ _ENCODINGS = {
     "null": "0.1.0",
     "dict": "0.1.0",
 }
-"""Of anndata's on-disk format: the version of each encoding that is written here."""
 
 
 def write_cells(result: Result, rows: Path, place: Path) -> int:

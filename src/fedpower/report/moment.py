@@ -36,11 +36,9 @@ from fedpower.rules.codebook import CodeBook
 Array = NDArray[np.float64]
 
 CODE_BOOK, ANALYSIS = "codebook.toml", "analysis.json"
-RELEASED = (RUN, MOMENT, CODE_BOOK, PRIVACY, REPORT)
-"""All that the folder of a moment may hold."""
-
+RELEASED = (RUN, MOMENT, CODE_BOOK, PRIVACY, REPORT)  # all that the folder of a moment may hold
+# All that the folder of `fedpower communities` may hold
 MOMENT_AND_COMMUNITIES = (RUN, MOMENT, ANALYSIS, "communities.csv", "rates.csv", PRIVACY, REPORT)
-"""All that the folder of `fedpower communities` may hold."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

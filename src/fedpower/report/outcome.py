@@ -175,11 +175,8 @@ def _record(
     return msgspec.convert(plain(content), Record, strict=False)
 
 
-_OF_PERSONS = {"unit", "rows_per_unit"}
-"""Recorded only where a person is the unit."""
-
-_OF_NETWORKS = {"network", "edge_weight"}
-"""Recorded only of networks."""
+_OF_PERSONS = {"unit", "rows_per_unit"}  # recorded only where a person is the unit
+_OF_NETWORKS = {"network", "edge_weight"}  # recorded only of networks
 
 
 def recorded(options: Options) -> dict[str, Any]:

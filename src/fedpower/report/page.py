@@ -1,4 +1,4 @@
-"""Pages: a result, or an analysis, as one HTML file that needs nothing but itself. Their text is in templates/."""
+"""Pages: a result, or an analysis, as one HTML file that needs nothing but itself (see templates/)."""
 
 import base64
 import functools
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from markupsafe import Markup
 
-from fedpower.options import call_of
-from fedpower.privacy.statement import (
+from fedpower.options import call_of  # noqa: F401 (for templates, like others below)
+from fedpower.privacy.statement import (  # noqa: F401
     ALL_NOT_PRIVATE,
     EDGE,
     PERSON,
@@ -24,12 +24,12 @@ from fedpower.privacy.statement import (
     as_sentence,
     featured_as,
 )
-from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.report import charts, text
+from fedpower.protocol.solvers.angles import DETERMINED  # noqa: F401
+from fedpower.report import charts, text  # noqa: F401
 from fedpower.report.charts import element, printable
-from fedpower.report.record import MOST_NAMES, Record
-from fedpower.report.text import MISSING, column, count, number, percent
-from fedpower.report.view import POOLED, Fitted, ScoreHistogram, component_names, findings
+from fedpower.report.record import MOST_NAMES, Record  # noqa: F401
+from fedpower.report.text import MISSING, column, count, equals, number, percent
+from fedpower.report.view import POOLED, Fitted, ScoreHistogram, component_names, findings  # noqa: F401
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -107,6 +107,7 @@ def _rendered(template: str, record: Record, **context: Any) -> str:
         promise=record.privacy,
         exact=record.privacy.mode == "none",
         study_hash=record.federation.agreement if record.federation else record.study.hash,
+        citation=_asset("citation.bib"),
         style=style,
         script=script,
         style_hash=_hash(style),
@@ -136,22 +137,11 @@ def _environment() -> "Environment":
     )
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
-        "epsilon": lambda value: text.equals("ε", value), "code": lambda value: element("code", value),
+        "epsilon": lambda value: equals("ε", value), "code": lambda value: element("code", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading,
     }  # fmt: skip
-    made.globals |= {
-        "charts": charts, "text": text, "number": number, "count": count, "percent": percent, "equals": text.equals,
-        "featured_as": featured_as, "component_names": component_names, "findings": findings, "call_of": call_of,
-        "Grid": Grid, "names": names, "figures": figures, "aligned": aligned, "percentages": percentages,
-        "whole": whole, "listed": listed_table, "observers": observers, "spent": spent, "odds": odds,
-        "largest_loadings": largest_loadings, "loading": loading, "determined_places": determined_places, "score_panels": score_panels, "participants": participants, "silo_columns": silo_columns, "round_columns": round_columns,
-        "convergence": convergence, "budget_columns": budget_columns,
-        "cumsum": lambda values: np.cumsum(values).tolist(), "citation": _asset("citation.bib"),
-        "not_private": ALL_NOT_PRIVATE.replace("epsilon = inf", "ε = ∞"),
-        "MOST_NAMES": MOST_NAMES, "EDGE": EDGE, "PERSON": PERSON, "DETERMINED": DETERMINED, "WEAK": WEAK,
-        "LITTLE": LITTLE, "MISSING": MISSING,
-    }  # fmt: skip
+    made.globals |= globals()  # templates call the functions below, and what is imported for them
     return made
 
 
@@ -174,6 +164,11 @@ def figures(values: Iterable[float | None], text: Callable[[Any], str] = number)
     return [Figure(text(value), value) for value in values]
 
 
+def cumsum(values: Sequence[float]) -> list[float]:
+    """Return the sums of the first value, of the first two and so on."""
+    return list(np.cumsum(values).tolist())
+
+
 def aligned(values: Sequence[float | None]) -> list[Figure]:
     """Return numbers with the same decimals."""
     return [Figure(*pair) for pair in zip(column(values), values, strict=True)]
@@ -189,7 +184,7 @@ def whole(values: Iterable[int | None]) -> list[Figure]:
     return figures(values, lambda value: MISSING if value is None else f"{value:,}")
 
 
-def listed_table(table: Table) -> tuple[dict[str, list[Any]], str | None]:
+def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     """Return the columns of an analysis's table, and which of its rows are not shown."""
     shown = table.rows[:_MOST_ROWS]
     columns = {

@@ -36,12 +36,11 @@ RUN, ARRAYS, MOMENT, PRIVACY, REPORT = (
 )
 MOST_NAMES = 8  # of silos in one line
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
+# What a damaged or foreign file may raise when it is read
 UNREADABLE = (
     zipfile.BadZipFile, zlib.error, msgspec.MsgspecError, EOFError, OSError, ValueError, KeyError, TypeError,
     AttributeError,
 )  # fmt: skip
-"""What a damaged or foreign file may raise when it is read."""
-
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")]
 
 

@@ -53,11 +53,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
-FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)
-"""What every result folder holds."""
-
-KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)
-"""Everything that one may hold."""
+FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds
+KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -306,7 +306,7 @@ def _cause_in_the_bound(fit: Fitted, bound: float) -> str | None:
         )
     if middle > _FAR * max(spread, edge):
         return (
-            "the likely cause is the offset: rows are far from zero compared with their spread, and the bound "
-            "is spent on that; give public centres, or leave row_norm out to have them found"
+            "the likely cause is the offset: rows are far from zero compared with their spread, and the "
+            "bound is spent on that; give public centres, or leave row_norm out to have them found"
         )
     return None
