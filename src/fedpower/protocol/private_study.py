@@ -31,7 +31,7 @@ from fedpower.protocol.exchange import Round
 from fedpower.protocol.messages import CallRoll, Present, QueryAnswer
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.protocol.weights import Weights, masses, pooled
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 from fedpower.sums.survey import STAGES
 
 PUBLISHED = "the published components and eigenvalues"
