@@ -22,8 +22,8 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.watch import UNWATCHED
-from fedpower.sums.exact_moment import ExactMoments, exact_moment
 from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.lattice import ExactMoments, exact_moment
 from fedpower.sums.moment import Moments, accumulate_moment
 
 Array = NDArray[np.float64]

@@ -11,10 +11,11 @@ from hypothesis.extra.numpy import arrays
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.kernel import MOST_SHARED_FEATURES, gram_rows
+from fedpower.sums.kernel import MOST_SHARED_FEATURES, KernelChoice, gram_rows
+from fedpower.sums.local import LocalMoment
 from fedpower.sums.moment import accumulate_moment
-from fedpower.sums.product import RowSums
 
+PRODUCTS = KernelChoice(kind="product", reason="none is made")
 ROWS = arrays(
     np.float64,
     st.tuples(st.integers(1, 40), st.integers(1, 7)),
@@ -64,13 +65,13 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     source = open_source(np.array(rows, order=order))
     treated = treated_plainly(rows, rule)
     expected = treated.T @ treated / len(rows)
-    found = accumulate_moment(source, rule, block_rows=size, workers=workers)
+    found = accumulate_moment(source, rule, max_rows=size, workers=workers)
     close = {"rtol": 1e-12, "atol": 1e-12 * max(1.0, float(np.abs(expected).max()))}
-    np.testing.assert_allclose(found.moment, expected, **close)
+    np.testing.assert_allclose(found.about(), expected, **close)
     np.testing.assert_array_equal(found.covariance, found.covariance.T)
     np.testing.assert_allclose(found.mean, treated.mean(axis=0), **close)
     assert found.n_rows == len(rows)
-    product = RowSums(source, rule)
+    product = LocalMoment(source, rule, choice=PRODUCTS)
     basis = np.linspace(-1, 1, rows.shape[1])[:, None]
     np.testing.assert_allclose(product.product(basis), expected @ basis, **close)
     assert product.trace() == pytest.approx(np.trace(expected), rel=1e-12, abs=close["atol"])
@@ -84,8 +85,8 @@ def test_rows_given_are_never_written_to() -> None:
         rows = np.array(spread_rows(200, 5) + 3, order=order)  # type: ignore[call-overload]
         kept = rows.copy()
         for rule in (RowTreatment(), RowTreatment(row_norm=0.5), RowTreatment(center=np.ones(5))):
-            accumulate_moment(open_source(rows), rule, block_rows=16)
-            RowSums(open_source(rows), rule).product(np.eye(5), np.ones(5))
+            accumulate_moment(open_source(rows), rule, max_rows=16)
+            LocalMoment(open_source(rows), rule, choice=PRODUCTS).product(np.eye(5), np.ones(5))
         np.testing.assert_array_equal(rows, kept)
 
 
@@ -94,7 +95,7 @@ def test_rows_given_are_never_written_to() -> None:
 def test_the_bits_are_the_same_however_many_threads_work(width: int, rule: RowTreatment) -> None:
     rows = spread_rows(900, width)
     source = open_source(rows)
-    found = [accumulate_moment(source, rule, block_rows=100, workers=n) for n in (1, 2, 3, 1)]
+    found = [accumulate_moment(source, rule, max_rows=100, workers=n) for n in (1, 2, 3, 1)]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0].covariance, other.covariance)
         np.testing.assert_array_equal(found[0].mean, other.mean)
@@ -105,8 +106,8 @@ def test_wide_rows_are_squared_by_panels_to_the_same_moment(width: int) -> None:
     rows = spread_rows(60, width, seed=4)
     rule = RowTreatment(row_norm=20.0)
     treated = treated_plainly(rows, rule)
-    found = accumulate_moment(open_source(rows), rule, block_rows=25)
-    np.testing.assert_allclose(found.moment, treated.T @ treated / 60, rtol=1e-12, atol=1e-12)
+    found = accumulate_moment(open_source(rows), rule, max_rows=25)
+    np.testing.assert_allclose(found.about(), treated.T @ treated / 60, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(found.covariance, found.covariance.T)
 
 
@@ -129,18 +130,18 @@ def test_a_value_that_is_no_number_is_refused_with_its_place(
     match = rf"column 3 of silo 'north' must hold finite numbers, got {what} .*at row 42"
     source = open_source(rows, name="silo 'north'")
     with pytest.raises(InputError, match=match):
-        accumulate_moment(source, rule, block_rows=8, workers=workers)
+        accumulate_moment(source, rule, max_rows=8, workers=workers)
     with pytest.raises(InputError, match=match):
-        RowSums(source, rule).trace()
+        LocalMoment(source, rule, choice=PRODUCTS).trace()
     with pytest.raises(InputError, match="at row 42"):
-        RowSums(source, rule).product(np.eye(6))
+        LocalMoment(source, rule, choice=PRODUCTS).product(np.eye(6))
 
 
 def test_masked_cells_are_missing() -> None:
     rows = np.ma.masked_array(spread_rows(20, 3), mask=False)
     rows[4, 1] = np.ma.masked
     with pytest.raises(InputError, match=r"column 2 .* missing value .* at row 5"):
-        accumulate_moment(open_source(rows), RowTreatment(row_norm=1.0), block_rows=3)
+        accumulate_moment(open_source(rows), RowTreatment(row_norm=1.0), max_rows=3)
 
 
 def covariance_of(rows: Any) -> Any:
@@ -153,10 +154,10 @@ def test_blocks_far_from_the_first_lose_no_digits() -> None:
     rows = spread_rows(3000, 5, seed=8)
     rows[:64] = 0.0
     rows[64:] += 1e6
-    found = accumulate_moment(open_source(rows), RowTreatment(), block_rows=64)
+    found = accumulate_moment(open_source(rows), RowTreatment(), max_rows=64)
     np.testing.assert_allclose(found.covariance, covariance_of(rows), rtol=1e-13)
     drifting = spread_rows(3000, 5, seed=9) + np.linspace(0, 1e5, 3000)[:, None]
-    found = accumulate_moment(open_source(drifting), RowTreatment(), block_rows=64)
+    found = accumulate_moment(open_source(drifting), RowTreatment(), max_rows=64)
     np.testing.assert_allclose(found.covariance, covariance_of(drifting), rtol=1e-13)
 
 
@@ -164,7 +165,7 @@ def test_normalised_rows_that_hardly_differ_keep_their_covariance() -> None:
     rows = spread_rows(2000, 4, seed=2) + 1e4
     unit = rows.astype(np.longdouble)
     unit /= np.sqrt((unit * unit).sum(axis=1))[:, None]
-    found = accumulate_moment(open_source(rows), RowTreatment(normalize=True), block_rows=100)
+    found = accumulate_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
     expected = covariance_of(unit)
     # A row is rounded to 1e-16 of its length, a covariance of size 1e-8 thus to 1e-12 and no better.
     np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
@@ -173,7 +174,7 @@ def test_normalised_rows_that_hardly_differ_keep_their_covariance() -> None:
 def test_one_row_has_no_covariance() -> None:
     found = accumulate_moment(open_source(np.array([[3.0, 4.0]])), RowTreatment(row_norm=1.0))
     np.testing.assert_array_equal(found.covariance, np.zeros((2, 2)))
-    np.testing.assert_allclose(found.moment, np.outer([0.6, 0.8], [0.6, 0.8]), rtol=1e-14)
+    np.testing.assert_allclose(found.about(), np.outer([0.6, 0.8], [0.6, 0.8]), rtol=1e-14)
     assert found.n_clipped == 1
 
 

@@ -1,5 +1,7 @@
 """Rows on a PyTorch device: the CPU's numbers, in the precision that privacy asks for."""
 
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from fedpower.errors import InputError
 from fedpower.estimator.terms import build_study, options_of, public_rng
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.device import Device, open_device
+from fedpower.sums.device import Device, TorchLatticeSum, open_device
+from fedpower.sums.lattice import LatticeSum
 from fedpower.sums.local import local_moment
 
 pytestmark = pytest.mark.devices
@@ -74,6 +77,37 @@ def test_float32_rows_are_right_to_float32_where_nothing_is_private(rule: RowTre
                 expected = plain.product(basis, center)
                 error = np.linalg.norm(found.product(basis, center) - expected)
                 assert error <= 3e-6 * np.linalg.norm(plain.product(basis))
+
+
+@pytest.mark.skipif(DEVICE == "cpu" and find_spec("triton") is None, reason="there is no Triton")
+@pytest.mark.parametrize("width", [3, 50, 130])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_tensor_cores_sums_are_the_processor_s(
+    width: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Triton's interpreter where there is no GPU; a row of extreme length is summed by PyTorch."""
+    if DEVICE == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        monkeypatch.delitem(sys.modules, "fedpower.sums.triton_kernel", raising=False)
+    rng = np.random.default_rng(width)
+    rows = rng.standard_normal((301, width)).astype(dtype)
+    rows[5], rows[6] = 0.0, rows[6] * (1e30 if dtype is np.float32 else 1e200)
+    center, scale = rng.standard_normal(width), rng.uniform(0.5, 2, width)
+    ranged = {"low": center - 1, "high": center + 2}
+    for rule in (
+        RowTreatment(row_norm=width**0.5),
+        RowTreatment(normalize=True),
+        RowTreatment(row_norm=width**0.5, center=center, scale=scale, **ranged),
+    ):
+        expected, found = LatticeSum(rule, width), TorchLatticeSum(rule, width)
+        for part in (rows, rows[:40]):
+            expected.add(part.astype(np.float64))
+            found.add(torch.tensor(part, device=DEVICE))
+        one, two = expected.result(), found.result()
+        assert (one.n_rows, one.n_clipped) == (two.n_rows, two.n_clipped)
+        # A norm may be rounded otherwise, and a cell then be truncated to the integer beside it.
+        assert np.abs(one.total - two.total).max() <= 341
+        np.testing.assert_allclose(two.to_float().about(), one.to_float().about(), atol=2.0**-19)
 
 
 def test_far_and_sorted_rows_lose_no_digits_on_a_device() -> None:

@@ -15,9 +15,7 @@ from scipy import sparse
 from fedpower import native
 from fedpower.errors import InputError
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.lattice_rows import BITS, LatticeRows, RowLattice
-
-SIDE = 2**BITS
+from fedpower.sums.lattice import SIDE, LatticeRows
 
 
 @pytest.fixture(autouse=True, params=["C", "NumPy"], scope="module")
@@ -56,21 +54,20 @@ def rules(draw: Any, width: int) -> RowTreatment:
     )
 
 
-def integers(rows: Any, rule: RowTreatment, **how: Any) -> list[list[int]]:
-    found, _ = LatticeRows(rule, rows.shape[1], **how).of_dense(rows)
+def integers(rows: Any, rule: RowTreatment) -> list[list[int]]:
+    found, _ = LatticeRows(rule, rows.shape[1]).of_dense(rows)
     assert np.array_equal(found, np.rint(found))
     return [[int(value) for value in row] for row in found]
 
 
-def require_short(found: list[list[int]], side: int = SIDE) -> None:
-    assert max(sum(value * value for value in row) for row in found) <= side * side
+def require_short(found: list[list[int]]) -> None:
+    assert max(sum(value * value for value in row) for row in found) <= SIDE * SIDE
 
 
 @given(ANY, st.data())
 def test_no_row_is_longer_than_the_side_in_whole_numbers(rows: Any, data: Any) -> None:
-    bits = data.draw(st.sampled_from([8, 20, 22]))
     rule = data.draw(rules(rows.shape[1]))
-    require_short(integers(rows, rule, lattice=RowLattice(bits)), 2**bits)
+    require_short(integers(rows, rule))
 
 
 @given(ANY, st.data())
@@ -201,11 +198,9 @@ def test_clipped_rows_are_counted_and_rows_at_the_bound_are_not() -> None:
     assert LatticeRows(RowTreatment(normalize=True), 4).of_dense(rows)[1] == 0
 
 
-def test_a_treatment_without_a_bound_and_a_lattice_too_fine_are_refused() -> None:
+def test_a_treatment_without_a_bound_is_refused() -> None:
     with pytest.raises(InputError, match="must be bounded"):
         LatticeRows(RowTreatment(), 3)
-    with pytest.raises(InputError, match="from 8 to 22"):
-        RowLattice(23)
 
 
 @given(ANY, st.data())

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from fedpower.errors import InputError
 from fedpower.rows.networks import NetworkSource, Weighed, open_network
-from fedpower.sums.edge_moment import EdgeMoment
+from fedpower.sums.local import EdgeMoment
 from layers import names_of, planted, write_layer
 
 NODES = ("a", "b", "c", "d")

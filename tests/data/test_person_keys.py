@@ -20,7 +20,7 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import by_unit, keys_of, with_ids
 from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import table_rules
-from fedpower.sums.exact_moment import exact_moment
+from fedpower.sums.lattice import exact_moment
 
 RULE = RowTreatment(row_norm=2.0)
 WHERE = {"name": "t", "column": "person", "rows": 0}

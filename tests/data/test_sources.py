@@ -63,8 +63,8 @@ def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None
     treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
     treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
     expected = treated.T @ treated / N_ROWS
-    moments = accumulate_moment(source, treatment, block_rows=8)
-    np.testing.assert_allclose(moments.moment, expected, rtol=1e-12, atol=1e-7)
+    moments = accumulate_moment(source, treatment, max_rows=8)
+    np.testing.assert_allclose(moments.about(), expected, rtol=1e-12, atol=1e-7)
     basis = np.eye(N_FEATURES)[:, :2]
     silo = local_moment(source, treatment, rank=2, steps=3)
     assert silo.n_rows == N_ROWS

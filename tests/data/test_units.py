@@ -30,14 +30,13 @@ from fedpower.rows.units import (
     with_ids,
 )
 from fedpower.sums.device import open_device
-from fedpower.sums.exact_moment import exact_moment
 from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.lattice_rows import LatticeRows
+from fedpower.sums.lattice import SIDE, LatticeRows, exact_moment
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.passes import enrolled
-from fedpower.sums.product import RowSums
 from fedpower.sums.survey import STAGES, Stage, Survey
 
+PRODUCTS = KernelChoice(kind="product", reason="none is made")
 D = 4
 NAMES = tuple("abcd")
 RULE = RowTreatment(row_norm=2.0)
@@ -90,7 +89,7 @@ def test_no_row_of_a_person_is_longer_than_its_own_side(rows, normalize):
     array = np.array(rows)
     counts = np.arange(1, len(rows) + 1, dtype=np.float64) ** 3
     shares = lattice_shares(counts, 1) / PARTS
-    sides = shares * lattice.lattice.side
+    sides = shares * SIDE
     found, _ = lattice.of_dense(array, shares=shares)
     for integers, side in zip(found.tolist(), sides.tolist(), strict=True):
         assert sum(int(each) ** 2 for each in integers) <= int(side) ** 2
@@ -100,7 +99,7 @@ def test_a_row_of_somebody_who_has_no_other_is_the_row_itself():
     rows, _ = visits()
     alone = exact_moment(with_ids(open_source(rows), np.arange(len(rows))), RULE)
     plain = exact_moment(open_source(rows), RULE)
-    assert alone.squares.equals(plain.squares)
+    assert (alone.squares.low == plain.squares.low).all()
     assert (alone.total == plain.total * PARTS).all()
     assert (alone.n_rows, alone.n_clipped) == (plain.n_rows, plain.n_clipped)
 
@@ -113,17 +112,23 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     found = exact_moment(source, RULE)
     assert (found.n_rows, source.n_read) == (n, len(rows))
     # A weight is off by a relative 2√m/P at most, and somebody has 64 rows here.
-    assert found.moment == pytest.approx(moment, abs=2 * 8 / PARTS)
-    assert found.mean == pytest.approx(mean, abs=2 * 8 / PARTS)
-    exact = RowSums(source, RULE)
-    assert exact.moments().moment == pytest.approx(moment, abs=1e-13)
-    assert exact.moments().mean == pytest.approx(mean, abs=1e-13)
+    assert found.to_float().about() == pytest.approx(moment, abs=2 * 8 / PARTS)
+    assert found.to_float().mean == pytest.approx(mean, abs=2 * 8 / PARTS)
+    exact = LocalMoment(source, RULE, choice=PRODUCTS)
+    assert exact.moment() == pytest.approx(moment, abs=1e-13)
+    assert exact.mean() == pytest.approx(mean, abs=1e-13)
     assert exact.product(np.eye(D)) == pytest.approx(moment, abs=1e-13)
     assert exact.trace() == pytest.approx(np.trace(moment), abs=1e-13)
     about = moment - np.outer(mean, mean)
     assert exact.product(np.eye(D), mean) == pytest.approx(about, abs=1e-13)
-    stacked = exact.weighted_rows(mean)
-    assert stacked.T @ stacked / len(stacked) == pytest.approx(about, abs=1e-13)
+    assert exact.moment(mean) == pytest.approx(about, abs=1e-13)
+
+
+def test_a_factor_has_the_moment_of_weighted_rows():
+    rows, ids = np.random.default_rng(0).standard_normal((6, 9)) / 9, np.array([1, 2, 2, 3, 2, 1])
+    silo = LocalMoment(with_ids(open_source(rows), ids), RowTreatment(row_norm=1.0), choice=PRODUCTS)
+    factor = silo.factor(silo.mean())
+    assert factor.T @ factor == pytest.approx(silo.moment(silo.mean()), abs=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["table", "csv", "csv.gz", "parquet", "feather", "pandas", "sql", "array"])
@@ -185,7 +190,7 @@ def test_the_order_of_rows_and_the_size_of_blocks_have_no_part():
     rows, ids = visits()
     order = np.argsort(ids)
     one = exact_moment(with_ids(open_source(rows), ids), RULE)
-    two = exact_moment(with_ids(open_source(rows[order]), ids[order]), RULE, block_rows=7)
+    two = exact_moment(with_ids(open_source(rows[order]), ids[order]), RULE, max_rows=7)
     assert one == two
 
 

@@ -155,7 +155,7 @@ def test_a_folder_that_was_changed_is_refused(folder: Path):
         arrays = dict(stored)
     arrays["moment"] = arrays["moment"] * 1.0000001
     np.savez(folder / MOMENT, **arrays)
-    with pytest.raises(InputError, match="got files that were changed since|must be as fedpower wrote it"):
+    with pytest.raises(InputError, match=r"got files that were changed since|must be as fedpower wrote it"):
         read_moment(folder)
 
 
@@ -164,7 +164,7 @@ def test_a_record_that_was_changed_is_refused(folder: Path, key: str):
     content = json.loads((folder / RUN).read_text())
     content["study"]["terms"][key] = 1
     (folder / RUN).write_text(json.dumps(content))
-    with pytest.raises(InputError, match="got files that were changed since|must be as fedpower wrote it"):
+    with pytest.raises(InputError, match=r"got files that were changed since|must be as fedpower wrote it"):
         read_moment(folder)
 
 

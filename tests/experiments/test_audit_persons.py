@@ -15,7 +15,7 @@ from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows import units
 from fedpower.rows.units import PARTS, TALLY_PARTS
-from fedpower.sums import exact_moment, moment, product, survey
+from fedpower.sums import lattice, local, moment, survey
 
 pytestmark = pytest.mark.audits
 
@@ -50,8 +50,8 @@ def test_persons_are_as_far_apart_as_the_noise_is_made_for(mode, center):
 @pytest.mark.parametrize("mode", ["moment", "step", "prepared"])
 def test_weights_that_do_not_add_up_to_one_are_caught(mode, monkeypatch):
     """The planted error: every row of a person counts in full, as it did before persons counted."""
-    monkeypatch.setattr(exact_moment, "lattice_shares", lambda m, most: np.full(m.shape, 1.0 * PARTS))
-    for module in (moment, product):
+    monkeypatch.setattr(lattice, "lattice_shares", lambda m, most: np.full(m.shape, 1.0 * PARTS))
+    for module in (moment, local):
         monkeypatch.setattr(module, "exact_weights", lambda m, most: np.ones(m.shape))
     monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
     assert audited(mode).violation

@@ -14,7 +14,7 @@ from fedpower.privacy.budget import FREE_ORDER_ROWS, MOMENT, PANEL_ROWS, PRODUCT
 from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity, summary_sensitivity
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums import product
+from fedpower.sums import local
 from fedpower.sums.kernel import block_rows
 from fedpower.sums.local import local_moment
 
@@ -88,7 +88,7 @@ def test_a_promise_that_cannot_be_kept_is_refused(change, sentence):
 
 
 def test_rows_are_summed_in_any_order_only_where_the_noise_allows_for_it():
-    assert product.FREE_ORDER_ROWS <= FREE_ORDER_ROWS
+    assert local.FREE_ORDER_ROWS <= FREE_ORDER_ROWS
 
 
 @pytest.mark.parametrize("s", [1, 1000, FREE_ORDER_ROWS])

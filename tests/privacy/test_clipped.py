@@ -15,7 +15,8 @@ from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.clipped_product import CLIP_SIDE, SIDE, ClippedQuestion, clipped_sums
+from fedpower.sums.clipped_product import CLIP_SIDE, ClippedQuestion, clipped_sums
+from fedpower.sums.lattice import SIDE
 from fedpower.sums.local import local_moment
 
 clips = st.floats(0.02, 1.0)

@@ -15,7 +15,7 @@ from fedpower.linalg import lower_triangle
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import noise_for, of_moment
 from fedpower.rows.networks import NetworkSource, open_network
-from fedpower.sums.edge_moment import EdgeMoment
+from fedpower.sums.local import EdgeMoment
 
 D = 4
 PAIRS = [(one, two) for one in range(D) for two in range(one)]

@@ -13,7 +13,7 @@ from fedpower.errors import InputError
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Sensitivity, noise_for, of_moment, summary_sensitivity
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 
 
 def change(z: list[int], w: list[int], moved: Sensitivity, scales: list[int]) -> Fraction:

@@ -25,7 +25,7 @@ from fedpower.privacy.sensitivity import (
     sum_distance,
     summary_sensitivity,
 )
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 from problems import Array
 
 BUDGET = priced("moment", n_features=5, n_sharing=20)

@@ -33,7 +33,7 @@ from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
 from fedpower.protocol.release import noise_of
 from fedpower.protocol.study import budget_of
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 from problems import ArrayMoment
 
 WHOLE = AskSteps(basis=read_only(np.eye(D)), n_local_steps=1)

@@ -24,7 +24,7 @@ from fedpower.protocol.silo import packed
 from fedpower.protocol.solvers import UploadSettings, upload
 from fedpower.protocol.solvers.upload import pool, smoothed
 from fedpower.protocol.study import budget_of, pooled_std
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
 
 D = 6

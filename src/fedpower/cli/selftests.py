@@ -59,7 +59,7 @@ def loops() -> str:
 
     from fedpower import native  # noqa: PLC0415
     from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
-    from fedpower.sums.lattice_rows import LatticeRows  # noqa: PLC0415
+    from fedpower.sums.lattice import LatticeRows  # noqa: PLC0415
 
     if native.loops() is None:
         return ""

@@ -1,4 +1,4 @@
-"""Loops in C for what NumPy would go over several times: the same bits, or not used at all."""
+"""Loops in C for what NumPy would read several times: the same results, or not used at all."""
 
 import ctypes
 import functools
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 FOLDER = Path(__file__).parent
 BUILT = FOLDER / "_loops.so"
@@ -20,9 +22,24 @@ def loops() -> Any:
     return None if os.environ.get(_SWITCH) == "0" else _loaded()[0]
 
 
+def call(name: str, *arguments: Any) -> int:
+    """Call a compiled loop with arrays, structures and integers; None is a null pointer."""
+    function = getattr(loops(), name)
+    function.restype = ctypes.c_int64
+    return int(function(*map(_passed, arguments)))
+
+
+def _passed(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return ctypes.c_void_p(argument.ctypes.data)
+    if isinstance(argument, ctypes.Structure):
+        return ctypes.byref(argument)
+    return None if argument is None else ctypes.c_int64(argument)
+
+
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """Let NumPy be used by what is made meanwhile, in this whole process."""
+    """Use NumPy in the whole process meanwhile."""
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "0"
     try:
@@ -43,16 +60,16 @@ def account() -> str:
 
 
 def source_digest() -> str:
-    """Return what a library says that was built from the sources beside this file."""
-    found = hashlib.sha256()
-    for each in sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")], key=lambda path: path.name):
-        found.update(each.read_bytes())
-    return found.hexdigest()
+    """Return the digest that a library built from the sources in this folder reports."""
+    digest = hashlib.sha256()
+    for path in sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")], key=lambda path: path.name):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 @functools.cache
 def _loaded() -> tuple[Any, str]:
-    """Return the library, and where there is none why."""
+    """Return the library, and where there is none the reason."""
     if not BUILT.exists():
         return None, "the loops in C were not compiled when fedpower was installed"
     try:

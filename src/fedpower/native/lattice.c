@@ -1,8 +1,8 @@
-/* Rows as whole numbers, and noise: loops in which NumPy would go over its arrays several times.
+/* Rows as integers, counts over rows, and noise: loops for which NumPy would read its arrays several times.
 
-   sums/lattice_rows.py and privacy/noise.py have NumPy code that does the same, used where this is not compiled.
-   Nothing is kept between calls, so that threads may call at once. Floating point must be IEEE 754 with no more
-   digits than a double has, which the flags in hatch_build.py and the test below ask for. */
+   sums/lattice.py, sums/survey.py and privacy/noise.py have NumPy code that does the same, used where this is not
+   compiled. Nothing is kept between calls, so that threads may call at the same time. Floating point must be IEEE 754
+   without extra precision: the flags in hatch_build.py and the test below make sure of it. */
 
 #include <float.h>
 #include <math.h>
@@ -19,20 +19,26 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Two values side by side, as SSE2 and Neon have them, wherever they lie. */
+/* Two values side by side, as SSE2 and Neon have them, at any address. */
 typedef double pair __attribute__((vector_size(16)));
+typedef int64_t mask __attribute__((vector_size(16)));
 typedef pair anywhere __attribute__((aligned(8), may_alias));
 
 static inline pair at(const double *place) { return *(const anywhere *)place; }
 static inline void put(double *place, pair values) { *(anywhere *)place = values; }
 
-/* Add x*y to a sum. Fused where the machine has that: norms are rounded in some way, and sums of whole numbers
-   are exact either way. */
+/* The larger and the smaller of a limit and a value; a NaN stays a NaN. Sums may use fused multiply-add: norms are
+   rounded somehow, and sums of integers are exact either way. */
 #ifdef __ARM_NEON
 #define MULTIPLY_ADD(sum, x, y) ((sum) = (pair)vfmaq_f64((float64x2_t)(sum), (float64x2_t)(x), (float64x2_t)(y)))
+#define AT_LEAST(limit, x) ((pair)vmaxq_f64((float64x2_t)(limit), (float64x2_t)(x)))
+#define AT_MOST(limit, x) ((pair)vminq_f64((float64x2_t)(limit), (float64x2_t)(x)))
 #define TRUNCATE(x) trunc(x)
 #else
 #define MULTIPLY_ADD(sum, x, y) ((sum) += (x) * (y))
+#define CHOOSE(which, x, y) ((pair)(((which) & (mask)(x)) | (~(which) & (mask)(y))))
+#define AT_LEAST(limit, x) CHOOSE((mask)((limit) > (x)), limit, x)
+#define AT_MOST(limit, x) CHOOSE((mask)((limit) < (x)), limit, x)
 #define TRUNCATE(x) ((double)(int32_t)(x)) /* SSE2 has no instruction for doubles */
 #endif
 
@@ -40,26 +46,30 @@ static inline void put(double *place, pair values) { *(anywhere *)place = values
 #define SOURCE_DIGEST "unknown"
 #endif
 
-/* Which source this was built from. */
+/* The source from which this library was built. */
 EXPORT const char *fedpower_source(void) { return SOURCE_DIGEST; }
 
 /* ---- Rows ---- */
 
-/* What is done to a row. */
-struct rule {
-    const double *low, *high;    /* of each column; NULL where nothing is clipped */
+/* How the columns of a row are moved: (x - center) * gain, then clipped. */
+struct columns {
     const double *center, *gain; /* NULL where rows stay as they are */
+    const double *low, *high;    /* of moved values; NULL where nothing is clipped */
+};
+
+/* How a row is bounded. */
+struct rule {
+    struct columns columns;
     double bound;  /* on the norm of a row */
     double longer; /* rows beyond it count as clipped */
     double target; /* a little below S, so that no rounding takes a row beyond S */
-    int32_t normalize;
+    int64_t normalize;
 };
 
-/* Rows of a block, float32 where `narrow`, `step` values apart. */
+/* Rows of a block, one after the other. */
 struct rows {
-    const void *values;
-    int32_t narrow;
-    int64_t count, width, step;
+    const double *values;
+    int64_t count, width;
     const double *sides; /* what each row's S is multiplied by, at most 1; NULL where by 1 */
 };
 
@@ -84,32 +94,27 @@ static double sum_of_squares(const double *row, ptrdiff_t width)
     return (a[0] + a[1]) + last * last;
 }
 
-#define MOVE(type)                                                                                          \
-    static void move_##type(const type *restrict row, const struct rule *rule, ptrdiff_t width,             \
-                            double *restrict out)                                                           \
-    {                                                                                                       \
-        const double *low = rule->low, *high = rule->high, *center = rule->center, *gain = rule->gain;      \
-        if (!low)                                                                                           \
-            for (ptrdiff_t j = 0; j < width; j++)                                                           \
-                out[j] = ((double)row[j] - center[j]) * gain[j];                                            \
-        else                                                                                                \
-            for (ptrdiff_t j = 0; j < width; j++) {                                                         \
-                double v = (double)row[j] < low[j] ? low[j] : (double)row[j];                               \
-                out[j] = ((v > high[j] ? high[j] : v) - center[j]) * gain[j];                               \
-            }                                                                                               \
-    }
-
-/* Clip, centre and scale a row into out. */
-MOVE(float)
-MOVE(double)
-
-/* Return whether all values of a row are finite as they are stored. */
-static int is_finite(const struct rows *rows, int64_t i)
+/* Put the moved values of a row into out. */
+static inline void move(const double *restrict row, const struct columns *columns, ptrdiff_t width,
+                        double *restrict out)
 {
-    for (int64_t j = i * rows->step; j < i * rows->step + rows->width; j++)
-        if (!isfinite(rows->narrow ? (double)((const float *)rows->values)[j] : ((const double *)rows->values)[j]))
-            return 0;
-    return 1;
+    const double *restrict center = columns->center, *restrict gain = columns->gain;
+    const double *restrict low = columns->low, *restrict high = columns->high;
+    ptrdiff_t j = 0;
+    if (!low) {
+        for (; j < width; j++)
+            out[j] = (row[j] - center[j]) * gain[j];
+        return;
+    }
+    for (; j + 2 <= width; j += 2) {
+        pair value = (at(row + j) - at(center + j)) * at(gain + j);
+        put(out + j, AT_MOST(at(high + j), AT_LEAST(at(low + j), value)));
+    }
+    if (j < width) {
+        double value = (row[j] - center[j]) * gain[j];
+        value = low[j] > value ? low[j] : value;
+        out[j] = high[j] < value ? high[j] : value;
+    }
 }
 
 /* Put the integers of row i into out, every four of them `apart` from the next; return 1 where it is clipped,
@@ -118,12 +123,9 @@ static int put_row(const struct rows *rows, int64_t i, const struct rule *rule, 
                    ptrdiff_t apart)
 {
     const ptrdiff_t width = rows->width;
-    const double *row = (const double *)rows->values + i * rows->step;
-    if (rule->gain) {
-        if (rows->narrow)
-            move_float((const float *)rows->values + i * rows->step, rule, width, moved);
-        else
-            move_double(row, rule, width, moved);
+    const double *stored = rows->values + i * width, *row = stored;
+    if (rule->columns.gain) {
+        move(stored, &rule->columns, width, moved);
         row = moved;
     }
     double target = rows->sides ? rows->sides[i] * rule->target : rule->target;
@@ -131,11 +133,12 @@ static int put_row(const struct rows *rows, int64_t i, const struct rule *rule, 
     int clipped = 0;
     if (rule->normalize || !(squares < 0.999 * (bound * bound))) { /* most rows are short, and need no root */
         if (!(squares <= LARGEST) || (rule->normalize && squares < SMALLEST)) {
-            if (!is_finite(rows, i))
-                return -1;
             double peak = 0.0;
-            for (ptrdiff_t j = 0; j < width; j++)
+            for (ptrdiff_t j = 0; j < width; j++) {
+                if (!isfinite(stored[j]))
+                    return -1;
                 peak = fabs(row[j]) > peak ? fabs(row[j]) : peak;
+            }
             peak = peak > DBL_MAX ? DBL_MAX : peak > 0.0 ? peak : 1.0;
             for (ptrdiff_t j = 0; j < width; j++) /* what left float64 as it was moved is its largest */
                 moved[j] = (row[j] > DBL_MAX ? DBL_MAX : row[j] < -DBL_MAX ? -DBL_MAX : row[j]) / peak;
@@ -174,43 +177,61 @@ EXPORT int64_t fedpower_lattice_rows(const struct rows *rows, const struct rule 
 }
 
 #ifdef __ARM_NEON
-/* Elsewhere NumPy's BLAS has wider registers than a compiler may suppose, and multiplies. */
+/* Elsewhere NumPy's BLAS has wider registers than a compiler may assume, and multiplies. */
 
 #define CHUNK 128 /* rows whose integers stay in a core's cache */
-#define APART (4 * CHUNK + 8) /* from four columns to the next four, which do not fall on the same places of it */
+#define APART (4 * CHUNK + 8) /* from four columns to the next four; a power of two would share cache lines */
 
-/* Add the products of 8 columns (panels p and p + APART) with 4 (panel q) to out, `step` from row to row. */
-static void add_tile(const double *p, const double *q, ptrdiff_t count, double *out, ptrdiff_t step)
-{
-    float64x2_t sums[4][4] = {{{0}}};
-#pragma GCC unroll 4
-    for (ptrdiff_t k = 0; k < count; k++, p += 4, q += 4) {
-        const float64x2_t left[4] = {vld1q_f64(p), vld1q_f64(p + 2), vld1q_f64(p + APART), vld1q_f64(p + APART + 2)};
-        const float64x2_t one = vld1q_f64(q), two = vld1q_f64(q + 2);
-        for (int j = 0; j < 4; j++) {
-            sums[0][j] = vfmaq_laneq_f64(sums[0][j], left[j], one, 0);
-            sums[1][j] = vfmaq_laneq_f64(sums[1][j], left[j], one, 1);
-            sums[2][j] = vfmaq_laneq_f64(sums[2][j], left[j], two, 0);
-            sums[3][j] = vfmaq_laneq_f64(sums[3][j], left[j], two, 1);
-        }
+/* Add the products of 4 * PANELS columns (panels from p on) with 4 (panel q) to out, `step` from row to row. */
+#define TILE(name, panels)                                                                                   \
+    static void name(const double *p, const double *q, ptrdiff_t count, double *out, ptrdiff_t step)         \
+    {                                                                                                        \
+        float64x2_t sums[4][2 * panels] = {{{0}}};                                                           \
+        _Pragma("GCC unroll 4") for (ptrdiff_t k = 0; k < count; k++, p += 4, q += 4)                        \
+        {                                                                                                    \
+            const float64x2_t one = vld1q_f64(q), two = vld1q_f64(q + 2);                                    \
+            _Pragma("GCC unroll 4") for (int j = 0; j < 2 * panels; j++)                                     \
+            {                                                                                                \
+                const float64x2_t left = vld1q_f64(p + j / 2 * APART + j % 2 * 2);                           \
+                sums[0][j] = vfmaq_laneq_f64(sums[0][j], left, one, 0);                                      \
+                sums[1][j] = vfmaq_laneq_f64(sums[1][j], left, one, 1);                                      \
+                sums[2][j] = vfmaq_laneq_f64(sums[2][j], left, two, 0);                                      \
+                sums[3][j] = vfmaq_laneq_f64(sums[3][j], left, two, 1);                                      \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int i = 0; i < 4; i++)                                                                          \
+            for (int j = 0; j < 2 * panels; j++)                                                             \
+                vst1q_f64(out + i * step + 2 * j, vaddq_f64(vld1q_f64(out + i * step + 2 * j), sums[i][j])); \
     }
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++)
-            vst1q_f64(out + i * step + 2 * j, vaddq_f64(vld1q_f64(out + i * step + 2 * j), sums[i][j]));
+
+TILE(add_tile, 2)
+TILE(add_half_tile, 1)
+
+/* Add the sums of a panel's four columns to total. */
+static void add_columns(const double *panel, int64_t count, double *total)
+{
+    pair a = at(total), b = at(total + 2), c = {0}, e = {0};
+    int64_t k = 0;
+    for (; k + 2 <= count; k += 2, panel += 8)
+        a += at(panel), b += at(panel + 2), c += at(panel + 4), e += at(panel + 6);
+    if (k < count)
+        a += at(panel), b += at(panel + 2);
+    put(total, a + c), put(total + 2, b + e);
 }
 
-/* Add the integers of rows up in total, and their squares in the lower triangle of `squares`, while they are
-   in a core's cache; return what fedpower_lattice_rows does.
+/* Add the integers of rows to total, and their squares to the lower triangle of `squares`, while they are in a
+   core's cache; return what fedpower_lattice_rows does.
 
-   padded: a multiple of 8 that is no less than the width.  panels: zeros, 130 for each of the padded columns.
-   total: of padded columns.  squares: padded by padded; above the diagonal something is left. */
-EXPORT int64_t fedpower_lattice_squares(const struct rows *rows, const struct rule *rule, double *moved,
-                                        int64_t padded, double *panels, double *total, double *squares)
+   exact: rows whose squares a double holds exactly.  scratch: (130 + padded + 2) * padded doubles, padded being
+   the width rounded up to 8. */
+EXPORT int64_t fedpower_lattice_squares(const struct rows *rows, const struct rule *rule, int64_t exact,
+                                        double *scratch, int64_t *total, int64_t *squares)
 {
-    const char *values = rows->values;
-    const int64_t line = 64, row_bytes = rows->step * (rows->narrow ? 4 : 8);
+    const int64_t width = rows->width, padded = (width + 7) / 8 * 8, line = 8; /* doubles of a cache line */
+    double *panels = scratch, *moved = panels + 130 * padded, *sums = moved + padded, *products = sums + padded;
     int64_t n_clipped = 0;
-    for (int64_t start = 0; start < rows->count; start += CHUNK) {
+    memset(scratch, 0, sizeof(double) * (size_t)((132 + padded) * padded));
+    for (int64_t start = 0, held = 0; start < rows->count; start += CHUNK) {
         int64_t size = rows->count - start < CHUNK ? rows->count - start : CHUNK;
         for (int64_t k = 0; k < size; k++) {
             int clipped = put_row(rows, start + k, rule, moved, panels + 4 * k, APART);
@@ -219,23 +240,115 @@ EXPORT int64_t fedpower_lattice_squares(const struct rows *rows, const struct ru
             n_clipped += clipped;
         }
         /* The next rows come from memory meanwhile, a part of them before each column of tiles. */
-        int64_t next = (start + size) * row_bytes, share = size * row_bytes * 4 / padded;
-        int64_t last = start + 2 * size < rows->count ? next + size * row_bytes : rows->count * row_bytes;
-        for (int64_t j = 0; j < rows->width; j += 4) {
+        int64_t next = (start + size) * width, share = size * width * 4 / padded;
+        int64_t last = start + 2 * size < rows->count ? next + size * width : rows->count * width;
+        for (int64_t j = 0; j < width; j += 4) {
             for (int64_t stop = next + share; next < stop && next < last; next += line)
-                __builtin_prefetch(values + next, 0, 2);
+                __builtin_prefetch(rows->values + next, 0, 2);
             const double *panel = panels + j / 4 * APART;
-            pair a = at(total + j), b = at(total + j + 2);
-            for (int64_t k = 0; k < size; k++)
-                a += at(panel + 4 * k), b += at(panel + 4 * k + 2);
-            put(total + j, a), put(total + j + 2, b);
-            for (int64_t i = 0; i <= j; i += 8)
-                add_tile(panels + i / 4 * APART, panel, size, squares + j * padded + i, padded);
+            add_columns(panel, size, sums + j);
+            int64_t i = 0;
+            for (; i < j; i += 8)
+                add_tile(panels + i / 4 * APART, panel, size, products + j * padded + i, padded);
+            if (i == j)
+                add_half_tile(panel, panel, size, products + j * padded + i, padded);
+        }
+        held += size;
+        if (held + CHUNK > exact || start + size == rows->count) {
+            for (int64_t j = 0; j < width; j++) {
+                total[j] += (int64_t)sums[j];
+                for (int64_t i = 0; i <= j; i++)
+                    squares[j * width + i] += (int64_t)products[j * padded + i];
+            }
+            memset(sums, 0, sizeof(double) * (size_t)((1 + padded) * padded));
+            held = 0;
         }
     }
     return n_clipped;
 }
 #endif
+
+/* ---- Counts ---- */
+
+/* For each column, count rows by sign and exponent: counts has n_places for each column, `places` tells which one
+   the upper twelve bits of a value belong to. In all of these, a row counts `weights` times; once where it is NULL. */
+EXPORT void fedpower_count_octaves(const struct rows *rows, const int64_t *weights, const int16_t *places,
+                                   int64_t n_places, int64_t *counts)
+{
+    for (int64_t i = 0; i < rows->count; i++) {
+        const double *row = rows->values + i * rows->width;
+        const int64_t weight = weights ? weights[i] : 1;
+        int64_t *own = counts;
+        for (int64_t j = 0; j < rows->width; j++, own += n_places) {
+            uint64_t bits;
+            memcpy(&bits, row + j, 8);
+            own[places[bits >> 52]] += weight;
+        }
+    }
+}
+
+/* For each column, count rows by the integer part of their moved values, which are clipped from 0 to n_places - 2;
+   a NaN belongs to the last place. */
+EXPORT void fedpower_count_bins(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                                double *moved, int64_t n_places, int64_t *counts)
+{
+    for (int64_t i = 0; i < rows->count; i++) {
+        const int64_t weight = weights ? weights[i] : 1;
+        int64_t *own = counts;
+        move(rows->values + i * rows->width, columns, rows->width, moved);
+        for (int64_t j = 0; j < rows->width; j++, own += n_places)
+            own[moved[j] == moved[j] ? (int32_t)moved[j] : n_places - 1] += weight;
+    }
+}
+
+/* Values that are not NaN, and 0 in place of those that are. */
+#define WHERE_NUMBER(x, values) ((pair)((mask)((x) == (x)) & (mask)(values)))
+
+/* The nearest integers, halves to even, of values below 2^51 in size. */
+#define NEAREST(x) (((x) + 0x1.8p52) - 0x1.8p52)
+
+/* For each column, add up the nearest integers of moved values, their squares, and the rows that have a value.
+   moved: the width rounded up to 2.  sums: three times as many, all below 2^53: exact. */
+EXPORT void fedpower_sum_cells(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                               double *restrict moved, double *restrict sums)
+{
+    const int64_t width = rows->width, padded = (width + 1) / 2 * 2;
+    double *restrict squares = sums + padded, *restrict present = sums + 2 * padded;
+    moved[padded - 1] = 0.0;
+    for (int64_t i = 0; i < rows->count; i++) {
+        const double once = weights ? (double)weights[i] : 1.0;
+        const pair weight = {once, once};
+        move(rows->values + i * width, columns, width, moved);
+        for (int64_t j = 0; j < width; j += 2) {
+            pair cells = at(moved + j), value = WHERE_NUMBER(cells, NEAREST(cells)), sum = weight * value;
+            put(sums + j, at(sums + j) + sum);
+            put(squares + j, at(squares + j) + sum * value);
+            put(present + j, at(present + j) + WHERE_NUMBER(cells, weight));
+        }
+    }
+}
+
+/* Count rows by the sum of squares of the nearest integers of their moved values, a NaN being 0: in the place of
+   the first of n_edges edges that is no less, or after all of them. */
+EXPORT void fedpower_count_norms(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                                 double *moved, const double *edges, int64_t n_edges, int64_t *counts)
+{
+    for (int64_t i = 0; i < rows->count; i++) {
+        move(rows->values + i * rows->width, columns, rows->width, moved);
+        for (int64_t j = 0; j < rows->width; j += 2)
+            put(moved + j, WHERE_NUMBER(at(moved + j), NEAREST(at(moved + j))));
+        double squares = sum_of_squares(moved, rows->width);
+        int64_t low = 0, high = n_edges;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if (edges[middle] < squares)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        counts[low] += weights ? weights[i] : 1;
+    }
+}
 
 /* ---- Noise ---- */
 

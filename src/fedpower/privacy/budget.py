@@ -21,7 +21,7 @@ from fedpower.privacy.sensitivity import (
     summary_sensitivity,
     unit_sensitivity,
 )
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 
 _LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""

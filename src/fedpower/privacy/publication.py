@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.noise import gaussian_integers
 from fedpower.privacy.sensitivity import summary_size
-from fedpower.sums.clipped_product import SIDE
+from fedpower.sums.lattice import SIDE
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg.words import WORD, Words
+from fedpower.linalg import lower_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget
 from fedpower.privacy.sensitivity import (
     Sensitivity,
@@ -27,8 +27,8 @@ from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rows.watch import Watch
-from fedpower.sums.clipped_product import SIDE, ClippedQuestion, clipped_sums, mean_sums
-from fedpower.sums.exact_moment import ExactMoments
+from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
+from fedpower.sums.lattice import SIDE, ExactMoments
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.score_counts import SCORE_CELLS, ScoreQuestion, count_scores
 from fedpower.sums.survey import STAGES, Stage, Survey
@@ -122,18 +122,18 @@ class Moment:
             rows = rows.treated(self.treatment)
         sums = rows.sums()
         parts = PARTS if self.per_unit else 1
-        if (sums.lattice.side, sums.parts, sums.n_rows) != (SIDE, parts, rows.n_rows):
+        if (sums.parts, sums.n_rows) != (parts, rows.n_rows):
             raise InputError(
-                f"noise must be made for the rows that were summed, got {rows.n_rows} rows of side {SIDE} "
-                f"for {sums.n_rows} of side {sums.lattice.side}; start the silo again"
+                f"noise must be made for the rows that were summed, got {rows.n_rows} for {sums.n_rows}; "
+                "start the silo again"
             )
         # Squares, and the trace, are shifted down where so many rows would not fit in a word.
         powers = list(exponents)
         on_diagonal, off = _triangle(self.n_features)
-        below = sums.squares.below()
-        squares = [_shifted(below, powers[0])[on_diagonal]]
+        below = sums.squares.map(lower_of)
+        squares = [below.shifted(powers[0])[on_diagonal]]
         if self.n_features > 1:
-            squares.append(_shifted(below, powers[1])[off])
+            squares.append(below.shifted(powers[1])[off])
         mean = [np.left_shift(sums.total, powers[-2])] if self.mean_weight else []
         shift = -powers[-1]
         trace = sums.square_total << -shift if shift < 0 else (sums.square_total + (1 << shift >> 1)) >> shift
@@ -158,13 +158,6 @@ def _triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     places = np.arange(1, n_features + 1)
     diagonal = np.asarray(places * (places + 1) // 2 - 1)
     return diagonal, np.delete(np.arange(n_features * (n_features + 1) // 2), diagonal)
-
-
-def _shifted(whole: Words, power: int) -> Integers:
-    """Return whole numbers times 2^power, rounded, in one word."""
-    found = whole.over(-power) if power < 0 else whole
-    low = found.low if found.high is None else (found.high << WORD) + found.low  # noise is made for what fits
-    return low << power if power > 0 else low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,12 +13,9 @@ from fedpower.errors import ProtocolError
 from fedpower.rows.columns import require_count
 from fedpower.rows.source import Matrix, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
-from fedpower.sums.lattice_rows import BITS, LatticeRows
+from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.reduce import room
-
-SIDE = 2**BITS
-"""S, the whole number that a row of norm 1 has for its norm."""
 
 BASIS_SIDE = 2**30
 """Numbers of a basis are whole numbers of 1/2³⁰: times a row they are exact in float64."""

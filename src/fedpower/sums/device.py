@@ -2,32 +2,36 @@
 
 import functools
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.linalg.words import Words
 from fedpower.rows.arrays import ArraySource, PositionalSource
 from fedpower.rows.columns import require_count, require_exact, require_finite, require_matrix
 from fedpower.rows.source import Block, Matrix, RowSource, Vector
 from fedpower.rows.treatment import TINY, RowTreatment, margin
+from fedpower.rows.units import require_no_unit
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.exact_moment import ExactMoments, frozen_sums
+from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.kernel import block_rows as cpu_block_rows
-from fedpower.sums.lattice_rows import RowLattice
-from fedpower.sums.moment import Moments, require_center
-from fedpower.sums.product import RowSums, require_basis
-from fedpower.sums.reduce import S, full_blocks, merged
+from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
+from fedpower.sums.moment import Moments
+from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
 
-BLOCK_BYTES = 512 * 2**20
+_BLOCK_BYTES = 512 * 2**20
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
 
-MIN_ROWS, MAX_ROWS = 256, 2**20
+_LEAST_ROWS, _MOST_ROWS = 256, 2**20
+
+_FEW_ROWS, _MANY_ROWS, _SMALL = 2**10, 2**13, 2**18
+"""Rows of a panel, whose products are summed within one matrix product, for results of up to so many numbers
+and for larger ones: a small one alone would not keep a device busy."""
 
 
 @functools.cache
@@ -62,70 +66,16 @@ def open_device(name: str, *, single: bool = False) -> Device:
     return Device(name=str(made.device), single=single)
 
 
-def require_dense(source: RowSource) -> None:
-    """Refuse sparse rows, which a device has no kernel for."""
+def checked_choice(source: RowSource, device: Device, choice: KernelChoice) -> KernelChoice:
+    """Return the choice with where and in which precision; refuse rows that a device cannot sum."""
+    require_no_unit(source, f"the device {device.name!r}")
     if source.sparse:
         raise InputError(
-            f"{source.name} must be dense to be computed on a device, got sparse rows; leave the "
-            "device out, the kernels for sparse rows are the CPU's"
+            f"{source.name} must be dense to be computed on a device, got sparse rows; leave the device out, "
+            "the kernels for sparse rows are the CPU's"
         )
-
-
-def precision(source: RowSource, device: Device) -> Any:
-    """Return the dtype in which a source's rows are multiplied."""
-    library = torch()
-    given = None
-    if isinstance(source, TensorSource):
-        given = source.tensor.dtype
-    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
-        given = library.float32
-    exact = not library.backends.cuda.matmul.allow_tf32
-    return library.float32 if device.single and exact and given == library.float32 else library.float64
-
-
-def block_rows(n_features: int, device: Device) -> int:
-    """Return how many rows make a block: half a GiB on an accelerator, what fits a cache on the CPU."""
-    if device.name == "cpu":
-        return cpu_block_rows(n_features)
-    return max(MIN_ROWS, min(MAX_ROWS, BLOCK_BYTES // (8 * n_features)))
-
-
-def device_blocks(
-    source: RowSource, device: Device, *, check: bool, watch: Watch = UNWATCHED
-) -> Iterator[Any]:
-    """Yield the rows as tensors on the device, in the precision in which they are multiplied."""
-    dtype = precision(source, device)
-    rows = block_rows(source.n_features, device)
-    start = 0
-    for block in _stored(source, rows):
-        watch.saw(int(block.shape[0]))
-        part = block.to(device=device.name, dtype=dtype)
-        # A finite sum has finite terms; otherwise the CPU's check finds the place and the words.
-        if check and not bool(torch().isfinite(part.sum())):
-            cells = part.double().cpu().numpy()
-            require_finite(cells, name=source.name, columns=source.columns, rows=start)
-        if check and isinstance(source, TensorSource) and source.wide:
-            cells = part.cpu().numpy()
-            require_exact(cells, name=source.name, columns=source.columns, rows=start)
-        yield part
-        start += int(part.shape[0])
-    require_count(source.name, source.n_rows, start)
-
-
-def _stored(source: RowSource, rows: int) -> Iterator[Any]:
-    """Yield tensors of the source's rows where and as they are stored, or float64 ones on the CPU."""
-    if isinstance(source, TensorSource):
-        for part in source.tensor.split(rows):
-            yield part if source.keep is None else part[:, list(source.keep)]
-    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
-        for start in range(0, source.array.shape[0], rows):
-            part = source.array[start : start + rows]
-            cells = np.ma.filled(part, np.nan) if np.ma.isMaskedArray(part) else part
-            kept = cells if source.keep is None else np.take(cells, np.array(source.keep), axis=1)
-            yield torch().from_numpy(np.require(kept, np.float32, ["C", "W"]))
-    else:
-        for block in full_blocks(source, rows):
-            yield torch().from_numpy(np.require(np.asarray(block), np.float64, ["C", "W"]))
+    digits = "float32" if _precision(source, device) == torch().float32 else "float64"
+    return replace(choice, reason=f"{choice.reason}, on {device.name} in {digits}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -145,13 +95,13 @@ class TensorSource(PositionalSource):
 
 def is_tensor(data: Any) -> bool:
     """Whether the object is a PyTorch tensor, without importing PyTorch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(data, torch.Tensor)
+    library = sys.modules.get("torch")
+    return library is not None and isinstance(data, library.Tensor)
 
 
 def tensor_source(tensor: Any, name: str) -> TensorSource:
     """Return the source of a tensor's rows; its gradients play no part."""
-    if tensor.layout is not sys.modules["torch"].strided:
+    if tensor.layout is not torch().strided:
         raise InputError(
             f"{name} must be a dense tensor, got layout {tensor.layout}; give tensor.to_dense() or a "
             "SciPy sparse matrix"
@@ -163,84 +113,133 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
     return TensorSource(name=name, width=width, n_rows=rows, tensor=tensor.detach(), wide=wide)
 
 
-FEW_ROWS, MANY_ROWS = 2**10, 2**13
-"""Rows of a panel, whose products are summed within one matrix product, for small and large results."""
-
-SMALL = 2**18
-"""Numbers in a small result: one alone would not keep a device busy."""
-
-
-def treat(treatment: RowTreatment, rows: Any) -> tuple[Any, int]:
-    """Return the treated rows as a tensor of the same precision, and how many were clipped."""
-    treated = rows
-    if treatment.low is not None:
-        treated = treated.clamp(like(treatment.low, rows), like(treatment.high, rows))
-    if treatment.center is not None:
-        treated = treated - like(treatment.center, rows)
-    divisors = treatment.divisors(int(rows.shape[1]))
-    if divisors is not None:
-        treated = treated / like(divisors, rows)
-    # A finite sum has finite terms, and takes one pass instead of three.
-    suspect = treated is not rows and not bool(torch().isfinite(treated.sum()))
-    if suspect and treatment.bounded:
-        # As in `RowTreatment.apply`: a refusal would tell that there is such a row.
-        treated = torch().nan_to_num(treated)
-    elif suspect and not bool(torch().isfinite(treated).all()):
-        raise InputError(
-            "rows must stay finite when centred and scaled, got values beyond the range of their "
-            "precision; give the columns in other units"
-        )
-    if not treatment.bounded:
-        return treated, 0
-    return _bounded(treated, normalize=treatment.normalize)
+def total(
+    source: RowSource, device: Device, make: Callable[[], S], watch: Watch, *, stored: bool = False
+) -> S:
+    """Return a sum over the rows on the device, in its precision or, if wanted, as they are stored."""
+    dtype = None if stored else _precision(source, device)
+    try:
+        return merged(((block, None) for block in _blocks(source, device, dtype, watch)), make)
+    except NotFiniteError:
+        start = 0
+        for block in _blocks(source, device, torch().float64, UNWATCHED):  # which names the place
+            require_finite(block.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
+            start += len(block)
+        raise
 
 
-def like(values: Any, rows: Any) -> Any:
+def _precision(source: RowSource, device: Device) -> Any:
+    """Return the dtype in which a source's rows are multiplied."""
+    library, given = torch(), None
+    if isinstance(source, TensorSource):
+        given = source.tensor.dtype
+    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
+        given = library.float32
+    exact = not library.backends.cuda.matmul.allow_tf32
+    return library.float32 if device.single and exact and given == library.float32 else library.float64
+
+
+def _blocks(source: RowSource, device: Device, dtype: Any, watch: Watch) -> Iterator[Any]:
+    """Yield the rows as tensors on the device, in a dtype or in the float32 or float64 of their storage."""
+    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_BYTES // (8 * source.n_features)))
+    start = 0
+    for block in _stored(source, cpu_block_rows(source.n_features) if device.name == "cpu" else rows):
+        watch.saw(len(block))
+        kept = block.dtype if block.dtype == torch().float32 else torch().float64
+        part = block.to(device=device.name, dtype=dtype or kept)
+        if isinstance(source, TensorSource) and source.wide:
+            require_exact(part.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
+        yield part
+        start += len(part)
+    require_count(source.name, source.n_rows, start)
+
+
+def _stored(source: RowSource, rows: int) -> Iterator[Any]:
+    """Yield tensors of the source's rows where and as they are stored, or float64 ones on the CPU."""
+    if isinstance(source, TensorSource):
+        for part in source.tensor.split(rows):
+            yield part if source.keep is None else part[:, list(source.keep)]
+    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
+        for start in range(0, source.array.shape[0], rows):
+            part = source.array[start : start + rows]
+            cells = np.ma.filled(part, np.nan) if np.ma.isMaskedArray(part) else part
+            kept = cells if source.keep is None else np.take(cells, np.array(source.keep), axis=1)
+            yield torch().from_numpy(np.require(kept, np.float32, ["C", "W"]))
+    else:
+        for block in full_blocks(source, rows, checked=False):
+            yield torch().from_numpy(np.require(np.asarray(block), np.float64, ["C", "W"]))
+
+
+def _like(values: Any, rows: Any) -> Any:
     """Return an array as a tensor of the rows' precision and place."""
-    return torch().as_tensor(values.copy(), dtype=rows.dtype, device=rows.device)
+    return torch().as_tensor(np.array(values), dtype=rows.dtype, device=rows.device)
 
 
-def _bounded(rows: Any, *, normalize: bool) -> tuple[Any, int]:
-    """Return the rows clipped to norm at most 1 and how many were longer, or all rows of norm 1."""
+def _moved(treatment: RowTreatment, rows: Any, divisors: Vector | None) -> Any:
+    """Return the rows clipped, centred and divided."""
+    if treatment.low is not None:
+        rows = rows.clamp(_like(treatment.low, rows), _like(treatment.high, rows))
+    if treatment.center is not None:
+        rows = rows - _like(treatment.center, rows)
+    return rows if divisors is None else rows / _like(divisors, rows)
+
+
+def _lengths(rows: Any, smallest: float, *, normalize: bool) -> tuple[Any, Any, Any]:
+    """Return rows and their norms, those of extreme rows over their largest value, and that value or 1."""
     library = torch()
-    single = rows.dtype == library.float32
-    slack = (int(rows.shape[1]) + 8) * 2.0**-23 if single else margin(int(rows.shape[1]))
-    target = 1.0 if single else 1 - slack
     norms = library.linalg.vector_norm(rows, dim=1)
-    extreme = ~library.isfinite(norms)
+    extreme = ~(norms <= 1 / smallest)
     if normalize:
-        extreme = extreme | (norms < (1e-15 if single else TINY))
+        extreme = extreme | (norms < smallest)
+    peaks = library.ones_like(norms)
     if bool(extreme.any()):
-        peaks = rows.abs().amax(dim=1)
-        extreme = extreme & (peaks > 0)
-        rows = rows / library.where(extreme, peaks, 1.0)[:, None]
+        rows = library.nan_to_num(rows)  # as they were read they are finite
+        largest = rows.abs().amax(dim=1)
+        peaks = library.where(extreme & (largest > 0), largest, 1.0)
+        rows = rows / peaks[:, None]
         norms = library.linalg.vector_norm(rows, dim=1)
-    chosen = norms > (0 if normalize else target)
-    longer = 0 if normalize else int((extreme | (norms > 1 + slack)).sum())
-    factors = library.where(chosen, target / library.where(chosen, norms, 1.0), 1.0)
-    return rows * factors[:, None], longer
+    return rows, norms, peaks
 
 
-def sum_rows(rows: Any) -> Any:
+def _treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
+    """Return the treated rows as a tensor of the same precision, and how many were clipped."""
+    library, width = torch(), int(block.shape[1])
+    if not bool(library.isfinite(block.sum())) and not bool(library.isfinite(block).all()):
+        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+    rows = _moved(treatment, block, treatment.divisors(width))
+    if not treatment.bounded:
+        if not bool(library.isfinite(rows.sum())) and not bool(library.isfinite(rows).all()):
+            raise InputError(
+                "rows must stay finite when centred and scaled, got values beyond the range of their "
+                "precision; give the columns in other units"
+            )
+        return rows, 0
+    single = rows.dtype == library.float32
+    slack = (width + 8) * 2.0**-23 if single else margin(width)
+    target = 1.0 if single else 1 - slack
+    rows, norms, peaks = _lengths(rows, 1e-15 if single else TINY, normalize=treatment.normalize)
+    bounds = 1 / peaks
+    if treatment.normalize:
+        return rows * (target / library.where(norms > 0, norms, 1.0))[:, None], 0
+    factors = library.where(norms > target * bounds, target / norms, peaks)
+    return rows * factors[:, None], int((norms > (1 + slack) * bounds).sum())
+
+
+def _sum_rows(rows: Any) -> Any:
     """Return Σ y over the rows as float64: panels in the rows' own precision, added up in float64."""
-    return sum(stack.sum(dim=1).double().sum(dim=0) for stack in panels(rows, FEW_ROWS))
+    return sum(stack.sum(dim=1).double().sum(dim=0) for stack in _panels(rows, _FEW_ROWS))
 
 
-def sum_products(left: Any, right: Any) -> Any:
+def _sum_products(left: Any, right: Any) -> Any:
     """Return leftᵀ·right as float64: products of panels of at most 2¹³ rows, added up in float64."""
-    size = _panel_rows(left.shape[1] * right.shape[1])
+    size = _FEW_ROWS if left.shape[1] * right.shape[1] <= _SMALL else _MANY_ROWS
     return sum(
         torch().bmm(one.transpose(1, 2), two).sum(dim=0, dtype=torch().float64)
-        for one, two in zip(panels(left, size), panels(right, size), strict=True)
+        for one, two in zip(_panels(left, size), _panels(right, size), strict=True)
     )
 
 
-def _panel_rows(numbers: int) -> int:
-    """Return how many rows make a panel where a product has so many numbers."""
-    return FEW_ROWS if numbers <= SMALL else MANY_ROWS
-
-
-def panels(rows: Any, size: int) -> list[Any]:
+def _panels(rows: Any, size: int) -> list[Any]:
     """Return the rows as a stack of full panels and a stack of the one that is left."""
     count, width = rows.shape
     full = count - count % size
@@ -248,65 +247,21 @@ def panels(rows: Any, size: int) -> list[Any]:
     return [stack for stack in stacks if stack.shape[0] and stack.shape[1]]
 
 
-class DeviceSums(RowSums):
-    """Sums over a source's treated rows, computed on a device in float64 or, where asked for, float32."""
-
-    def __init__(
-        self, source: RowSource, treatment: RowTreatment, device: Device, watch: Watch = UNWATCHED
-    ) -> None:
-        require_dense(source)
-        super().__init__(source, treatment, watch)
-        self._device = device
-
-    @property
-    def where(self) -> str:
-        """Where and in which precision, for the sentence about the kernel."""
-        digits = "float32" if precision(self.source, self._device) == torch().float32 else "float64"
-        return f"on {self._device.name} in {digits}"
-
-    def sums(self) -> ExactMoments:
-        """Return the sums over the bounded rows in whole numbers, from one pass."""
-        total = self._on_device(lambda: TorchLatticeSum(self.treatment, self.source.n_features), check=True)
-        return total.result()
-
-    def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        """Return the moment about `center` times the basis."""
-        width = self.source.n_features
-        basis = require_basis(basis, width)
-        shift = None if center is None else require_center(center, width)
-        return self._on_device(lambda: TorchProductSum(self.treatment, basis, shift), check=False).result()
-
-    def _scatter(self, *, full: bool) -> Moments:
-        return self._on_device(lambda: TorchScatterSum(self.treatment, full=full), check=True).result()
-
-    def _on_device(self, make: Callable[[], S], *, check: bool) -> S:
-        blocks = device_blocks(self.source, self._device, check=check, watch=self.watch)
-        return merged(((block, None) for block in blocks), make)
-
-
 class TorchScatterSum:
     """`ScatterSum` on a device."""
 
-    def __init__(self, treatment: RowTreatment, *, full: bool) -> None:
-        self._treatment, self._full = treatment, full
+    def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool, most: int = 0) -> None:
+        self._treatment, self._width, self._full = treatment, n_features, full
         self._count, self._n_clipped = 0, 0
         self._mean: Any = 0.0
         self._scatter: Any = 0.0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         """Add the rows of a tensor."""
-        assert weights is None, "persons are counted by the processor"
-        rows, n_clipped = treat(self._treatment, block)
-        mean = sum_rows(rows) / rows.shape[0]
+        rows, n_clipped = _treated(self._treatment, block)
+        count, mean = len(rows), _sum_rows(rows) / len(rows)
         moved = rows - mean.to(rows.dtype)
-        scatter = sum_products(moved, moved) if self._full else sum_rows(moved.square())
-        self._merge(int(rows.shape[0]), mean, scatter, n_clipped)
-
-    def merge(self, other: "TorchScatterSum") -> None:
-        """Add what another sum holds."""
-        self._merge(other._count, other._mean, other._scatter, other._n_clipped)
-
-    def _merge(self, count: int, mean: Any, scatter: Any, n_clipped: int) -> None:
+        scatter = _sum_products(moved, moved) if self._full else _sum_rows(moved.square())
         total, step = self._count + count, mean - self._mean
         weight = self._count * count / total
         between = torch().outer(step * weight, step) if self._full else step.square() * weight
@@ -314,118 +269,132 @@ class TorchScatterSum:
         self._mean = self._mean + step * (count / total)
         self._count, self._n_clipped = total, self._n_clipped + n_clipped
 
-    def result(self) -> Moments:
+    def merge(self, other: Any) -> None:
+        """Not used: blocks of a device are added one after the other."""
+        raise NotImplementedError
+
+    def result(self, offset: Vector | None = None, n_units: int | None = None) -> Moments:
         """Return the moments, in this machine's memory."""
         scatter = self._scatter / self._count
-        return Moments(
-            n_rows=self._count,
-            mean=_array(self._mean),
-            covariance=_array((scatter + scatter.T) / 2 if self._full else scatter),
-            n_clipped=self._n_clipped,
-        )
+        covariance = (scatter + scatter.T) / 2 if self._full else scatter
+        mean, spread = self._mean.cpu().numpy(), covariance.cpu().numpy()
+        return Moments(n_rows=self._count, mean=mean, covariance=spread, n_clipped=self._n_clipped)
 
 
 class TorchProductSum:
     """`ProductSum` on a device."""
 
-    def __init__(self, treatment: RowTreatment, basis: Matrix, shift: Vector | None) -> None:
+    def __init__(
+        self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
+    ) -> None:
         self._treatment, self._basis, self._shift = treatment, basis, shift
         self._count = 0
         self._total: Any = 0.0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         """Add the rows of a tensor."""
-        assert weights is None, "persons are counted by the processor"
-        moved, _ = treat(self._treatment, block)
+        moved, _ = _treated(self._treatment, block)
         if self._shift is not None:
-            moved = moved - like(self._shift, moved)
-        self._total = self._total + sum_products(moved, moved @ like(self._basis, moved))
-        self._count += int(block.shape[0])
+            moved = moved - _like(self._shift, moved)
+        self._total = self._total + _sum_products(moved, moved @ _like(self._basis, moved))
+        self._count += len(block)
 
-    def merge(self, other: "TorchProductSum") -> None:
-        """Add what another sum holds."""
-        self._total, self._count = self._total + other._total, self._count + other._count
+    def merge(self, other: Any) -> None:
+        """Not used: blocks of a device are added one after the other."""
+        raise NotImplementedError
 
-    def result(self) -> Matrix:
+    def result(self, n_units: int | None = None) -> Matrix:
         """Return the sum over the number of rows, in this machine's memory."""
-        return np.asarray(_array(self._total) / self._count)
+        return np.asarray(self._total.cpu().numpy() / self._count)
 
 
 class TorchLatticeSum:
-    """`LatticeSum` on a device: rows truncated to whole numbers, whose products float64 holds exactly."""
+    """`LatticeSum` on a device: sums of products that float64, or int32 on tensor cores, holds exactly."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, lattice: RowLattice | None = None) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int, *, most: int = 0) -> None:
         self._treatment, self._width = treatment, n_features
-        self._lattice = RowLattice() if lattice is None else lattice
         self._n_rows, self._n_clipped = 0, 0
         self._total: Any = 0
         self._low: Any = 0
         self._high: Any = 0
+        self._limbs: Any = None
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         """Add the rows of a tensor."""
-        assert weights is None, "persons are counted by the processor"
-        rows, n_clipped = lattice_tensor(self._treatment, block, self._lattice)
+        self._n_rows += len(block)
+        if not _has_triton(block):
+            self._add(block)
+            return
+        if self._limbs is None:
+            self._limbs = _limb_sums(self._treatment, self._width)
+        states = self._limbs.add(block if block.stride(1) == 1 else block.contiguous())
+        left_out = states == 2
+        n_clipped, n_left_out = torch().stack([(states == 1).sum(), left_out.sum()]).tolist()
+        self._n_clipped += n_clipped
+        if n_left_out:
+            self._add(block[left_out])
+
+    def _add(self, block: Any) -> None:
+        rows, n_clipped = lattice_tensor(self._treatment, block)
         squares: Any = 0
-        for stack in panels(rows, self._lattice.exact_rows):
+        for stack in _panels(rows, EXACT_ROWS):
             squares = squares + torch().bmm(stack.transpose(1, 2), stack).long().sum(dim=0)
         # A block has fewer rows than squares of which fit one word; sums of blocks need two.
-        self._add(int(rows.shape[0]), n_clipped, rows.sum(dim=0).long(), squares & 0xFFFFFFFF, squares >> 32)
+        self._total = self._total + rows.sum(dim=0).long()
+        self._carry(squares & 0xFFFFFFFF, squares >> 32)
+        self._n_clipped += n_clipped
 
-    def merge(self, other: "TorchLatticeSum") -> None:
-        """Add what another sum holds."""
-        self._add(other._n_rows, other._n_clipped, other._total, other._low, other._high)
-
-    def _add(self, n_rows: int, n_clipped: int, total: Any, low: Any, high: Any) -> None:
+    def _carry(self, low: Any, high: Any) -> None:
         low = self._low + low
         self._low, self._high = low & 0xFFFFFFFF, self._high + high + (low >> 32)
-        self._total = self._total + total
-        self._n_rows, self._n_clipped = self._n_rows + n_rows, self._n_clipped + n_clipped
+
+    def merge(self, other: Any) -> None:
+        """Not used: blocks of a device are added one after the other."""
+        raise NotImplementedError
 
     def result(self) -> ExactMoments:
         """Return the sums, in this machine's memory."""
-        low, high, total = (each.cpu().numpy() for each in (self._low, self._high, self._total))
-        fits = self._n_rows <= self._lattice.word_rows
-        return frozen_sums(
-            n_rows=self._n_rows,
-            lattice=self._lattice,
-            total=total,
-            squares=Words(low=(high << 32) + low) if fits else Words(low=low, high=high),
-            n_clipped=self._n_clipped,
-        )
+        if self._limbs is not None:
+            self._carry(*self._limbs.squares())
+            self._total = self._total + self._limbs.total
+        low, high, sums = (tensor.cpu().numpy() for tensor in (self._low, self._high, self._total))
+        words = Words(low=(high << 32) + low) if self._n_rows <= WORD_ROWS else Words(low=low, high=high)
+        return ExactMoments(n_rows=self._n_rows, total=sums, squares=words, n_clipped=self._n_clipped)
 
 
-def lattice_tensor(treatment: RowTreatment, block: Any, lattice: RowLattice) -> tuple[Any, int]:
-    """Return a block's rows as whole numbers in float64, and how many were clipped (`LatticeRows`)."""
+def _has_triton(block: Any) -> bool:
+    """Whether the kernels of `triton_kernel` sum these rows: on an NVIDIA GPU, or interpreted in tests."""
+    here = block.is_cuda and torch().version.cuda is not None
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return (here or interpreted) and importlib.util.find_spec("triton") is not None
+
+
+def _limb_sums(treatment: RowTreatment, width: int) -> Any:
+    kernel = import_module("fedpower.sums.triton_kernel")
+    columns = None
+    if treatment.center is not None or treatment.scale is not None:
+        center = np.zeros(width) if treatment.center is None else treatment.center
+        gain = np.ones(width) if treatment.scale is None else 1.0 / treatment.scale
+        low = np.full(width, -np.inf) if treatment.low is None else (treatment.low - center) * gain
+        high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
+        columns = (center, gain, low, high)
+    bound = 1.0 if treatment.row_norm is None else treatment.row_norm
+    rule = (bound, bound * (1 + margin(width)), SIDE * (1 - margin(width)), 1e-280, 1e280)
+    return kernel.LimbSums(torch(), width, columns, rule, normalize=treatment.normalize)
+
+
+def lattice_tensor(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
+    """Return a block's rows as integers in float64, and how many were clipped (`LatticeRows`)."""
     library, width = torch(), int(block.shape[1])
     rows = block.double()
-    if treatment.low is not None:
-        rows = rows.clamp(like(treatment.low, rows), like(treatment.high, rows))
-    if treatment.center is not None:
-        rows = rows - like(treatment.center, rows)
-    if treatment.scale is not None:
-        rows = rows * like(1.0 / treatment.scale, rows)
-    bounds: Any = 1.0 if treatment.row_norm is None else treatment.row_norm
-    norms = rows.square().sum(dim=1).sqrt()
-    extreme = ~(norms <= 1e140)
-    if treatment.normalize:
-        extreme = extreme | (norms < 1e-140)
-    if bool(extreme.any()):
-        rows = library.nan_to_num(rows)  # as they were read they are finite
-        peaks = library.where(extreme, rows.abs().amax(dim=1), 1.0)
-        peaks = library.where(peaks > 0, peaks, 1.0)
-        rows, bounds = rows / peaks[:, None], bounds / peaks
-        norms = rows.square().sum(dim=1).sqrt()
+    if not bool(library.isfinite(rows.sum())) and not bool(library.isfinite(rows).all()):
+        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+    rows = _moved(treatment, rows, treatment.scale)
+    rows, norms, peaks = _lengths(rows, TINY, normalize=treatment.normalize)
+    bounds = (1.0 if treatment.row_norm is None else treatment.row_norm) / peaks
     if treatment.normalize:
         lengths, n_clipped = library.where(norms > 0, norms, 1.0), 0
     else:
-        lengths = norms.clamp(min=bounds)
+        lengths = library.maximum(norms, bounds)
         n_clipped = int((norms > bounds * (1 + margin(width))).sum())
-    return (rows * (lattice.target(width) / lengths)[:, None]).trunc(), n_clipped
-
-
-def _array(tensor: Any) -> Any:
-    """Return a tensor as a read-only array."""
-    array = tensor.cpu().numpy()
-    array.flags.writeable = False
-    return array
+    return (rows * (SIDE * (1 - margin(width)) / lengths)[:, None]).trunc(), n_clipped

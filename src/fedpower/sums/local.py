@@ -1,33 +1,66 @@
-"""`LocalMoment`: what a silo asks of its own rows, whichever kernel answers."""
+"""`LocalMoment`: what a silo asks of its own rows, wherever they are and whatever sums them."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from fedpower.errors import InputError, Sentence
 from fedpower.linalg.symmetric import moment_factor
-from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.networks import network_of
+from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
+from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Matrix, RowSource, Vector
+from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.units import FilledRows, require_no_unit, unit_of, with_gaps
+from fedpower.rows.units import FilledRows, exact_weights, unit_of, with_gaps
 from fedpower.rows.watch import Watch
-from fedpower.sums.dask_moment import DaskSums
-from fedpower.sums.device import Device, DeviceSums
-from fedpower.sums.edge_moment import EdgeMoment
-from fedpower.sums.exact_moment import ExactMoments
-from fedpower.sums.kernel import MEMORY_LIMIT, MOST_FACTOR_BYTES, KernelChoice, choose_kernel, moment_bytes
-from fedpower.sums.moment import Moments
-from fedpower.sums.passes import EnrolledRows, enrolled
-from fedpower.sums.product import RowSums, require_basis
-from fedpower.sums.reduce import S
+from fedpower.sums import device as on_device
+from fedpower.sums.device import Device
+from fedpower.sums.kernel import (
+    MEMORY_LIMIT,
+    MOST_FACTOR_BYTES,
+    KernelChoice,
+    block_rows,
+    choose_kernel,
+    moment_bytes,
+    shares_blocks,
+)
+from fedpower.sums.lattice import SIDE, ExactMoments, LatticeSum, Words, exact_moment
+from fedpower.sums.moment import (
+    Moments,
+    ProductSum,
+    ScatterSum,
+    require_basis,
+    require_center,
+    scatter_rows,
+    split_treatment,
+)
+from fedpower.sums.passes import EnrolledRows, Enrolment, Seen, enrolled, seen_in
+from fedpower.sums.reduce import S, Sum, full_blocks, reduce
 
-ON_LATTICE = "the moment is what is noised: it is made once, from rows in whole numbers"
+ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
 """Why it is that kernel, in a result."""
 
 _ADJACENCY = "the adjacency itself is what is released: its layers are added up once"
+
+_WIDE_BLOCK_BYTES = 16 * 2**20
+"""Of a block of wide rows: the C library keeps memory of this size for the next block."""
+
+FREE_ORDER_ROWS = 2**17
+"""So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
+
+
+class Reading(TypedDict, total=False):
+    """How a silo's rows are read."""
+
+    device: Device | None
+    watch: Watch | None
+    workers: int
+    fingerprinted: bool
+    on_lattice: bool
+    rereads: bool
 
 
 class LocalMoment:
@@ -48,38 +81,21 @@ class LocalMoment:
         rereads: bool = False,
     ) -> None:
         treatment.check_width(source.n_features)
-        if network_of(source) is not None:
-            choice = KernelChoice(kind="moment", reason=_ADJACENCY)
-        elif on_lattice:
+        if on_lattice:
             choice = KernelChoice(kind="moment", reason=ON_LATTICE)
-        # A moment is made in one pass, and there is none to tell from it.
+        # A moment is made in one pass, and no other has to be over the same rows.
         rereads |= choice.kind == "product"
         self.source = enrolled(source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted)
-        self.treatment = treatment
-        self.choice = choice
-        self.device = device
-        self.watch = watch = Watch() if watch is None else watch
-        self._is_network, self._unit = network_of(source) is not None, unit_of(source)
-        self._limit = memory_limit
-        self._on_lattice = on_lattice
-        self._moments: Moments | ExactMoments | None = None
-        self._rows: RowSums | EdgeMoment
-        if isinstance(source, DaskSource):
-            assert isinstance(self.source, EnrolledRows), "Dask's rows are not in this memory"
-            self._rows = DaskSums(source, treatment, self.source.enrolment)
-        elif device is not None:
-            if self._is_network:
-                raise InputError(
-                    Sentence("{device} must be left alone with {network:edge}, got one; leave it out")
-                )
-            require_no_unit(source, f"the device {device.name!r}")
-            on_device = DeviceSums(self.source, treatment, device, watch)
-            self._rows = on_device
-            self.choice = replace(choice, reason=f"{choice.reason}, {on_device.where}")
-        elif self._is_network:
-            self._rows = EdgeMoment(self.source, watch)
-        else:
-            self._rows = RowSums(self.source, treatment, watch, workers)
+        self.treatment, self.choice, self.device = treatment, choice, device
+        self.watch = Watch() if watch is None else watch
+        self._workers = workers if shares_blocks(source.n_features) else 1
+        self._unit, self._limit, self._on_lattice = unit_of(source), memory_limit, on_lattice
+        self._split, self._offset = split_treatment(source, treatment)
+        self._sums: ExactMoments | None = None
+        self._made: Moments | None = None
+        self._columns: Moments | None = None
+        if device is not None:
+            self.choice = on_device.checked_choice(source, device, choice)
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
@@ -93,9 +109,7 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count; 1 of a network whose edges do."""
-        if self._is_network:
-            return 1
+        """Number of rows; of persons, where these count."""
         if self._unit is not None:
             return self._unit.n_units
         known = self.source.n_rows
@@ -113,18 +127,16 @@ class LocalMoment:
 
     def own_columns(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the columns, less the treatment's centre and in its scales."""
-        rule, found = self.treatment, self.columns_as_treated()
-        if rule.center is None or rule.scale is None or found is None:
+        rule, columns = self.treatment, self.columns_as_treated()
+        if rule.center is None or rule.scale is None or columns is None:
             return None
         bound = 1.0 if rule.row_norm is None else rule.row_norm
-        return found[0] * bound, found[1] * bound
+        return columns[0] * bound, columns[1] * bound
 
     def columns_as_treated(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the treated rows' columns; None where that takes another pass."""
-        made = self._moments
-        if made is None or self.treatment.normalize or self._is_network:
-            return None
-        return made.mean, made.spread
+        known = self._columns if self._made is None else self._made
+        return None if known is None or self.treatment.normalize else (known.mean, known.spread)
 
     def mean(self) -> Vector:
         """Return the mean of the treated rows."""
@@ -132,16 +144,25 @@ class LocalMoment:
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         """Return the moment about `center` times the basis."""
-        basis = require_basis(basis, self.source.n_features)
+        width = self.source.n_features
+        basis = require_basis(basis, width)
         if self.choice.kind == "moment":
             return self._moment().product(basis, center)
-        return self._rows.product(basis, center)
+        shift = self._offset
+        if center is not None:
+            vector = require_center(center, width)
+            shift = vector if shift is None else vector + shift
+        kind: Callable[..., Any] = ProductSum if self.device is None else on_device.TorchProductSum
+        make = functools.partial(kind, self._split, basis, shift, most=self._most)
+        found: Matrix = self._summed(make, self._free_rows()).result(self._n_units)
+        if not np.isfinite(found).all():
+            for _ in self.source.blocks(block_rows(width)):  # which names a value that is not finite
+                pass
+        return found
 
     def trace(self, center: Vector | None = None) -> float:
         """Return the trace of the moment about `center`: the total second moment."""
-        if self.choice.kind == "moment":
-            return self._moment().trace(center)
-        return self._rows.trace(center)
+        return self._summary().trace(center)
 
     def diagonal(self, center: Vector | None = None) -> Vector:
         """Return the diagonal of the moment about `center`: variances, where that is the mean."""
@@ -156,41 +177,94 @@ class LocalMoment:
     def factor(self, center: Vector | None = None) -> Matrix:
         """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
         n_rows, width = self.n_rows, self.source.n_features
-        if network_of(self.source) is not None:
-            raise InputError(
-                f"the adjacency of {self.source.name} must be sent as it is, got a question for a factor "
-                "of it; use the moment"
-            )
         if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
             raise InputError(
                 f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "
                 f"{n_rows} rows of {width} columns; use products"
             )
-        assert isinstance(self._rows, RowSums)
-        return moment_factor(self._rows.weighted_rows(center))
+        parts, weight = [], 0.0
+        for block in full_blocks(self.source, block_rows(width), self.watch):
+            features, counts = (block, None) if self._unit is None else self._unit.parted(block)
+            found, _ = self.treatment.apply(features)
+            rows = np.asarray(found.toarray() if is_sparse(found) else found)
+            rows = rows if center is None else rows - require_center(center, width)
+            weights = np.ones(len(rows)) if counts is None else exact_weights(counts, self._most)
+            parts.append(rows if counts is None else np.sqrt(weights)[:, np.newaxis] * rows)
+            weight += float(weights.sum())
+        stacked = np.vstack(parts)
+        return moment_factor(stacked if self._unit is None else stacked * np.sqrt(len(stacked) / weight))
 
     def sums(self) -> ExactMoments:
-        """Return the sums over the rows in whole numbers, exact: as secret as the rows."""
-        found = self._moment()
-        if not isinstance(found, ExactMoments):
+        """Return the sums over the rows in integers, exact: as secret as the rows."""
+        if not self._on_lattice:
             raise InputError(
-                f"the rows of {self.source.name} must be read in whole numbers for a moment that is "
-                "noised, got them read otherwise; read them with on_lattice=True"
+                f"the rows of {self.source.name} must be read in integers for a moment that is noised, got "
+                "them read otherwise; read them with on_lattice=True"
             )
-        return found
+        if self._sums is None:
+            self._require_room()
+            self._sums = self._integers()
+        return self._sums
 
     def total(self, make: Callable[[], S], max_rows: int) -> S:
-        """Return a sum over the rows, made where these are, by Dask's workers too."""
-        assert isinstance(self._rows, RowSums), "a network has no rows to sum"
-        return self._rows.total(make, max_rows)
+        """Return a sum over the rows, made where these are: here or at Dask's workers."""
+        if isinstance(self.source, EnrolledRows) and isinstance(self.source.rows, DaskSource):
+            return _dask_total(self.source.rows, self.source.enrolment, make, max_rows)
+        return reduce(self.source, make, max_rows, watch=self.watch, workers=self._workers)
 
-    def _moment(self) -> Moments | ExactMoments:
+    @property
+    def _most(self) -> int:
+        return 0 if self._unit is None else self._unit.most
+
+    @property
+    def _n_units(self) -> int | None:
+        """For how many persons the rows count: public; None where rows count."""
+        return None if self._unit is None else self._unit.n_units
+
+    def _moment(self) -> Moments:
         """Return the moments, made on first use."""
-        if self._moments is None:
+        if self._made is None:
+            self._made = self.sums().to_float() if self._on_lattice else self._scatter(full=True)
+        return self._made
+
+    def _summary(self) -> Moments:
+        """Return what holds the mean, the variances and counts, by the chosen kernel."""
+        if self._made is None and self._columns is None:
             if self._on_lattice:
-                self._require_room()
-            self._moments = self._rows.sums() if self._on_lattice else self._rows.moments()
-        return self._moments
+                self._columns = self.sums().to_float(full=False)
+            elif self.choice.kind == "moment":
+                self._made = self._moment()
+            else:
+                self._columns = self._scatter(full=False)
+        known = self._columns if self._made is None else self._made
+        assert known is not None
+        return known
+
+    def _integers(self) -> ExactMoments:
+        kind: Callable[..., Any] = LatticeSum if self.device is None else on_device.TorchLatticeSum
+        return exact_moment(self.source, self.treatment, self._summed, kind=kind)
+
+    def _scatter(self, *, full: bool) -> Moments:
+        kind: Callable[..., Any] = ScatterSum if self.device is None else on_device.TorchScatterSum
+        make = functools.partial(kind, self._split, self.source.n_features, full=full, most=self._most)
+        size = scatter_rows(self.source, self._split, full=True) if full else self._free_rows()
+        found: Moments = self._summed(make, size).result(self._offset, self._n_units)
+        return found
+
+    def _summed(self, make: Callable[[], Any], max_rows: int) -> Any:
+        """Return a sum of a kind that this object chose: on its device, where it has one."""
+        if self.device is None:
+            return self.total(make, max_rows)
+        return on_device.total(self.source, self.device, make, self.watch, stored=self._on_lattice)
+
+    def _free_rows(self) -> int:
+        """Return how many rows are summed at once where no d×d array is made."""
+        source, size = self.source, scatter_rows(self.source, self._split, full=False)
+        stays = source.sparse and not self._split.densifies()
+        if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
+            # Few rows are summed in any order. Smaller blocks are in memory that is used again.
+            size = max(1, min(size, _WIDE_BLOCK_BYTES // (8 * source.n_features)))
+        return size
 
     def _require_room(self) -> None:
         """Refuse a moment that does not fit in memory."""
@@ -202,10 +276,81 @@ class LocalMoment:
                 "products"
             )
 
-    def _summary(self) -> Moments | ExactMoments:
-        """Return what holds the mean and counts, by the chosen kernel."""
-        use_moment = self._moments is not None or self.choice.kind == "moment"
-        return self._moment() if use_moment else self._rows.summary()
+
+class EdgeMoment(LocalMoment):
+    """The adjacency of a silo's network where an edge is protected: the sum of its layers is the moment."""
+
+    def __init__(self, source: RowSource, treatment: RowTreatment | None = None, **options: Any) -> None:
+        if options.pop("device", None) is not None:
+            raise InputError(
+                Sentence("{device} must be left alone with {network:edge}, got one; leave it out")
+            )
+        options["choice"] = choice = KernelChoice(kind="moment", reason=_ADJACENCY)
+        super().__init__(source, RowTreatment() if treatment is None else treatment, **options)
+        self.choice = choice
+        network = network_of(source)
+        assert network is not None, "rows are summed otherwise"
+        self._network = network
+
+    @property
+    def n_rows(self) -> int:
+        """1: a network counts for one."""
+        return 1
+
+    def columns_as_treated(self) -> None:
+        """Return None: a network has no columns in units."""
+
+    def factor(self, center: Vector | None = None) -> Matrix:
+        """Refuse: an adjacency is no sum of few squares."""
+        raise InputError(
+            f"the adjacency of {self.source.name} must be sent as it is, got a question for a factor of it; "
+            "use the moment"
+        )
+
+    def sums(self) -> ExactMoments:
+        """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
+        if self._sums is None:
+            self._sums = self._integers()
+        return self._sums
+
+    def _integers(self) -> ExactMoments:
+        width = self._network.n_features
+        total = np.zeros((width, width), dtype=np.int64)
+        for start, part in self._parts():
+            weights = np.rint(part * SIDE**2)
+            if not ((weights >= 0) & (weights <= SIDE**2)).all():
+                raise _out_of_bounds(self._network)
+            total[start : start + len(part)] += weights.astype(np.int64)
+        if not np.array_equal(total, total.T) or np.diagonal(total).any():
+            raise _out_of_bounds(self._network)
+        return ExactMoments(n_rows=1, total=np.zeros(width, dtype=np.int64), squares=Words(low=total))
+
+    def _scatter(self, *, full: bool) -> Moments:
+        width = self._network.n_features
+        matrix = np.zeros((width, width))
+        for start, part in self._parts():
+            matrix[start : start + len(part)] += part
+        return Moments(n_rows=1, mean=np.zeros(width), covariance=matrix)
+
+    def _parts(self) -> Iterator[tuple[int, Matrix]]:
+        """Yield rows of one layer at a time, and the node of the first; a block may span layers."""
+        width, row = self._network.n_features, 0
+        for block in full_blocks(self.source, block_rows(width), self.watch):
+            rows = np.asarray(block.toarray() if is_sparse(block) else block)
+            done = 0
+            while done < len(rows):
+                start = (row + done) % width
+                part = rows[done : done + width - start]
+                yield start, part
+                done += len(part)
+            row += len(rows)
+
+
+def _out_of_bounds(network: NetworkSource) -> InputError:
+    return InputError(
+        f"the edges of {network.name} must be within the public maximum and between different nodes, the "
+        "same in both directions, for the noise is made for that, got others; open it with open_network"
+    )
 
 
 def local_moment(
@@ -216,17 +361,14 @@ def local_moment(
     steps: int,
     density: float | None = None,
     memory_limit: int = MEMORY_LIMIT,
-    device: Device | None = None,
-    watch: Watch | None = None,
-    workers: int = 1,
-    fingerprinted: bool = False,
-    on_lattice: bool = False,
-    rereads: bool = False,
+    **reading: Unpack[Reading],
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns."""
     treatment = RowTreatment() if treatment is None else treatment
+    if network_of(source) is not None:
+        return EdgeMoment(source, treatment, memory_limit=memory_limit, **reading)
     source = fill_missing(source, treatment.center)
-    if treatment.low is not None and treatment.center is not None and device is None:
+    if treatment.low is not None and treatment.center is not None and reading.get("device") is None:
         # By a code book, missing cells are at the offset.
         gaps = with_gaps(source)
         source = source if gaps is source else FilledRows(gaps, treatment.center)
@@ -238,15 +380,43 @@ def local_moment(
         density=source.density if density is None else density,
         memory_limit=memory_limit,
     )
-    return LocalMoment(
-        source,
-        treatment,
-        choice=choice,
-        memory_limit=memory_limit,
-        device=device,
-        watch=watch,
-        workers=workers,
-        fingerprinted=fingerprinted,
-        on_lattice=on_lattice,
-        rereads=rereads,
-    )
+    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, **reading)
+
+
+def _dask_total(source: DaskSource, enrolment: Enrolment, make: Callable[[], S], max_rows: int) -> S:
+    """Return the merged sums of all partitions that have rows, once they are those enrolled."""
+    delayed = dask().delayed
+    how = delayed((make, max_rows, enrolment.key), pure=False)
+    parts = [
+        delayed(_dask_sum, pure=False)(partition, source.opener(place), how)
+        for place, partition in enumerate(source.partitions)
+    ]
+    while len(parts) > 1:
+        pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
+        parts = [delayed(_dask_merged, pure=False)(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    found: tuple[Seen, S] | None = parts[0].compute()
+    if found is None:
+        raise InputError(f"{source.name} must have at least one row, got none; leave this silo out")
+    enrolment.hold(found[0])
+    return found[1]
+
+
+def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
+    """Return what a partition holds and its sum; None where it has no rows."""
+    make, max_rows, key = how
+    source = opener(partition)
+    if source is None:
+        return None
+    seen = Seen(n_rows=0 if key is not None else len(partition))
+    for block in source.blocks(block_rows(source.n_features)) if key is not None else ():
+        seen += seen_in(block, key)
+    return seen, reduce(source, make, max_rows)
+
+
+def _dask_merged(one: tuple[Seen, Sum] | None, two: tuple[Seen, Sum] | None) -> tuple[Seen, Sum] | None:
+    """Return both parts merged; a partition without rows has none."""
+    if one is None or two is None:
+        return two if one is None else one
+    total = copy.deepcopy(one[1])  # Dask may use its own again
+    total.merge(two[1])
+    return one[0] + two[0], total

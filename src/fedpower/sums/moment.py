@@ -1,11 +1,11 @@
-"""Mean and second moment of treated rows in float64, by merging sums about the mean [CGL83 eq. 2.1]."""
+"""Mean and second moment of treated rows in float64, and products with a basis."""
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg.blas
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
@@ -13,19 +13,18 @@ from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import exact_weights, unit_of
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.kernel import SPARSE_LIMIT, gram_rows, shares_blocks
-from fedpower.sums.kernel import block_rows as usual_rows
+from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.reduce import NotFiniteError, reduce, room
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
 
 _PROBE_ROWS = 64
-"""Rows of a block that tell how far its columns spread."""
+"""Rows of a block that show how far its columns spread."""
 
 _FAR = 4.0
-"""A mean more than this many standard deviations from 0 is subtracted before squaring. Nearer ones are taken
-out afterwards, at no pass over the rows and the loss of a factor 1 + FAR² of accuracy, about four bits."""
+"""A mean more than this many standard deviations from 0 is subtracted before squaring. Nearer ones are
+subtracted afterwards: no pass over the rows, for a factor 1 + FAR² of accuracy, about four bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,21 +34,15 @@ class Moments:
     n_rows: int
     mean: Vector
     covariance: Matrix
-    n_clipped: int
+    n_clipped: int = 0
 
-    @property
-    def _variances(self) -> Vector:
-        return np.diagonal(self.covariance) if self.covariance.ndim == 2 else self.covariance
+    def __post_init__(self) -> None:
+        self.mean.flags.writeable = self.covariance.flags.writeable = False
 
     @property
     def spread(self) -> Vector:
         """The standard deviations of the treated rows' columns."""
-        return np.sqrt(np.maximum(self._variances, 0.0))
-
-    @property
-    def moment(self) -> Matrix:
-        """The second moment about the origin, (1/s) Σ y yᵀ."""
-        return self.about(None)
+        return np.sqrt(self._variances)
 
     def about(self, center: Vector | None = None) -> Matrix:
         """Return (1/s) Σ (y − center)(y − center)ᵀ, by the shift identity."""
@@ -67,7 +60,12 @@ class Moments:
 
     def diagonal(self, center: Vector | None = None) -> Vector:
         """Return the diagonal of the moment about `center`."""
-        return np.asarray(np.maximum(self._variances, 0.0) + self._shift(center) ** 2)
+        return np.asarray(self._variances + self._shift(center) ** 2)
+
+    @property
+    def _variances(self) -> Vector:
+        covariance = self.covariance
+        return np.maximum(np.diagonal(covariance) if covariance.ndim == 2 else covariance, 0.0)
 
     def _shift(self, center: Vector | None) -> Vector:
         return self.mean if center is None else self.mean - require_center(center, self.mean.size)
@@ -82,6 +80,19 @@ def require_center(center: Vector, n_features: int) -> Vector:
             f"{vector.shape}; give the pooled mean"
         )
     return vector
+
+
+def require_basis(basis: Matrix, n_features: int) -> Matrix:
+    """Return the basis as float64, or refuse a shape that does not fit the rows."""
+    matrix = np.asarray(basis, dtype=np.float64)
+    # Of numbers among which one is NaN, that is the largest and the smallest.
+    ends = (matrix.max(initial=0.0), matrix.min(initial=0.0))
+    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
+        raise InputError(
+            f"the basis must be a finite {n_features}×r matrix for these rows, got shape {matrix.shape}; "
+            "give one row per column of the treated rows"
+        )
+    return matrix
 
 
 def treated(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
@@ -141,7 +152,7 @@ class ScatterSum:
         elif rows.nnz <= SPARSE_LIMIT * rows.shape[0] * rows.shape[1]:
             self._add_sparse(rows)
         else:
-            limit = usual_rows(int(rows.shape[1]))
+            limit = block_rows(int(rows.shape[1]))
             for start in range(0, int(rows.shape[0]), limit):
                 self._add_dense(rows[start : start + limit].toarray(), None)
 
@@ -166,8 +177,6 @@ class ScatterSum:
             mean *= ratio
         if self._full:
             mirror(self._scatter)
-        for array in (mean, self._scatter):
-            array.flags.writeable = False
         return Moments(n_rows=round(count), mean=mean, covariance=self._scatter, n_clipped=self.n_clipped)
 
     def _add_dense(self, rows: Matrix, weights: Vector | None) -> None:
@@ -228,48 +237,78 @@ class ScatterSum:
         self._weight = total
 
 
-def accumulate_moment(
-    source: RowSource,
-    treatment: RowTreatment,
-    *,
-    block_rows: int | None = None,
-    watch: Watch = UNWATCHED,
-    workers: int = 1,
-    full: bool = True,
-) -> Moments:
-    """Return the moments of a source's treated rows from one pass."""
-    treatment.check_width(source.n_features)
-    treatment, offset = sparse_offset(source, treatment)
-    make = scatter_sums(source, treatment, full=full)
-    size = block_rows or scatter_rows(source, treatment, full=full)
-    workers = workers if shares_blocks(source.n_features) else 1
-    found = reduce(source, make, size, watch=watch, workers=workers)
-    return found.result(offset, public_units(source))
+class ProductSum:
+    """Σ w(y − shift)(y − shift)ᵀ basis over treated rows y."""
 
+    def __init__(
+        self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
+    ) -> None:
+        self._treatment, self._basis, self._shift, self._most = treatment, basis, shift, most
+        self._total = np.zeros(basis.shape[::-1])
+        self.weight = 0.0
 
-def sparse_offset(source: RowSource, treatment: RowTreatment) -> tuple[RowTreatment, Vector | None]:
-    """Return the treatment without its centre where that keeps rows sparse, and the centre."""
-    return treatment.split() if source.sparse and not treatment.bounded else (treatment, None)
+    def add(self, block: Block, weights: Vector | None = None) -> None:
+        """Add the rows of a block; ``weights`` are the numbers of rows of their persons."""
+        rows, _ = treated(self._treatment, block)
+        own = None if weights is None else exact_weights(weights, self._most)
+        self.weight += float(rows.shape[0]) if own is None else float(own.sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            if is_sparse(rows):
+                scores = np.asarray(rows @ self._basis)
+                if self._shift is not None:
+                    scores -= self._shift @ self._basis
+                    self._total -= np.outer(scores.sum(axis=0), self._shift)
+                self._total += np.asarray(rows.T @ scores).T
+                return
+            if self._shift is not None:
+                rows = np.subtract(rows, self._shift, out=room_like("about", rows))
+            scores = rows @ self._basis
+            if own is not None:
+                scores *= own[:, np.newaxis]
+            if shares_blocks(rows.shape[1]) or not rows.flags.c_contiguous:
+                self._total += scores.T @ rows
+            else:  # where it is: of wide rows it is as large as a block of them
+                scipy.linalg.blas.dgemm(1.0, rows.T, scores, 1.0, self._total.T, overwrite_c=1)
 
+    def merge(self, other: "ProductSum") -> None:
+        """Add what another sum holds."""
+        self.weight += other.weight
+        self._total += other._total
 
-def scatter_sums(source: RowSource, treatment: RowTreatment, *, full: bool) -> Callable[[], ScatterSum]:
-    """Return what makes sums for a source's rows; it can be sent to other processes."""
-    unit = unit_of(source)
-    most = 0 if unit is None else unit.most
-    return functools.partial(ScatterSum, treatment, source.n_features, full=full, most=most)
-
-
-def public_units(source: RowSource) -> int | None:
-    """Return for how many persons the rows count; None where rows do."""
-    unit = unit_of(source)
-    return None if unit is None else unit.n_units
+    def result(self, n_units: int | None = None) -> Matrix:
+        """Return the sum over the number of rows; of persons, as it is public, where these count."""
+        return np.ascontiguousarray(self._total.T) / (self.weight if n_units is None else n_units)
 
 
 def scatter_rows(source: RowSource, treatment: RowTreatment, *, full: bool) -> int:
     """Return how many rows are summed at once."""
     if source.sparse and not treatment.densifies():
-        return usual_rows(source.n_features, density=source.density or 0.01)
-    return gram_rows(source.n_features) if full and not source.sparse else usual_rows(source.n_features)
+        return block_rows(source.n_features, density=source.density or 0.01)
+    return gram_rows(source.n_features) if full and not source.sparse else block_rows(source.n_features)
+
+
+def split_treatment(source: RowSource, treatment: RowTreatment) -> tuple[RowTreatment, Vector | None]:
+    """Return the treatment without its centre where that keeps rows sparse, and the centre."""
+    return treatment.split() if source.sparse and not treatment.bounded else (treatment, None)
+
+
+def accumulate_moment(
+    source: RowSource,
+    treatment: RowTreatment,
+    *,
+    max_rows: int | None = None,
+    watch: Watch = UNWATCHED,
+    workers: int = 1,
+) -> Moments:
+    """Return the moments of a source's treated rows from one pass."""
+    treatment.check_width(source.n_features)
+    rule, offset = split_treatment(source, treatment)
+    unit = unit_of(source)
+    make = functools.partial(ScatterSum, rule, source.n_features, most=0 if unit is None else unit.most)
+    workers = workers if shares_blocks(source.n_features) else 1
+    size = max_rows or scatter_rows(source, rule, full=True)
+    found = reduce(source, make, size, watch=watch, workers=workers)
+    return found.result(offset, None if unit is None else unit.n_units)
 
 
 def mirror(matrix: NDArray[Any]) -> None:

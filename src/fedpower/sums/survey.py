@@ -1,4 +1,4 @@
-"""Sums over rows that tell where their columns lie: whole numbers, before any bound is known."""
+"""Counts over rows that show where their columns are: integers, before any bound is known."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
 from fedpower.errors import InputError
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
@@ -16,9 +17,10 @@ from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit
 from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
+from fedpower.sums.lattice import CRows, Moved
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
-from fedpower.sums.reduce import reduce
+from fedpower.sums.reduce import reduce, room
 
 Integers = NDArray[np.int64]
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
@@ -26,7 +28,7 @@ STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
 """In the order in which they are asked."""
 
 _OCTAVES = 40
-"""Cells are told apart by size from 2⁻⁴⁰ to 2⁴⁰; smaller ones count as 0, larger ones as the largest."""
+"""Cells are distinguished by size from 2⁻⁴⁰ to 2⁴⁰; smaller ones count as 0, larger ones as the largest."""
 
 N_OCTAVES = 4 * _OCTAVES + 1
 """Octaves of negative numbers, one place for 0, octaves of positive numbers; missing cells come after."""
@@ -35,7 +37,7 @@ N_BINS = 16
 """Equal parts of a range; missing cells come after."""
 
 CELL_SIDE = 2**12
-"""Q: a cell within its range is a whole number from −Q to Q."""
+"""Q: a cell within its range is an integer from −Q to Q."""
 
 NORM_STEPS = 4
 """Bins of norms to a factor of 2."""
@@ -43,13 +45,15 @@ NORM_STEPS = 4
 NORM_EDGES = 2.0 ** (np.arange(-12, 17) / NORM_STEPS)
 """Where bins of norms meet, in units of √d."""
 
-_N_NORMS = NORM_EDGES.size + 1
+_NORM_UNIT, _NORM_REACH = 2.0**8, 2.0**12
+"""Cells are rounded to 1/256 of their scale and cut at 4,096 of it: their sum of squares is exact, so that a
+row's bin does not depend on the order of the sum."""
 
 _CACHED_CELLS = 2**16
-"""Cells that are counted at once: what is made of them stays in a core's cache."""
+"""Cells that NumPy counts at once: what is made of them stays in a core's cache."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
     """A question to the rows; all that it holds is public."""
 
@@ -61,82 +65,61 @@ class Stage:
     offset: Vector | None = None
     scale: Vector | None = None
 
+    @functools.cached_property
+    def asked(self) -> NDArray[np.bool_]:
+        """Which of the open columns it counts a row in."""
+        if self.kind == "zoom" and self.offset is not None:
+            return np.asarray(self.offset[self.open_columns] != 0.0)
+        return np.ones(self.open_columns.size, dtype=np.bool_)
+
     @property
     def n_asked(self) -> int:
         """In how many of the open columns it counts a row."""
-        if self.kind == "zoom" and self.offset is not None:
-            return int(np.count_nonzero(self.offset))
-        return int(self.open_columns.size)
+        return int(np.count_nonzero(self.asked))
 
     @property
     def size(self) -> int:
-        """How many whole numbers answer it."""
+        """How many integers answer it."""
         return {
             "octaves": (N_OCTAVES + 1) * self.open_columns.size,
             "bins": (N_BINS + 1) * self.open_columns.size,
             "zoom": (N_BINS + 1) * self.open_columns.size,
             "means": 3 * self.n_features,
-            "norms": _N_NORMS,
+            "norms": NORM_EDGES.size + 1,
         }[self.kind]
 
     def tally(self, block: Matrix, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one."""
+        if self.kind == "means":
+            return _sum_cells(block, weights, self._moved)
+        if self.kind == "norms":
+            return _count_norms(block, weights, self._moved)
+        chosen = self.open_columns[self.asked]
+        if chosen.size < block.shape[1]:
+            block = np.ascontiguousarray(block[:, chosen])
+        if self.kind == "octaves":
+            return _count_octaves(block, weights)
+        counts = np.zeros((self.open_columns.size, N_BINS + 1), dtype=np.int64)
+        counts[self.asked] = _count_bins(block, weights, self._moved).reshape(chosen.size, N_BINS + 1)
+        return counts.reshape(-1)
+
+    @functools.cached_property
+    def _moved(self) -> Moved:
+        """What makes cells numbers whose integer part, or nearest integer, is counted."""
+        assert self.low is not None
+        assert self.high is not None
         with np.errstate(all="ignore"):
-            if self.kind == "octaves":
-                cells = block if self.open_columns.size == block.shape[1] else block[:, self.open_columns]
-                # Sign and exponent are the upper bits of a number.
-                places = np.take(_PLACES, np.ascontiguousarray(cells).view(np.uint64) >> np.uint64(52))
-                return _counts(places, N_OCTAVES + 1, weights)
-            assert self.low is not None
-            assert self.high is not None
-            if self.kind == "means":
-                return self._means(block, weights)
             if self.kind == "norms":
                 assert self.offset is not None
                 assert self.scale is not None
-                moved = np.clip(block, self.low, self.high)
-                moved -= self.offset
-                moved /= self.scale
-                squares = np.einsum("ij,ij->i", moved, moved)
-                if np.isnan(squares.sum()):  # a missing cell, or an infinite norm
-                    moved[np.isnan(block)] = 0.0
-                    squares = np.nan_to_num(np.einsum("ij,ij->i", moved, moved), nan=np.inf)
-                places = np.searchsorted(NORM_EDGES, np.sqrt(squares) / np.sqrt(self.n_features))
-                return _counts(places[:, np.newaxis], _N_NORMS, weights)
-            chosen = self.open_columns
-            cells = block if chosen.size == block.shape[1] else block[:, chosen]
-            part = cells - self.low[chosen]
-            part /= ((self.high - self.low) / N_BINS)[chosen]
-            missing = None
-            if np.isnan(part.sum()):  # or a range too narrow to divide by
-                missing, part = np.isnan(cells), np.nan_to_num(part)
-            places = np.clip(part, 0, N_BINS - 1, out=part).astype(np.int64)
-            if missing is not None:
-                places[missing] = N_BINS
-            found = _counts(places, N_BINS + 1, weights)
-            if self.kind == "zoom":
-                assert self.offset is not None
-                found *= np.repeat(self.offset[chosen] != 0.0, N_BINS + 1)
-            return found
-
-    def _means(self, block: Matrix, weights: Integers | None) -> Integers:
-        """Return the sums of cells in whole numbers of 1/Q of half their range, of squares, and counts."""
-        assert self.low is not None
-        assert self.high is not None
-        part = block - (self.high + self.low) / 2
-        part /= (self.high - self.low) / 2
-        counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
-        present = np.full(self.n_features, counts.sum())
-        if np.isnan(part.sum()):
-            missing, part = np.isnan(block), np.nan_to_num(part)
-            part[missing] = 0.0
-            present = counts @ ~missing
-        np.clip(part, -1.0, 1.0, out=part)
-        part *= CELL_SIDE
-        np.rint(part, out=part)
-        # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/(T·Q²).
-        squares = np.einsum("i,ij,ij->j", counts, part, part) if weights is not None else _squares(part)
-        return np.concatenate([counts @ part, squares, present]).astype(np.int64)
+                reach = _NORM_UNIT * _NORM_REACH
+                return Moved(self.offset, _NORM_UNIT / self.scale, (self.low, self.high), (-reach, reach))
+            if self.kind == "means":
+                middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
+                return Moved(middle, CELL_SIDE / half, within=(-CELL_SIDE, CELL_SIDE))
+            chosen = self.open_columns[self.asked]
+            gain = N_BINS / (self.high - self.low)[chosen]
+            return Moved(self.low[chosen], gain, within=(0, N_BINS - 1))
 
 
 def octave_of(cells: Matrix) -> Integers:
@@ -146,11 +129,11 @@ def octave_of(cells: Matrix) -> Integers:
     return np.where(cells < 0, -place, place) + 2 * _OCTAVES
 
 
-def _octaves_of_bits() -> Integers:
+def _octaves_of_bits() -> NDArray[np.int16]:
     """Return the place of numbers by sign and exponent as float64 has them; NaN is missing."""
     upper = np.arange(2**12, dtype=np.uint64)
-    found = octave_of((upper << np.uint64(52)).view(np.float64))
-    return np.where(upper % 2**11 == 2**11 - 1, N_OCTAVES, found)
+    places = octave_of((upper << np.uint64(52)).view(np.float64))
+    return np.where(upper % 2**11 == 2**11 - 1, N_OCTAVES, places).astype(np.int16)
 
 
 _PLACES = _octaves_of_bits()
@@ -165,23 +148,78 @@ def octave_edges(place: int) -> tuple[float, float]:
     return (near, far) if place > 2 * _OCTAVES else (-far, -near)
 
 
-def _squares(part: Matrix) -> Vector:
-    return np.asarray(np.einsum("ij,ij->j", part, part))
+# Each of these has a loop in native/lattice.c, and NumPy code that gives the same integers.
 
 
-def _counts(places: Integers, n_places: int, weights: Integers | None = None) -> Integers:
+def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
+    """Return for each column how many rows are in each octave."""
+    if native.loops() is None:
+        # Sign and exponent are the upper bits of a number.
+        return _counts(np.take(_PLACES, block.view(np.uint64) >> np.uint64(52)), N_OCTAVES + 1, weights)
+    counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
+    native.call("fedpower_count_octaves", CRows.of(block), weights, _PLACES, N_OCTAVES + 1, counts)
+    return counts
+
+
+def _count_bins(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+    """Return for each column how many rows are in each bin, which is the integer part of a moved cell."""
+    if native.loops() is None:
+        cells = moved.of(block)
+        np.copyto(cells, N_BINS, where=np.isnan(cells))
+        return _counts(cells.astype(np.int64), N_BINS + 1, weights)
+    counts = np.zeros((N_BINS + 1) * block.shape[1], dtype=np.int64)
+    scratch = room("moved", (block.shape[1] + 1,))
+    native.call("fedpower_count_bins", CRows.of(block), weights, moved.columns, scratch, N_BINS + 1, counts)
+    return counts
+
+
+def _sum_cells(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+    """Return the sums of cells' nearest integers, of their squares, and how many there are."""
+    # Sums of integers, exact in float64: a block has fewer rows than 2⁵³/(T·Q²) = 2¹⁷.
+    if native.loops() is None:
+        cells = np.rint(moved.of(block))
+        present = ~np.isnan(cells)
+        cells[~present] = 0.0
+        counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
+        sums = np.concatenate([counts @ cells, counts @ (cells * cells), counts @ present])
+    else:
+        width = block.shape[1]
+        padded = np.zeros((3, width + width % 2))  # by pairs of columns
+        scratch = room("moved", (width + 1,))
+        native.call("fedpower_sum_cells", CRows.of(block), weights, moved.columns, scratch, padded)
+        sums = padded[:, :width].reshape(-1)
+    return sums.astype(np.int64)
+
+
+def _count_norms(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+    """Return how many rows are in each bin of norms."""
+    edges = NORM_EDGES**2 * (block.shape[1] * _NORM_UNIT**2)
+    if native.loops() is None:
+        cells = np.rint(moved.of(block))
+        cells[np.isnan(cells)] = 0.0
+        places = np.searchsorted(edges, np.einsum("ij,ij->i", cells, cells))
+        return _counts(places[:, np.newaxis], edges.size + 1, weights)
+    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("moved", (block.shape[1] + 1,))
+    native.call(
+        "fedpower_count_norms", CRows.of(block), weights, moved.columns, scratch, edges, edges.size, counts
+    )
+    return counts
+
+
+def _counts(places: NDArray[Any], n_places: int, weights: Integers | None) -> Integers:
     """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
-    places += n_places * np.arange(width)
+    cells = places.astype(np.intp)
+    cells += n_places * np.arange(width)
+    cells = cells.ravel()
     if weights is None:
-        return np.bincount(places.ravel(), minlength=n_places * width)
+        return np.bincount(cells, minlength=n_places * width)
     per_cell = np.repeat(weights.astype(np.float64), width)
-    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
-    return np.bincount(places.ravel(), weights=per_cell, minlength=n_places * width).astype(np.int64)
+    return np.bincount(cells, weights=per_cell, minlength=n_places * width).astype(np.int64)
 
 
 class CountSum:
-    """Whole numbers that are counted over rows, and how many rows there were."""
+    """Integers that are counted over rows, and how many rows there were."""
 
     def __init__(
         self, count: Callable[[Matrix, Integers | None], Integers], size: int, *, most: int = 0
@@ -193,8 +231,9 @@ class CountSum:
     def add(self, block: Any, weights: Vector | None = None) -> None:
         """Count the rows of a block; ``weights`` are the numbers of rows of their persons."""
         n_rows, width = block.shape
-        step = max(1, _CACHED_CELLS // width)
         own = None if weights is None else tally_weights(weights, self._most)
+        whole = native.loops() is not None and not is_sparse(block) and block.flags.c_contiguous
+        step = n_rows if whole else max(1, _CACHED_CELLS // width)
         for start in range(0, n_rows, step):
             part = block[start : start + step]
             rows = np.ascontiguousarray(part.toarray() if is_sparse(part) else part, dtype=np.float64)

@@ -23,7 +23,8 @@ from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Solution, enrol
 from fedpower.protocol.solvers.sums import Sums, summed
 from fedpower.protocol.study import NoiseLaw, Study
-from fedpower.sums.clipped_product import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
+from fedpower.sums.clipped_product import LEAST_CLIP, ClippedQuestion, clipped_scale
+from fedpower.sums.lattice import SIDE
 
 Array = NDArray[np.float64]
 
