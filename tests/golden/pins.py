@@ -1,8 +1,7 @@
-"""What must stay as it is while the code is rebuilt: hashes, bytes, files, amounts and options.
+"""What must stay as it is from one version to the next: hashes of studies, result folders and amounts.
 
-Each pin is a function that makes its value anew and a JSON file beside this one that holds what it
-was. ``make golden`` writes the files again; what a change did to them is then a diff to be read and
-agreed on. Numbers that are as close as they should be keep their old digits, so nothing else changes.
+Each pin is a function that computes its value, and a JSON file with what it was. ``make golden`` writes the
+files again: read the diff. Numbers within the tolerance keep their old digits.
 """
 
 import json
@@ -15,19 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import click
 import numpy as np
 
 from budgets import priced
-from fedpower import FedPCA
-from fedpower.cli import main
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import delta_of, epsilon_of, mu_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.protocol import messages as wire
-from fedpower.protocol.messages import AskQuery, KeyGone, OpenSession, QueryAnswer, Session, SessionKey
 from fedpower.report import write_result
+from fits import fed_pca
 from problems import spiked_rows, split
 
 HERE = Path(__file__).parent
@@ -51,55 +46,6 @@ def studies() -> dict[str, Any]:
             "ledger_name": terms.ledger_name,
         }
     return found
-
-
-def messages() -> dict[str, Any]:
-    """Return the bytes of a message of every kind, a character a byte."""
-    exact = np.array([[0.5, -1.0], [2.0, 0.25], [0.0, 1.5]])
-    fine = exact / 3
-    bodies = {
-        "enrol": wire.Enrol(),
-        "enrolment": wire.Enrolment(n_rows=12, n_features=3),
-        "enrolment, version": wire.Enrolment(n_rows=12, n_features=3, data_version="2026-03"),
-        "ask-mean": wire.AskMean(),
-        "mean": wire.MeanRow(mean=fine[:, 0]),
-        "mean, all": wire.MeanRow(mean=fine[:, 0], variances=np.abs(fine[:, 0])),
-        "ask-steps": wire.AskSteps(basis=exact, n_local_steps=2),
-        "ask-steps, all": wire.AskSteps(
-            basis=fine, n_local_steps=1, center=exact[:, 0], shift=0.125, align="procrustes", pooled=exact
-        ),
-        "local-steps": wire.LocalSteps(product=exact),
-        "local-steps, all": wire.LocalSteps(
-            product=fine, basis=exact, total_variance=0.75, misalignment=0.5, made_for="run-1"
-        ),
-        "ask-moment": wire.AskMoment(),
-        "moment": wire.PackedMoment(triangle=fine.ravel(), total_variance=1.5),
-        "moment, all": wire.PackedMoment(
-            triangle=exact.ravel(), total_variance=1.5, mean=fine[:, 1], made_for="run-1"
-        ),
-        "ask-factor": wire.AskFactor(),
-        "factor": wire.Factor(factor=exact.T, total_variance=1.5),
-        "factor, all": wire.Factor(factor=fine.T, total_variance=1.5, mean=exact[:, 0]),
-        "open-session": OpenSession(attempt=1),
-        "present": SessionKey(n_rows=12, key=bytes(range(32)), signature=bytes(range(64)), charged=0),
-        "ask-query": AskQuery(index=1, label="product 1", public=b"a basis"),
-        "ask-query, all": AskQuery(
-            index=1,
-            label="means",
-            public=b"found before",
-            session=Session(study="s", run="r", attempt=0, members=()),
-        ),
-        "query": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64)),
-        "query, all": QueryAnswer(words=np.array([0, 1, 2**64 - 1], dtype=np.uint64), charged=1),
-        "key-gone": KeyGone(),
-        "refusal": wire.Refusal(reason="nothing is left; ask for less"),
-    }
-    return {
-        name: wire.encode(
-            wire.Message(study="ab" * 32, run="run-2", round=3, silo="north", body=body)
-        ).decode("latin-1")
-        for name, body in bodies.items()
-    }
 
 
 FITS: dict[str, dict[str, Any]] = {
@@ -128,7 +74,7 @@ def _result(**parameters: Any) -> dict[str, Any]:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(SystemNoise, "words", lambda _, n: source.words(n)),
     ):
-        model = FedPCA(2, random_state=0, n_jobs=1, **parameters).fit_silos(silos)
+        model = fed_pca(2, random_state=0, n_jobs=1, **parameters).fit_silos(silos)
         write_result(Path(folder) / "result", model)
         place = Path(folder) / "result"
         with np.load(place / "components.npz") as stored:
@@ -192,29 +138,6 @@ def amounts() -> dict[str, Any]:
     return reported
 
 
-def options() -> dict[str, Any]:
-    """Return the arguments and options of every command of the command line."""
-    return _commands("fedpower", main, click.Context(main, info_name="fedpower"))
-
-
-def _commands(name: str, command: click.Command, context: click.Context) -> dict[str, Any]:
-    words = []
-    for each in command.get_params(context):
-        if isinstance(each, click.Argument):
-            words.append(each.human_readable_name)
-        else:
-            # How help is asked for depends on which command was made first.
-            reported = [word for word in (*each.opts, *each.secondary_opts) if word != "-h"]
-            words.append(" ".join(reported))
-    found = {name: sorted(words)}
-    if isinstance(command, click.Group):
-        for part in command.list_commands(context):
-            inner = command.get_command(context, part)
-            assert inner is not None, f"{name} {part} is listed and not there"
-            found |= _commands(f"{name} {part}", inner, click.Context(inner, info_name=part, parent=context))
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
     """One pinned value: how it is made, and how far its numbers may be from what they were."""
@@ -248,11 +171,9 @@ BLAS = {"relative": 1e-7, "absolute": 1e-9}
 
 PINS = {
     "studies": Pin(made=studies),
-    "messages": Pin(made=messages),
     "results": Pin(made=results, **BLAS),
     "ledger": Pin(made=ledger, relative=1e-9),
     "amounts": Pin(made=amounts, relative=1e-9),
-    "options": Pin(made=options),
 }
 
 

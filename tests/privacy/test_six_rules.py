@@ -97,7 +97,7 @@ def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
         }
         assert suspects <= allowed
     for source in (SeededNoiseForExperiments(1), SeededNoiseForExperiments, 7, np.random.default_rng(1)):
-        with pytest.raises(InputError, match="noise must be one of"):
+        with pytest.raises(InputError, match="noise must be a word or Noise"):
             FedPCA(2, codebook=CodeBook(row_norm=9.0), noise=source).fit_silos(silos())
 
 

@@ -243,6 +243,7 @@ def _state_plain_privacy(
             protections=(),
             public=public,
             notes=(EXACT_SCORES,) if study.scores else (),
+            assumptions=(),  # nothing is promised
         )
     delta, mu = budget.left_delta, budget.study_mu
     rows = [
