@@ -309,7 +309,7 @@ def read_variants(path: Path) -> VariantList:
         head = [word.lstrip("#") for word in lines[0]]
         try:
             places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
-            rows = [tuple(words[place] for place in places) for words in lines[1:]]
+            rows = [[words[place] for place in places] for words in lines[1:]]
             alleles, frequencies = tuple(row[1] for row in rows), np.array([float(row[2]) for row in rows])
         except (ValueError, IndexError):
             raise InputError(
