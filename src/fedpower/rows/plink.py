@@ -304,7 +304,7 @@ def read_variants(path: Path) -> VariantList:
         ) from None
     if not lines:
         raise InputError(f"{path} must list one variant at least, got none; check the file")
-    rows, alleles, frequencies = [(words[0],) for words in lines], None, None
+    rows, alleles, frequencies = [words[:1] for words in lines], None, None
     if lines[0][0].startswith("#"):
         head = [word.lstrip("#") for word in lines[0]]
         try:
