@@ -59,7 +59,7 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), REFUSED
     if isinstance(error, FedpowerError):
-        return in_options(str(error), command, parameter=error.parameter), REFUSED
+        return in_options(str(error), command), REFUSED
     if isinstance(error, OSError):
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
@@ -86,10 +86,10 @@ _NOT_OF_A_FIT = {
 }
 
 
-def in_options(sentence: str, command: str = "fit", *, parameter: str | None = None) -> str:
+def in_options(sentence: str, command: str = "fit") -> str:
     """Return a sentence with parameters named as options: ``row_norm`` is --row-norm.
 
-    A plain word such as ``noise`` is an option where it is set to a value, or is what the error is about.
+    A plain word such as ``noise`` is an option where a value follows, or where the sentence is about it.
     """
     from fedpower.options import FLAT, option_name  # noqa: PLC0415 - `fedpower --help` must not wait for NumPy
 
@@ -102,7 +102,7 @@ def in_options(sentence: str, command: str = "fit", *, parameter: str | None = N
 
     def named(word: re.Match[str]) -> str:
         name, value = word["name"], word["value"]
-        is_subject = word.start() == 0 and name in (parameter, subject)
+        is_subject = word.start() == 0 and name == subject
         if name not in known or not (is_subject or value or "_" in name):
             return word[0]
         return known[name] + (f" {value.strip(chr(39) + chr(34))}" if value and value != "True" else "")
