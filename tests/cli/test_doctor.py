@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from fedpower.cli.health import Finding, Requirement, check_extra, check_isolation, check_packages, within
 from hospitals import run, succeed
 
 from fedpower import native
 from fedpower.cli import health, selftests
 from fedpower.cli.doctor import _without_loops, examine
-from fedpower.cli.health import Finding, Requirement, check_extra, check_isolation, check_packages, within
 from fedpower.federation.isolation import Isolation
 
 ASKED = [

@@ -19,7 +19,7 @@ COMMANDS = {
     "plan": ("plan:plan_command", "Cost and expected accuracy of a fit, before anything is spent."),
     "prepare": ("fit:prepare", "Offsets, scales and bound of columns, found privately."),
     "fit": ("fit:fit", "Principal components of rows that silos do not pool."),
-    "release": ("fit:release", "The pooled covariance, paid for once and analysed at no further cost."),
+    "release": ("fit:release", "The pooled covariance, paid for once, to analyse at no cost."),
     "communities": ("fit:communities", "Communities of networks that silos do not pool."),
     "derive": ("derive:derive", "Analyses of a released covariance, at no cost."),
     "study": ("study:study", "The file that a consortium agrees on."),

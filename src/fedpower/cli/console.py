@@ -112,7 +112,7 @@ def bar(share: float) -> str:
 
 
 @contextmanager
-def bars(*columns: Any) -> Iterator["Progress | None"]:
+def bars(*columns: Any, **settings: Any) -> Iterator["Progress | None"]:
     """Give bars with these columns, gone when the block ends; None without a terminal or with --quiet."""
     context = click.get_current_context(silent=True)
     if not sys.stderr.isatty() or (context is not None and context.meta.get("fedpower.quiet")):
@@ -120,7 +120,7 @@ def bars(*columns: Any) -> Iterator["Progress | None"]:
         return
     from rich.progress import Progress  # noqa: PLC0415
 
-    with Progress(*columns, console=console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=console(stderr=True), transient=True, **settings) as shown:
         yield shown
 
 

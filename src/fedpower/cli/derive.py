@@ -64,7 +64,8 @@ def _command(name: str) -> click.Command:
                 raise InputError(f"--rows and --{file.option} must go together, got one of them")
         model = made.from_options(**options).fit(moment)
         account = model.account()
-        if file is not None and rows is not None and written is not None:  # first: where it fails, no folder is left behind
+        if file is not None and rows is not None and written is not None:
+            # first: where it fails, no folder is left behind
             with (
                 new_file(written, force=force, option=f"--{file.option}") as target,
                 target.open("w", encoding="utf-8", newline="") as stream,

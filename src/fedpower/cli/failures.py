@@ -78,11 +78,14 @@ _STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check",
 _WORDS = re.compile(
     r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
 )
-_NOT_OF_A_FIT = {
-    "force": "--force",
-    "extra_columns": "--extra",
-    "ranges": "--range",
+_OTHERS = {
     "codebook": "--codebook",
+    "column": "--unit",
+    "edge_weight": "--edge-weight",
+    "extra_columns": "--extra",
+    "force": "--force",
+    "ranges": "--range",
+    "rows": "--rows-per-unit",
 }
 
 
@@ -95,9 +98,7 @@ def in_options(sentence: str, command: str = "fit") -> str:
 
     if command.startswith(_STUDIED):
         return sentence
-    known = {
-        name: option_name(name) for name, spec in FLAT.items() if spec.option is not None
-    } | _NOT_OF_A_FIT
+    known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None} | _OTHERS
     subject = sentence.partition(" must ")[0]
 
     def named(word: re.Match[str]) -> str:

@@ -68,7 +68,7 @@ _ROWS = ("drop", "columns", "extra_columns", *READING, "ranges", "codebook")
 _PUBLIC = ("center_file", "scale_file", "variants", "n_features", "groups")
 _FIRST = ("epsilon", "row_norm", "unit")
 _OF_A_FIT = tuple(
-    name for name, spec in FLAT.items() if spec.option and name not in (*_FIRST, "n_components")
+    name for name, spec in FLAT.items() if spec.option is not None and name not in (*_FIRST, "n_components")
 )
 _OF_A_RELEASE = (
     "delta",

@@ -281,11 +281,11 @@ def shared(name: str, **changed: Any) -> _Decorator:
     if name in _SHARED:
         return _SHARED[name]
     spec = FLAT[name]
-    settings: dict[str, Any] = {"help": spec.help, "default": None}
+    settings: dict[str, Any] = {"help": spec.help}
     if spec.choices:
         settings["type"] = click.Choice(spec.choices)
     elif spec.kind is bool:
-        settings["is_flag"] = True
+        settings |= {"is_flag": True, "default": None}
     elif spec.kind is not None and spec.kind is not str:
         settings["type"] = spec.kind
     settings |= {**_OF_A_FIT.get(name, {}), **changed}

@@ -84,7 +84,7 @@ def report(folder: Path, show: bool, as_json: bool) -> None:
     "as_json",
     "quiet",
 )
-def transform(model: Path, file: Path, /, **given: Any) -> None:
+def transform(model: Path, file: Path, **given: Any) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
 
     Columns are matched by name, further ones are left out; rows keep their order. A local
