@@ -301,19 +301,15 @@ def compared_nodes(labels: Any, names: Sequence[str]) -> tuple[Labels, Any] | No
         odd = [str(name) for name in labels if str(name) not in places]
         if odd or not labels:
             raise InputError(
-                "{labels} must be of nodes of the networks, got "
-                + ("another, {odd!r}" if odd else "none")
-                + "; correct it",
-                odd=odd[0] if odd else "",
+                f"labels must be of nodes of the networks, got {repr(odd[0]) if odd else 'none'}"
             )
         chosen = np.array([places[str(name)] for name in labels], dtype=np.intp)
         return chosen, np.array([str(label) for label in labels.values()])
     given = np.asarray(labels)
     if given.shape != (len(names),):
         raise InputError(
-            "{labels} must have one label a node, got shape {shape} for {count} nodes; give one each",
-            shape=given.shape,
-            count=len(names),
+            f"labels must have one label a node, got shape {given.shape} for {len(names)} "
+            "nodes; give one each"
         )
     return np.arange(len(names), dtype=np.intp), given
 
