@@ -20,7 +20,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import fedpower
-from fedpower import native
 from fedpower.errors import installing
 from fedpower.federation.isolation import Isolation, available, describe
 
@@ -130,6 +129,8 @@ def _tried(name: str, test: Callable[[], str]) -> Finding:
             return Finding(name, "broken", what, error.advice)
         return Finding(name, "broken", f"{type(error).__name__}: {what}", REINSTALL)
     if name == "compiled loops" and not detail:
+        from fedpower import native  # noqa: PLC0415
+
         return Finding(name, "absent", native.account(), f"for speed, a C compiler and {COPY}")
     if name == "GPU" and not detail:
         return Finding(name, "absent", "none that PyTorch can use: silos compute on the CPU")
@@ -237,6 +238,7 @@ def loops() -> str:
     """Return that the loops in C give what NumPy gives; empty where there are none."""
     import numpy as np  # noqa: PLC0415
 
+    from fedpower import native  # noqa: PLC0415
     from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
     from fedpower.sums.lattice import LatticeRows  # noqa: PLC0415
 

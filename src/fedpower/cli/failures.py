@@ -76,16 +76,16 @@ _STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check",
 """Commands that read options from a study file, whose keys are Python's names."""
 
 _WORDS = re.compile(
-    r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
+    r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
+    r"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
+)
+_SAME_NAME = (
+    *("codebook", "data_set", "data_version", "decimal", "drop", "edge_weight", "encoding"),
+    *("force", "n_features", "rename", "separator"),
 )
 _OTHERS = {
-    "codebook": "--codebook",
-    "column": "--unit",
-    "edge_weight": "--edge-weight",
-    "extra_columns": "--extra",
-    "force": "--force",
-    "ranges": "--range",
-    "rows": "--rows-per-unit",
+    **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},
+    **{"column": "--unit", "extra_columns": "--extra", "ranges": "--range", "rows": "--rows-per-unit"},
 }
 
 
@@ -96,17 +96,18 @@ def in_options(sentence: str, command: str = "fit") -> str:
     """
     from fedpower.options import FLAT, option_name  # noqa: PLC0415 - `fedpower --help` must not wait for NumPy
 
-    if command.startswith(_STUDIED):
+    subject = sentence.partition(" must ")[0]
+    if command.startswith(_STUDIED) or ".toml" in subject:
         return sentence
     known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None} | _OTHERS
-    subject = sentence.partition(" must ")[0]
 
     def named(word: re.Match[str]) -> str:
-        name, value = word["name"], word["value"]
+        before, name, value = word["before"] or "", word["name"], word["value"]
         is_subject = word.start() == 0 and name == subject
-        if name not in known or not (is_subject or value or "_" in name):
+        is_meant = is_subject or value or "_" in (name or "") or (before and name not in ("noise", "rows"))
+        if name not in known or not is_meant:
             return word[0]
-        return known[name] + (f" {value.strip(chr(39) + chr(34))}" if value and value != "True" else "")
+        return before + known[name] + ("" if value in (None, "True") else f" {value[1:-1]}")
 
     return _WORDS.sub(named, sentence)
 
