@@ -149,7 +149,7 @@ def _epsilon(epsilon: float) -> float:
 def check_delta(delta: float) -> float:
     """Return δ as a float, or refuse it."""
     if not 0 < delta < 1:
-        raise InputError.about("delta", must="lie between 0 and 1", got=f"{delta:g}", advice="1e-6 is usual")
+        raise InputError(f"delta must lie between 0 and 1, got {delta:g}; 1e-6 is usual")
     return float(delta)
 
 

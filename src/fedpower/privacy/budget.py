@@ -87,21 +87,15 @@ class Budget:
             what = "larger one promises nothing"
             if self.epsilon < SMALLEST_EPSILON:
                 what = "smaller one leaves nothing but noise"
-            raise InputError.about(
-                "epsilon",
-                must=f"be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf for no privacy",
-                got=f"{self.epsilon:g}",
-                advice=f"a {what}",
+            raise InputError(
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or "
+                f"inf for no privacy, got {self.epsilon:g}; a {what}"
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
         if self.delta > 0 >= self.delta - slack:
-            raise InputError.about(
-                "delta",
-                must="exceed {least:.1g} to release so many numbers at {epsilon:{spent:g}}",
-                got=f"{self.delta:g}",
-                advice="ask for a smaller epsilon",
-                least=slack,
-                spent=self.epsilon,
+            raise InputError(
+                f"delta must exceed {slack:.1g} to release so many numbers at epsilon={self.epsilon:g}, "
+                f"got {self.delta:g}; ask for a smaller epsilon"
             )
         object.__setattr__(self, "slack_delta", slack)
         object.__setattr__(self, "total_mu", mu_of(self.epsilon, self.left_delta))

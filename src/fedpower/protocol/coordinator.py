@@ -193,13 +193,10 @@ class Coordinator:
             return RefusedError(f"silo {name!r} refused: {reason}")
         more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
         return ProtocolError(
-            "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
-            "{min_silos}{more}",
-            number=current.number,
-            needed=needed,
-            answers=len(current.answers),
-            silent=", ".join(name for name in current.asked if name not in current.answers),
-            more="".join(more[:1]),
+            f"round {current.number} needs {needed} answers and got "
+            f"{len(current.answers)}; bring back "
+            f"{', '.join(name for name in current.asked if name not in current.answers)} "
+            f"or lower min_silos{''.join(more[:1])}"
         )
 
     def _advance(self, closed: Round | None) -> None:
@@ -297,12 +294,9 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
         if not is_showable(name):
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
-        raise ProtocolError.about(
-            "min_silos",
-            must="lie between 1 and the {silos} silos",
-            got=str(min_silos),
-            advice="choose a number in between",
-            silos=len(silos),
+        raise ProtocolError(
+            f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}; "
+            "choose a number in between"
         )
 
 

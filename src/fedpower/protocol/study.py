@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.errors import InputError, is_showable
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
@@ -74,9 +74,9 @@ class Study:
         self._check_network()
         if self.weights != "rows" and self.aggregation == "secure":
             raise InputError(
-                "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
-                "secure sum share the noise of one, so small ones add none; leave it alone",
-                given=self.weights,
+                f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: "
+                "silos of a secure sum share the noise of one, so small ones add none; "
+                "leave it alone"
             )
         if self.noise not in _NOISE_MODES:
             raise InputError(
@@ -89,12 +89,9 @@ class Study:
             )
         check_sums_are_noised(self.aggregation, self.epsilon)
         if not 1 <= self.iteration_rank <= self.n_features:
-            raise InputError.about(
-                "iteration_rank",
-                must="lie between 1 and the number of columns {most}",
-                got=str(self.iteration_rank),
-                advice="choose a smaller one",
-                most=self.n_features,
+            raise InputError(
+                "iteration_rank must lie between 1 and the number of columns "
+                f"{self.n_features}, got {self.iteration_rank}; choose a smaller one"
             )
         for name in (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities)):
             if not is_showable(name):
@@ -114,10 +111,8 @@ class Study:
             )
         if self.noise == "clipped" and self.unit:
             raise InputError(
-                Sentence(
-                    "{noise:clipped} must go without {unit}, whose persons it cannot weigh, got both; "
-                    "choose {noise:moment}, or leave {unit} out"
-                )
+                "noise='clipped' must go without unit, whose persons it cannot weigh, "
+                "got both; choose noise='moment', or leave unit out"
             )
         self._check_design()
         self._check_preparation()
@@ -129,10 +124,8 @@ class Study:
             return
         if self.noise == "paper":
             raise InputError(
-                Sentence(
-                    "{scores_epsilon} must go without {noise:paper}, whose printed noise leaves nothing "
-                    "of its epsilon to scores, got both; choose {noise:step}"
-                )
+                "scores_epsilon must go without noise='paper', whose printed noise "
+                "leaves nothing of its epsilon to scores, got both; choose noise='step'"
             )
         if not 0 < self.scores < 1 if self.is_private else self.scores != 1:
             raise InputError(
@@ -143,15 +136,13 @@ class Study:
     def _check_unit(self) -> None:
         if self.unit in (self.columns or ()):
             raise InputError(
-                "{unit} must be no feature, for it only says whose each row is, got '{column}' among the "
-                "columns too; leave it out of them",
-                column=self.unit,
+                f"unit must be no feature, for it only says whose each row is, got '{self.unit}' "
+                "among the columns too; leave it out of them"
             )
         if self.rows_per_unit != 1 and not self.unit:
             raise InputError(
-                "{rows_per_unit} must go with {unit}, got {given} without; name the column that says "
-                "whose each row is",
-                given=self.rows_per_unit,
+                f"rows_per_unit must go with unit, got {self.rows_per_unit} without; name "
+                "the column that says whose each row is"
             )
 
     def _check_network(self) -> None:
@@ -160,24 +151,17 @@ class Study:
         check_edge_weight(self.edge_weight)
         if self.edge_weight != 1 and self.network != "edge":
             raise InputError(
-                Sentence(
-                    "{edge_weight} must go with {network:edge}, whose noise it sets, got it without; "
-                    "leave it out"
-                )
+                "edge_weight must go with network='edge', whose noise it sets, got it without; leave it out"
             )
         if self.network and (self.unit or self.rules or self.preparation):
             raise InputError(
-                Sentence(
-                    "{network} must go without persons, rules and private preparation, which are about "
-                    "tables, got one of them; leave it out"
-                )
+                "network must go without persons, rules and private preparation, which "
+                "are about tables, got one of them; leave it out"
             )
         if self.network == "edge" and (self.center or self.noise not in ("moment", "none")):
             raise InputError(
-                Sentence(
-                    "{network:edge} must go with {noise:moment}, for the adjacency itself is released, "
-                    "got another; leave {noise} alone"
-                )
+                "network='edge' must go with noise='moment', for the adjacency itself is "
+                "released, got another; leave noise alone"
             )
 
     @property
@@ -403,12 +387,10 @@ def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int
     """Return what to do about silos that cost more than they bring, in one sentence."""
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
-    return Sentence(
-        "with plain sums each silo adds as much noise as any other, and without {silos} the pooled "
-        "noise would be {share:.2g} of what it is; leave them out, take {weights:noise}, or share the "
-        "noise with {aggregation:secure}",
-        silos=f"{shown}{more}",
-        share=share,
+    return (
+        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} "
+        f"the pooled noise would be {share:.2g} of what it is; leave them out, take "
+        "weights='noise', or share the noise with aggregation='secure'"
     )
 
 
@@ -440,29 +422,22 @@ def choose_solver(
     if paper_settings:
         return SolverChoice(
             solver="fedpower",
-            reason=Sentence(
-                ", ".join(f"{{{name}}}" for name in paper_settings)
-                + " was given, which only the paper's method has"
-            ),
+            reason=f"{', '.join(paper_settings)} was given, which only the paper's method has",
         )
     if noise == "paper":
         return SolverChoice(
-            solver="fedpower", reason=Sentence("{noise:paper} asks for the paper's method as it is printed")
+            solver="fedpower", reason="noise='paper' asks for the paper's method as it is printed"
         )
     if noise == "step":
         wide = ""
         if n_features > MOST_SQUARE_FEATURES:
-            wide = Sentence(
-                " (a moment of {d} columns takes {size}; where all can hold that, {noise:moment} is more "
-                "accurate)",
-                d=n_features,
-                size=_size(8 * n_features**2),
+            wide = (
+                f" (a moment of {n_features} columns takes {_size(8 * n_features**2)}; "
+                "where all can hold that, noise='moment' is more accurate)"
             )
         return SolverChoice(
             solver="krylov",
-            reason=Sentence(
-                "every product is noised and paid for, and krylov uses all of them together{wide}", wide=wide
-            ),
+            reason=f"every product is noised and paid for, and krylov uses all of them together{wide}",
         )
     triangle = 8 * n_features * (n_features + 1) // 2
     blocks = _KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
@@ -493,9 +468,8 @@ def budget_of(study: Study) -> Budget | None:
         return None
     if study.noise not in ("moment", "clipped") and study.n_steps is None:
         raise InputError(
-            "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
-            "{n_steps}",
-            mode=study.noise,
+            f"noise mode {study.noise!r} must know its number of steps to divide the "
+            "budget, got none; give n_steps"
         )
     return Budget(
         mode=study.noise,
