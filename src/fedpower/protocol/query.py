@@ -43,60 +43,45 @@ class Rows(Protocol):
     """A silo's treated rows; :class:`fedpower.sums.local.LocalMoment` is one."""
 
     @property
-    def n_rows(self) -> int:
-        """s_i, the number of rows."""
+    def n_rows(self) -> int: ...
 
-    def mean(self) -> Array:
-        """Return the mean row."""
+    def mean(self) -> Array: ...
 
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        """Return A_i Z, with rows taken about ``center``, in an array that nobody else holds."""
+    def product(self, basis: Array, center: Array | None = None) -> Array: ...
 
-    def trace(self, center: Array | None = None) -> float:
-        """Return tr A_i, with rows taken about ``center``."""
+    def trace(self, center: Array | None = None) -> float: ...
 
-    def diagonal(self, center: Array | None = None) -> Array:
-        """Return the diagonal of A_i, with rows taken about ``center``."""
+    def diagonal(self, center: Array | None = None) -> Array: ...
 
-    def moment(self, center: Array | None = None) -> Array:
-        """Return A_i itself, d×d."""
+    def moment(self, center: Array | None = None) -> Array: ...
 
-    def factor(self, center: Array | None = None) -> Array:
-        """Return F, q×d, with FᵀF = A_i."""
+    def factor(self, center: Array | None = None) -> Array: ...
 
-    def sums(self) -> ExactMoments:
-        """Return the sums over bounded rows in whole numbers."""
+    def sums(self) -> ExactMoments: ...
 
     @property
-    def source(self) -> RowSource:
-        """The rows themselves."""
+    def source(self) -> RowSource: ...
 
     @property
-    def treatment(self) -> RowTreatment:
-        """What is done to them."""
+    def treatment(self) -> RowTreatment: ...
 
     @property
-    def watch(self) -> Watch:
-        """Is told of every block of them that is read."""
+    def watch(self) -> Watch: ...
 
 
 class Query(Protocol):
     """A question whose answer may leave a silo once noise is added to it."""
 
     @property
-    def label(self) -> str:
-        """Its name among the study's queries."""
+    def label(self) -> str: ...
 
     @property
-    def public(self) -> bytes:
-        """All that its answer depends on beside the rows and the study."""
+    def public(self) -> bytes: ...
 
     @property
-    def sensitivity(self) -> Sensitivity:
-        """How far one row, or one person, moves its answer."""
+    def sensitivity(self) -> Sensitivity: ...
 
-    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers:
-        """Return the exact answer, its groups times powers of two, in whole numbers."""
+    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -154,7 +139,6 @@ class Moment:
 
 @functools.lru_cache(maxsize=4)
 def _triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the diagonal is in a lower triangle, and where all else is."""
     places = np.arange(1, n_features + 1)
     diagonal = np.asarray(places * (places + 1) // 2 - 1)
     return diagonal, np.delete(np.arange(n_features * (n_features + 1) // 2), diagonal)
@@ -169,12 +153,10 @@ class Tally:
 
     @property
     def label(self) -> str:
-        """The kind of the stage."""
         return self.stage.kind
 
     @property
     def public(self) -> bytes:
-        """Ranges, offsets and scales, as far as the stage has them."""
         return vectors_to_bytes((self.stage.low, self.stage.high, self.stage.offset, self.stage.scale))
 
     @property
@@ -202,7 +184,6 @@ class ScoreCounts:
 
     @property
     def public(self) -> bytes:
-        """Axes, offset, reach and bins."""
         return self.question.to_bytes()
 
     @property
@@ -227,7 +208,6 @@ class Product:
 
     @property
     def public(self) -> bytes:
-        """Basis, α and centre."""
         return self.question.to_bytes()
 
     @property
@@ -237,7 +217,6 @@ class Product:
 
     @property
     def kappa(self) -> int:
-        """What the trace is multiplied by."""
         return self._moved[1]
 
     @property
@@ -260,7 +239,6 @@ class RowSum:
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """A row of norm S at most moves it by 2S."""
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
@@ -318,7 +296,6 @@ def norm_of(center: Array | None) -> float:
 
 
 def _finer(integers: Integers, exponents: Exponents) -> Integers:
-    """Return whole numbers in as many equal parts as there are exponents, times these powers of two."""
     whole = np.asarray(integers, dtype=np.int64).reshape(len(exponents), -1)
     powers = np.array(exponents, dtype=np.int64)[:, np.newaxis]
     up, down = np.maximum(powers, 0), np.maximum(-powers, 0)
@@ -327,7 +304,6 @@ def _finer(integers: Integers, exponents: Exponents) -> Integers:
 
 
 def _quantised(values: Array, power: int) -> Integers:
-    """Return real numbers times 2^power, rounded, within ±2⁶¹."""
     if not np.isfinite(values).all():
         raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
     steps = np.clip(np.ldexp(values, power), -(2.0**61), 2.0**61)
@@ -432,7 +408,6 @@ def _checked_stage(study: Study, kind: str, public: bytes) -> Stage:
 
 
 def _checked_treatment(study: Study, vectors: _Vectors, bound: float) -> RowTreatment:
-    """Return the treatment of rows whose moment is asked for; refuse what bounds none."""
     _check_vectors(study, vectors, N_VECTORS[MOMENT])
     if not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
         raise ProtocolError("a bound must be positive and finite, got another; send such")

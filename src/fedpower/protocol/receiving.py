@@ -96,8 +96,7 @@ def cleaned(text: Any) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
 
 
-class _MalformedError(Exception):
-    """An answer that is none."""
+class _MalformedError(Exception): ...
 
 
 def problem_with(
@@ -195,7 +194,6 @@ def _check_rows(n_rows: int, study: Study) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _has_noise(study: Study, n_rows: int) -> bool:
-    """Return whether the study has noise for a silo of so many rows, if all others are small."""
     budget = budget_of(study)
     try:
         if budget is not None and budget.n_sharing is not None and budget.has_moment:
@@ -295,7 +293,6 @@ def _check_array(what: str, value: Array | None, shape: tuple[int, ...], largest
 
 
 def _largest(value: Array) -> float:
-    """Return the largest absolute value without an array of them; NaN if there is one, 0 for no number."""
     return max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
 
 

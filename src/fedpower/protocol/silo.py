@@ -98,7 +98,6 @@ class ExactReleases:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows."""
         return self._rows.n_rows
 
     def check_affordable(self) -> None:
@@ -179,12 +178,10 @@ class PrivateReleases:
 
     @property
     def n_rows(self) -> int:
-        """The public number of rows."""
         return self._rows.n_rows
 
     @property
     def attempts_charged(self) -> int:
-        """For how many attempts this silo was charged so far, in this study and on these rows."""
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
         return self._ledger.spent_on(self._terms.recorded_as, key=opening).n_releases
 
@@ -293,7 +290,6 @@ class PrivateReleases:
         )
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
-        """Return local steps with noised products, each of them a release."""
         if ask.shift != 0:
             raise ProtocolError(
                 f"a shift must be 0 where products are noised, got {ask.shift}; "
@@ -331,7 +327,6 @@ class PrivateReleases:
         return structs.replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
-        """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
         if not any(terms.label == MOMENT for terms in self._study.queries):
             raise ProtocolError(
                 f"the moment itself must be asked for in a study that lists it, got one with "
@@ -370,7 +365,6 @@ class PrivateReleases:
         )
 
     def _has_steps(self) -> bool:
-        """Return whether every step is noised; refuse steps where there are none."""
         if self._study.noise == "clipped" or self._study.preparation:
             raise ProtocolError(
                 "a study that prepares rows or clips products must be asked for the queries that it lists, "
@@ -387,7 +381,6 @@ class PrivateReleases:
 
 
 def _product_of(values: Array, basis: Array) -> Array:
-    """Return the product in a release of it and perhaps the trace."""
     return values[: basis.size].reshape(basis.shape)
 
 
@@ -445,7 +438,6 @@ class Silo:
         return Message(study=self._digest, run=message.run, round=message.round, silo=self.name, body=body)
 
     def _tell_clipped(self) -> None:
-        """Tell the operator, once and nobody else, how many rows the bound found shortened."""
         counts = None if self._survey is None else self._survey.clipped
         if counts is not None:
             survey, self._survey = self._survey, None
@@ -505,7 +497,6 @@ class Silo:
                 return Refusal(reason="a silo must be sent a question, got something else; ask one")
 
     def _summed(self, message: Message, releases: Releases) -> Answer:
-        """Return the answer in a study of which nothing leaves but a part of a secure sum."""
         assert isinstance(releases, PrivateReleases), "sums are noised"
         match message.body:
             case OpenSession() as call:
@@ -584,7 +575,6 @@ class Silo:
 
 
 def _cleaned(ask: AskSteps) -> AskSteps:
-    """Return the question with its basis orthonormal to the last bit, not only to 1e-6."""
     if is_orthonormal(ask.basis, 1e-12):
         return ask
     return structs.replace(ask, basis=read_only(orth(ask.basis)))
@@ -630,7 +620,6 @@ def assemble(
 
 
 def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
-    """Return the ledger that releases are charged to; refuse none, and seeded noise on a real one."""
     if ledger is None:
         raise InputError(
             "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
@@ -645,7 +634,6 @@ def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Led
 
 
 def _signing(name: str, identity: Identity | None) -> Identity:
-    """Return the key with which a silo of a secure sum signs; refuse none."""
     if identity is None:
         raise InputError(
             f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "

@@ -166,7 +166,6 @@ class Study:
 
     @property
     def counted_per_unit(self) -> int:
-        """C where a person is the unit of privacy; 0 where a row is."""
         return self.rows_per_unit if self.unit else 0
 
     def _check_preparation(self) -> None:
@@ -196,7 +195,6 @@ class Study:
 
     @property
     def n_open(self) -> int:
-        """How many columns preparation finds a range for."""
         return sum(known is None for known in self.ranges)
 
     def _check_aggregation(self) -> None:
@@ -267,7 +265,6 @@ class Study:
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised about the rows: then, and only then, what leaves is noised."""
         return self.noise != "none"
 
     @property
@@ -282,12 +279,10 @@ class Study:
 
     @property
     def queries(self) -> tuple[QueryTerms, ...]:
-        """Everything that is noised, in order; in an exact study the counts of scores alone."""
         return _queries(self)
 
     @property
     def ledger_name(self) -> str:
-        """The name under which silos' ledgers book the releases of this study."""
         shared = self.noise == "moment" and self.aggregation == "plain"
         return self.moment_terms if shared else self.digest
 
