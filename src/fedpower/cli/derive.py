@@ -67,7 +67,7 @@ def _command(name: str) -> click.Command:
         if file is not None and rows is not None and written is not None:
             # first: where it fails, no folder is left behind
             with (
-                new_file(written, force=force, option=f"--{file.option}") as target,
+                new_file(written, force=force) as target,
                 target.open("w", encoding="utf-8", newline="") as stream,
             ):
                 sentence = file.write(model, rows, csv.writer(stream, lineterminator="\n").writerows)

@@ -47,13 +47,7 @@ from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, require_room, room_for
-from fedpower.report.moment import (
-    MOMENT_AND_COMMUNITIES,
-    RELEASED,
-    Moment,
-    write_moment_and_analysis,
-    write_release,
-)
+from fedpower.report.moment import MOMENT_AND_COMMUNITIES, RELEASED, Moment, write_release
 from fedpower.report.record import REPORT, plain
 from fedpower.report.result import KNOWN, Result, write_files
 from fedpower.report.text import degrees, human_bytes, number
@@ -283,7 +277,7 @@ def communities(ctx: click.Context, /, **given: Any) -> None:
         with _running(ctx, given, dict[str, Path | RowSource](networks), wanted) as fitted:
             moment = released_moment(fitted(release_options(wanted)))
             account = analysis.fit(moment).account()
-            write_moment_and_analysis(place, account, moment)
+            write_release(place, moment, account)
     show_account(account, moment, given["output"], as_json=given["as_json"], said=moment.privacy.brief)
     _note_uncharged(given, "release")
 

@@ -99,7 +99,7 @@ def transform(model: Path, file: Path, **given: Any) -> None:
     write = None if target is None else score_writer(target, labelled=given["id_column"] is not None)
     points: list[tuple[float, float]] = []
     with ExitStack() as stack:
-        drawing = None if plot is None else stack.enter_context(new_file(plot, force=force, option="--plot"))
+        drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
         place = None if target is None else stack.enter_context(new_file(target, force=force))
         reading = reading_of(given, "rename")
         scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
