@@ -31,11 +31,7 @@ def new_file(path: Path, *, force: bool = False, option: str | None = None) -> I
     if path.is_dir():
         raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
     if path.exists() and not force:
-        raise InputError(
-            "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
-            path=path,
-            **_named_by(option),
-        )
+        raise InputError(f"{path} must not exist yet; {_advice(option)} or pass force=True")
     with staged(path, option=option) as staging:
         require_room(path)
         yield staging
@@ -49,11 +45,9 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
     wanted, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
     if free < wanted:
         raise InputError(
-            "the disk of {place} must have {wanted} MB free for what is written there, got {free} MB; "
-            "free some space, or {elsewhere}",
-            place=place,
-            wanted=-(-wanted // 10**6),
-            free=free // 10**6,
+            f"the disk of {place} must have {-(-wanted // 10**6)} MB free for what is "
+            f"written there, got {free // 10**6} MB; free some space, or name another "
+            "place"
         )
 
 
@@ -140,34 +134,24 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError("{folder} must be a folder, got a file there; {elsewhere}", folder=folder)
+        raise InputError(f"{folder} must be a folder, got a file there; name another place")
     held = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in held if name not in known]
     if held and not force:
         raise InputError(
-            "{folder} must be new or empty, got a folder that holds {held!r}; {elsewhere}"
-            + ("" if foreign else ", or pass {force:True} to replace that result"),
-            folder=folder,
-            held=held[0],
+            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name "
+            "another place" + ("" if foreign else ", or pass force=True to replace that result")
         )
     if foreign:
         raise InputError(
-            "{folder} must hold an earlier result and nothing else to be replaced, got {held!r} in it; "
-            "{elsewhere}",
-            folder=folder,
-            held=foreign[0],
+            f"{folder} must hold an earlier result and nothing else to be replaced, got "
+            f"{foreign[0]!r} in it; name another place"
         )
 
 
 def _unwritable(path: Path, error: OSError, option: str | None) -> InputError:
-    return InputError(
-        "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
-        path=path,
-        why=error.strerror,
-        **_named_by(option),
-    )
+    return InputError(f"{path} must be in a folder that can be written ({error.strerror}); {_advice(option)}")
 
 
-def _named_by(option: str | None) -> dict[str, str]:
-    """Return the advice for a file that its own option names; else the command says it."""
-    return {} if option is None else {"elsewhere": f"name another with {option}"}
+def _advice(option: str | None) -> str:
+    return "name another place" if option is None else f"name another with {option}"
