@@ -112,4 +112,4 @@ def test_what_has_no_names_cannot_be_renamed(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ROWS)
     assert "must go with tables" in refused(tmp_path / "a.npy", rename={"a": "b"})
     assert "must go with tables" in refused(ROWS, factors={"a": 2.0})
-    assert "rename must map names of columns" in refused(pd.DataFrame({"a": [1.0]}), rename=["a"])
+    assert "rename must be a mapping from names" in refused(pd.DataFrame({"a": [1.0]}), rename=["a"])
