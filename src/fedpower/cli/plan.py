@@ -20,7 +20,7 @@ from fedpower.privacy.statement import counted_as
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import count, human_bytes
 from fedpower.rows.units import UnitRows
-from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import every_problem
 
 
 @click.command(

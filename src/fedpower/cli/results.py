@@ -34,7 +34,7 @@ from fedpower.report.result import Result, read_result, write_report
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import pl
-from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import every_problem
 
 Array = NDArray[np.float64]
 _ID_COLUMN = option(
