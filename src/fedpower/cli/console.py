@@ -135,6 +135,19 @@ def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None
         yield lambda count: shown.advance(task, count)
 
 
+def advancing(advance: Callable[[int], None] | None, size: int = 1) -> Callable[[int, int], None]:
+    """Return what advances a bar by what is newly done of a total."""
+    last = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if advance is not None:
+            advance(size * (done - last))
+        last = done
+
+    return show
+
+
 def counted(
     blocks: Iterable[_Sized],
     advance: Callable[[int], None] | None,

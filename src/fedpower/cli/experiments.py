@@ -1,15 +1,13 @@
 """`fedpower audit`, `attack` and `simulate`: what noise delivers, what it prevents, and made-up silos."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import click
 
-from fedpower.cli.console import bar_of, bars, note, print_json, print_table
+from fedpower.cli.console import advancing, bar_of, note, print_json, print_table
 from fedpower.cli.options import Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.experiments.models import (
@@ -31,39 +29,17 @@ MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure", "prepared", "cli
 
 @click.command(cls=Command)
 @options(
-    option(
-        "--mode",
-        type=click.Choice(["all", *MODES]),
-        default="all",
-        help="Noise mode to audit; secure is a secure sum, as its coordinator sees it.",
-    ),
-    option("--epsilon", type=float, default=4.0, help="The promise to test."),
-    option("--delta", type=float, default=1e-5, help="Its δ."),
-    option("--runs", type=click.IntRange(20), default=1000, help="Runs of each world."),
-    option("--confidence", type=float, default=0.999, help="That a sound silo is not accused."),
-    option("--control", type=float, default=0.5, help="Share of the needed noise that controls keep."),
-    option("--halved", is_flag=True, help="Audit only the controls, whose noise is too small on purpose."),
-    option(
-        "--unit",
-        type=click.Choice(["row", "person"]),
-        default="row",
-        help="What neighbours differ in: one row, or all rows of one person, as with `fit --unit`.",
-    ),
-    "as_json",
-    "quiet",
+    option("--mode", "Noise mode to audit.", click.Choice(["all", *MODES]), default="all"),
+    option("--epsilon", "The promise to test.", float, default=4.0),
+    option("--delta", "Its δ.", float, default=1e-5),
+    option("--runs", "Runs of each world.", click.IntRange(20), default=1000),
+    option("--confidence", "That a sound silo is not accused.", float, default=0.999),
+    option("--control", "Share of the needed noise that controls keep.", float, default=0.5),
+    option("--halved", "Audit only the controls, whose noise is too small on purpose."),
+    option("--unit", "What neighbours differ in.", click.Choice(["row", "person"]), default="row"),
+    *("as_json", "quiet"),
 )
-def audit(
-    *,
-    mode: str,
-    epsilon: float,
-    delta: float,
-    runs: int,
-    confidence: float,
-    control: float,
-    halved: bool,
-    unit: Literal["row", "person"],
-    as_json: bool,
-) -> int:
+def audit(mode: str, *, halved: bool, as_json: bool, **given: Any) -> int:
     """Try to tell two neighbouring data sets apart by what a silo releases.
 
     They differ in the one row, or the one person, that is hardest to hide. How well the attempt
@@ -73,31 +49,31 @@ def audit(
     """
     from fedpower.experiments.audit import AuditReport, audit_mode, control_factor  # noqa: PLC0415
 
+    epsilon, delta, runs, unit = (given[name] for name in ("epsilon", "delta", "runs", "unit"))
+    control = given["control"]
     require(math.isfinite(epsilon), "epsilon", "finite to be audited", epsilon)
     reports: list[AuditReport] = []
-    chosen = _available() if mode == "all" else tuple(known for known in MODES if known == mode)
     plans: list[tuple[Mode, bool, float]] = []
-    for name in chosen:
-        factor = control_factor(name, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control)
+    for name in _available() if mode == "all" else (cast("Mode", mode),):
         centrings = (False, True) if name in ("moment", "secure") else (False,)
-        sound = [] if halved else [(name, center, 1.0) for center in centrings]
-        plans += [*sound, (name, False, factor)]
-    with _audit_bar(2 * runs * len(plans)) as show:
+        plans += [] if halved else [(name, center, 1.0) for center in centrings]
+        factor = control_factor(name, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control)
+        plans.append((name, False, factor))
+    with bar_of("runs", 2 * runs * len(plans)) as advance:
         for name, center, factor in plans:
-            reports.append(
-                audit_mode(
-                    name,
-                    epsilon=epsilon,
-                    delta=delta,
-                    n_runs=runs,
-                    n_steps=STEPS,
-                    center=center,
-                    noise_factor=factor,
-                    confidence=confidence,
-                    on_progress=show(_label(name, center, factor, unit)),
-                    unit=unit,
-                )
+            report = audit_mode(
+                name,
+                epsilon=epsilon,
+                delta=delta,
+                n_runs=runs,
+                n_steps=STEPS,
+                center=center,
+                noise_factor=factor,
+                confidence=given["confidence"],
+                on_progress=advancing(advance, 2),
+                unit=unit,
             )
+            reports.append(report)
     audited = reports if halved else [report for report in reports if report.noise_factor == 1]
     violated = any(report.violation for report in audited)
     verdict = _verdict(reports, audited, control)
@@ -169,55 +145,25 @@ def _verdict(reports: list[Any], audited: list[Any], control: float) -> str:
     )
 
 
-@contextmanager
-def _audit_bar(total: int) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
-    """Give what makes the progress callback of an audit from its label."""
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    with bars(BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}")) as progress:
-        if progress is None:
-            yield lambda label: lambda done, runs: None
-            return
-        task = progress.add_task("", total=total)
-
-        def show(label: str) -> Callable[[int, int], None]:
-            start = progress.tasks[0].completed
-            progress.update(task, description=label)
-            return lambda done, runs: progress.update(task, completed=start + 2 * done)
-
-        yield show
-
-
 # --- attack ----------------------------------------------------------------------------------------
 
 
 @click.command(cls=Command)
 @options(
     option(
-        "--epsilon",
-        "epsilons",
-        type=float,
-        multiple=True,
-        default=(0.5, 1.0, 4.0, 10.0),
-        help="Promise of each silo; repeatable.",
+        "--epsilon", "Promise of each silo; repeatable.", float, multiple=True, default=(0.5, 1.0, 4.0, 10.0)
     ),
-    option("--delta", type=float, default=1e-5, help="Its δ."),
-    option("--rows", type=click.IntRange(2), default=1000, help="Rows of a silo."),
-    option("--n-steps", type=click.IntRange(1), default=10, help="Rounds to overhear."),
-    option("--seeds", type=click.IntRange(1), default=15, help="Runs of each kind."),
-    option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="Draw the results: a PNG, SVG or PDF file.",
-    ),
-    "as_json",
-    "quiet",
+    option("--delta", "Its δ.", float, default=1e-5),
+    option("--rows", "Rows of a silo.", click.IntRange(2), default=1000),
+    option("--n-steps", "Rounds to overhear.", click.IntRange(1), default=10),
+    option("--seeds", "Runs of each kind.", click.IntRange(1), default=15),
+    option("-o --output FILE", "Draw the results: a PNG, SVG or PDF file."),
+    *("as_json", "quiet"),
 )
 def attack(
-    *,
-    epsilons: tuple[float, ...],
+    epsilon: tuple[float, ...],
     delta: float,
+    *,
     rows: int,
     n_steps: int,
     seeds: int,
@@ -233,8 +179,8 @@ def attack(
 
     setting = played.AttackSetting(n_rows=rows, n_steps=n_steps, delta=delta)
     with bar_of("runs") as advance:
-        show = None if advance is None else lambda done, total: advance(1)
-        results = played.attack(sorted(epsilons), setting=setting, seeds=range(seeds), on_progress=show)
+        show = advancing(advance)
+        results = played.attack(sorted(epsilon), setting=setting, seeds=range(seeds), on_progress=show)
     by_round, chance = played.error_by_round(setting), played.chance_cosine(setting)
     if output is not None:
         played.draw_attack(results, output, setting)
@@ -287,20 +233,14 @@ def simulate() -> None:
 
 _MODEL = options(
     option(
-        "-o",
-        "--output",
-        type=click.Path(path_type=Path, file_okay=False),
-        required=True,
-        help="Folder to write: silo-01, silo-02, …, truth.npz and model.json.",
+        "-o --output FOLDER", "Folder to write: silo-01, silo-02, …, truth.npz and model.json.", required=True
     ),
-    option("--silos", type=click.IntRange(1), help="Number of silos."),
-    option("--format", "kind", type=click.Choice(FORMATS), default="npy", help="File format of the silos."),
-    option("--seed", type=click.IntRange(0), default=0, help="Determines every row."),
-    option("--paper-size", is_flag=True, help="The paper's size where no option gives another."),
-    option("--no-normalize", is_flag=True, help="Leave rows as drawn; the paper scales them to norm 1."),
-    "force",
-    "as_json",
-    "quiet",
+    option("--silos", "Number of silos.", click.IntRange(1)),
+    option("--format", "File format of the silos.", click.Choice(FORMATS), name="kind", default="npy"),
+    option("--seed", "Determines every row.", click.IntRange(0), default=0),
+    option("--paper-size", "The paper's size where no option gives another."),
+    option("--no-normalize", "Leave rows as drawn; the paper scales them to norm 1."),
+    *("force", "as_json", "quiet"),
 )
 _WRITING = ("output", "kind", "force", "as_json")
 
@@ -308,10 +248,10 @@ _WRITING = ("output", "kind", "force", "as_json")
 @simulate.command()
 @_MODEL
 @options(
-    option("--rows", type=click.IntRange(1), help="Rows of all silos together."),
-    option("--features", type=click.IntRange(1), default=100, help="Columns."),
-    option("--rank", type=click.IntRange(1), default=4, help="Planted directions."),
-    option("--noise", type=float, default=0.6, help="σ of the noise around them."),
+    option("--rows", "Rows of all silos together.", click.IntRange(1)),
+    option("--features", "Columns.", click.IntRange(1), default=100),
+    option("--rank", "Planted directions.", click.IntRange(1), default=4),
+    option("--noise", "σ of the noise around them.", float, default=0.6),
 )
 def spiked(**given: Any) -> None:
     """Rows with RANK planted directions under noise: the paper's Model I.
@@ -333,8 +273,8 @@ def spiked(**given: Any) -> None:
 @simulate.command()
 @_MODEL
 @options(
-    option("--nodes", type=click.IntRange(1), help="Nodes of each network."),
-    option("--communities", type=click.IntRange(1), default=2, help="Communities."),
+    option("--nodes", "Nodes of each network.", click.IntRange(1)),
+    option("--communities", "Communities.", click.IntRange(1), default=2),
 )
 def sbm(**given: Any) -> None:
     """Networks on the same nodes, one per silo, with communities in common: the paper's Model II.

@@ -16,6 +16,7 @@ from fedpower.cli.budget import share_used
 from fedpower.cli.console import first_names, note, print_json, print_table, progress_of_fit, say
 from fedpower.cli.options import (
     CHARGED,
+    PATH,
     READING,
     TEXT,
     Command,
@@ -77,6 +78,7 @@ _OF_A_RELEASE = (
     "device",
     "n_jobs",
 )
+_UNITS = click.Choice(["edge", "row"])
 _PRINTED = ("as_json", "quiet", "force")
 
 
@@ -197,50 +199,17 @@ def prepare(ctx: click.Context, /, **given: Any) -> None:
 @options(
     "files",
     option(
-        "-k",
-        "--communities",
-        "n_communities",
-        type=click.IntRange(1),
-        required=True,
-        metavar="K",
-        help="Number of communities.",
+        "-k --communities K", "Number of communities.", click.IntRange(1), name="n_communities", required=True
     ),
     "epsilon",
-    option(
-        "--unit",
-        "network",
-        type=click.Choice(["edge", "row"]),
-        default="edge",
-        help="What is protected: an edge, or a row of the adjacency.",
-    ),
-    option(
-        "--nodes",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Names of all nodes, one per line: public, and needed by edge lists.",
-    ),
-    option(
-        "--edge-weight",
-        type=float,
-        metavar="W",
-        help="Public maximum at which weights are capped; without it they must be 0 or 1.",
-    ),
-    option(
-        "--labels",
-        type=click.Path(path_type=Path),
-        metavar="CSV",
-        help="Lines of node,label to compare with.",
-    ),
+    option("--unit", "Protect an edge, or a row of the adjacency.", _UNITS, name="network", default="edge"),
+    option("--nodes FILE", "Names of all nodes, one per line: public, and needed by edge lists."),
+    option("--edge-weight W", "Public maximum of weights; without it they must be 0 or 1.", float),
+    option("--labels CSV", "Lines of node,label to compare with.", PATH),
     output("communities"),
-    *_PRINTED,
-    *CHARGED,
-    *("delta", "aggregation", "colluders", *TEXT, "min_silos", "deadline"),
+    *(*_PRINTED, *CHARGED, "delta", "aggregation", "colluders", *TEXT, "min_silos", "deadline"),
     option(
-        "--seed",
-        group="running",
-        type=click.IntRange(0, 2**32 - 1),
-        default=0,
-        help="Starts of k-means; never noise.",
+        "--seed", "Starts of k-means; never noise.", click.IntRange(0, 2**32 - 1), group="running", default=0
     ),
     "n_jobs",
 )

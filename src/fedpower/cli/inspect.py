@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_json, print_table
-from fedpower.cli.options import PATH, TEXT, Command, option, options, reading_of
+from fedpower.cli.options import TEXT, Command, option, options, reading_of
 from fedpower.errors import InputError
 from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
 from fedpower.report.files import new_file
@@ -44,10 +44,8 @@ _HEAD = """\
 @click.command(cls=Command, epilog="Example: fedpower inspect north.csv --draft codebook.toml")
 @options(
     "files",
-    option("--draft", type=PATH, metavar="FILE", help="Draft rules from names and stored types here."),
-    option(
-        "--from-rows", is_flag=True, help="With --draft: guess kinds from rows; the draft is confidential."
-    ),
+    option("--draft FILE", "Draft rules from names and stored types here."),
+    option("--from-rows", "With --draft: guess kinds from rows; the draft is confidential."),
     *TEXT,
     "force",
     "as_json",

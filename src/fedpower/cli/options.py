@@ -113,15 +113,6 @@ def _versions(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]
 
 # --- declarations ----------------------------------------------------------------------------------
 
-_OF_A_FIT: dict[str, dict[str, Any]] = {
-    "n_components": {"callback": _rank, "required": True, "metavar": "K"},
-    "epsilon": {"type": str, "callback": _epsilon, "required": True, "metavar": "NUMBER|inf"},
-    "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},
-    "random_state": {"type": click.IntRange(0, 2**32 - 1)},
-    "device": {"metavar": "NAME"},
-}
-"""How the command line reads options of a fit that are not plain numbers or words."""
-
 
 class Option(click.Option):
     """An option that knows under which heading it is listed."""
@@ -147,118 +138,70 @@ class Command(click.Command):
                     formatter.write_dl(lines)
 
 
-def option(*words: str, group: str = "main", **settings: Any) -> _Decorator:
-    """Return the declaration of an option that one command has."""
-    return click.option(*words, cls=Option, group=group, **settings)
-
-
-def _flag(words: str, help: str, group: str = "main") -> _Decorator:
-    return option(*words.split(), group=group, is_flag=True, help=help)
+def option(
+    words: str, help: str, type: Any = None, *, name: str | None = None, group: str = "main", **settings: Any
+) -> _Decorator:
+    """Return the declaration of an option, from its words, such as "-o --output FILE", and its help."""
+    *flags, last = words.split()
+    metavar = None if last.startswith("-") else last
+    if metavar is None:
+        flags.append(last)
+        settings |= {"is_flag": True} if type is None else {}
+    if metavar in ("FILE", "FOLDER") and type is None:
+        type = click.Path(path_type=Path, file_okay=metavar == "FILE")
+    names = [*flags, *([] if name is None else [name])]
+    return click.option(*names, cls=Option, group=group, help=help, type=type, metavar=metavar, **settings)
 
 
 def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     ctx.meta["fedpower.quiet"] = value
 
 
-_REPEATED: dict[str, Any] = {"multiple": True}
-_SHARED: dict[str, _Decorator] = {
-    "files": click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path()),
-    "as_json": _flag("--json as_json", "Print one JSON object."),
-    "force": _flag("--force", "Replace earlier output."),
-    "verbose": _flag("--verbose", "Print the whole privacy statement."),
-    "quiet": option(
-        "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Show no progress."
-    ),
-    "codebook": option("--codebook", type=PATH, metavar="FILE", help="Rules and numbers of columns."),
-    "ranges": option(
-        "--range",
-        "ranges",
-        callback=by_name("COLUMN=LOW:HIGH, LOW first", _range),
-        metavar="COLUMN=LOW:HIGH",
-        help="Range of a column's cells; repeatable.",
-        **_REPEATED,
-    ),
-    "center_file": option(
-        "--center-file",
-        type=PATH,
-        metavar="FILE",
-        help="Public numbers to subtract from columns: name,value lines, or .npy.",
-    ),
-    "scale_file": option(
-        "--scale-file",
-        type=PATH,
-        metavar="FILE",
-        help="Public divisors of columns: name,value lines, or .npy.",
-    ),
-    "variants": option(
-        "--variants",
-        type=PATH,
-        metavar="FILE",
-        help="Public variants of .bed files: ids, or .afreq for centring and scaling.",
-    ),
-    "n_features": option("--n-features", group="rows", type=int, help="Number of columns of svmlight files."),
-    "groups": option("--groups", group="rows", metavar="COLUMN", help="One file; this column names silos."),
-    "columns": option(
-        "--columns",
-        group="rows",
-        callback=names,
-        metavar="A,B,...",
-        help="Use only these columns; names the columns of files without names.",
-    ),
-    "drop": option("--drop", group="rows", metavar="COLUMN", help="Leave it out; repeatable.", **_REPEATED),
-    "extra_columns": option(
-        "--extra",
-        "extra_columns",
-        group="rows",
-        type=click.Choice(["refuse", "drop"]),
-        help="What to do with columns that not every silo has; refuse by default.",
-    ),
-    "separator": option("--separator", group="rows", metavar="SIGN", help="Separator of text files."),
-    "decimal": option("--decimal", group="rows", metavar=".|,", help="Decimal sign of text files."),
-    "encoding": option(
-        "--encoding",
-        group="rows",
-        metavar="NAME",
-        help="Encoding of text files, e.g. cp1252; UTF-8 by default.",
-    ),
-    "rename": option(
-        "--rename",
-        group="rows",
-        callback=by_name("OLD=NEW"),
-        metavar="OLD=NEW",
-        help="Rename a column; repeatable.",
-        **_REPEATED,
-    ),
-    "ledgers": option("--ledgers", type=PATH, metavar="FOLDER", help="Folder with a SILO.ledger per silo."),
-    "named_ledgers": option(
-        "--ledger",
-        "named_ledgers",
-        group="privacy",
-        callback=by_name("NAME=PATH", Path),
-        metavar="NAME=PATH",
-        help="A silo's ledger; repeatable.",
-        **_REPEATED,
-    ),
-    "data_version": option(
-        "--data-version",
-        group="privacy",
-        callback=_versions,
-        metavar="[NAME=]VERSION",
-        help="Public version of the rows; a new one is charged again.",
-        **_REPEATED,
-    ),
-    "data_set": option("--data-set", group="privacy", metavar="NAME", help="Data set of the ledgers."),
-    "identities": option(
-        "--identity",
-        "identities",
-        group="privacy",
-        callback=by_name("NAME=PATH", Path),
-        metavar="NAME=PATH",
-        help="A silo's key for secure sums; repeatable.",
-        **_REPEATED,
-    ),
+_SHARED: dict[str, tuple[str, str, str]] = {
+    "as_json": ("--json", "main", "Print one JSON object."),
+    "force": ("--force", "main", "Replace earlier output."),
+    "verbose": ("--verbose", "main", "Print the whole privacy statement."),
+    "quiet": ("--quiet", "main", "Show no progress."),
+    "codebook": ("--codebook FILE", "main", "Rules and numbers of columns."),
+    "ranges": ("--range COLUMN=LOW:HIGH", "main", "Range of a column's cells; repeatable."),
+    "center_file": ("--center-file FILE", "main", "Public numbers to subtract: name,value lines, or .npy."),
+    "scale_file": ("--scale-file FILE", "main", "Public divisors of columns: name,value lines, or .npy."),
+    "variants": ("--variants FILE", "main", "Public variants of .bed files: ids, or .afreq for scaling."),
+    "n_features": ("--n-features NUMBER", "rows", "Number of columns of svmlight files."),
+    "groups": ("--groups COLUMN", "rows", "One file; this column names each row's silo."),
+    "columns": ("--columns A,B,...", "rows", "Use only these columns; names those of files without names."),
+    "drop": ("--drop COLUMN", "rows", "Leave a column out; repeatable."),
+    "extra_columns": ("--extra refuse|drop", "rows", "What to do with columns that not every silo has."),
+    "separator": ("--separator SIGN", "rows", "Separator of text files."),
+    "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files, a point or a comma."),
+    "encoding": ("--encoding NAME", "rows", "Encoding of text files, e.g. cp1252; UTF-8 by default."),
+    "rename": ("--rename OLD=NEW", "rows", "Rename a column; repeatable."),
+    "ledgers": ("--ledgers FOLDER", "main", "Folder with a SILO.ledger for every silo."),
+    "named_ledgers": ("--ledger NAME=PATH", "privacy", "A silo's ledger; repeatable."),
+    "data_version": ("--data-version [NAME=]VERSION", "privacy", "Public version of the rows; 1 by default."),
+    "data_set": ("--data-set NAME", "privacy", "Data set of the ledgers."),
+    "identities": ("--identity NAME=PATH", "privacy", "A silo's key for secure sums; repeatable."),
 }
-"""Options that several commands have and that are not of a fit, by the name of their value."""
+"""Options of several commands that are not of a fit: words, heading and help, by the name of their value."""
+
+_READ: dict[str, dict[str, Any]] = {
+    "n_components": {"callback": _rank, "required": True, "metavar": "K"},
+    "epsilon": {"type": str, "callback": _epsilon, "required": True, "metavar": "NUMBER|inf"},
+    "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},
+    "random_state": {"type": click.IntRange(0, 2**32 - 1)},
+    "device": {"metavar": "NAME"},
+    "quiet": {"expose_value": False, "callback": _set_quiet},
+    "ranges": {"callback": by_name("COLUMN=LOW:HIGH, LOW first", _range), "multiple": True},
+    "n_features": {"type": int},
+    "columns": {"callback": names},
+    "drop": {"multiple": True},
+    "extra_columns": {"type": click.Choice(["refuse", "drop"])},
+    "rename": {"callback": by_name("OLD=NEW"), "multiple": True},
+    "named_ledgers": {"callback": by_name("NAME=PATH", Path), "multiple": True},
+    "data_version": {"callback": _versions, "multiple": True},
+    "identities": {"callback": by_name("NAME=PATH", Path), "multiple": True},
+}
+"""How the command line reads what is not a plain number, word or path."""
 
 TEXT = ("separator", "decimal", "encoding")
 READING = (*TEXT, "rename")
@@ -278,23 +221,30 @@ def options(*wanted: str | _Decorator) -> _Decorator:
 
 def shared(name: str, **changed: Any) -> _Decorator:
     """Return the declaration of an option by its name; one of a fit that is not given keeps its default."""
+    if name == "files":
+        return click.argument(name, nargs=-1, required=True, metavar="FILE...", type=click.Path())
+    settings: dict[str, Any]
     if name in _SHARED:
-        return _SHARED[name]
-    spec = FLAT[name]
-    settings: dict[str, Any] = {"help": spec.help}
-    if spec.choices:
-        settings["type"] = click.Choice(spec.choices)
-    elif spec.kind is bool:
-        settings |= {"is_flag": True, "default": None}
-    elif spec.kind is not None and spec.kind is not str:
-        settings["type"] = spec.kind
-    settings |= {**_OF_A_FIT.get(name, {}), **changed}
-    return option(spec.option or option_name(name), name, group=spec.group, **settings)
+        words, group, help = _SHARED[name]
+        settings = {}
+    else:
+        spec = FLAT[name]
+        words, group, help, settings = spec.option or option_name(name), spec.group, spec.help, {}
+        if spec.choices:
+            settings["type"] = click.Choice(spec.choices)
+        elif spec.kind is bool:
+            settings["default"] = None
+        else:
+            settings["type"] = spec.kind or str
+    settings = {"help": help, **settings, **_READ.get(name, {}), **changed}
+    if "metavar" in settings:
+        words = f"{words} {settings.pop('metavar')}"
+    return option(words, name=name, group=group, **settings)
 
 
 def output(default: str | None = None, help: str = "Folder for the result.") -> _Decorator:
     """Return the declaration of -o."""
-    return option("-o", "--output", type=PATH, default=None if default is None else Path(default), help=help)
+    return option("-o --output", help, PATH, default=None if default is None else Path(default))
 
 
 def given_options(given: Mapping[str, Any]) -> dict[str, Any]:

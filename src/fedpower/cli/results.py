@@ -37,9 +37,7 @@ from fedpower.rows.source import pl
 from fedpower.rules.ruled import every_problem
 
 Array = NDArray[np.float64]
-_ID_COLUMN = option(
-    "--id-column", metavar="NAME", help="Column of ids, such as patient_id, that is no feature."
-)
+_ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
 _MODEL = click.argument("model", type=PATH)
 
 
@@ -48,7 +46,7 @@ _MODEL = click.argument("model", type=PATH)
 
 @click.command(cls=Command, epilog="Example: fedpower report result --open")
 @click.argument("folder", metavar="DIR", type=PATH)
-@options(option("--open", "show", is_flag=True, help="Open the page in a browser."), "as_json")
+@options(option("--open", "Open the page in a browser.", name="show"), "as_json")
 def report(folder: Path, show: bool, as_json: bool) -> None:
     """Make report.html in the result folder DIR again, from the other files in it.
 
@@ -72,17 +70,9 @@ def report(folder: Path, show: bool, as_json: bool) -> None:
 @options(
     output(help="A .csv, .parquet or .npy file; else CSV on stdout."),
     _ID_COLUMN,
-    option(
-        "--outliers",
-        type=float,
-        metavar="SD",
-        help="Add a column: 1 for rows more than SD standard deviations out on a component; 6 is usual.",
-    ),
-    option("--plot", type=PATH, metavar="FILE", help="Draw the first two scores of every row: an .svg file."),
-    *READING,
-    "force",
-    "as_json",
-    "quiet",
+    option("--outliers SD", "Add a column: 1 for rows so many SD out on a component; 6 is usual.", float),
+    option("--plot FILE", "Draw the first two scores of every row: an .svg file."),
+    *(*READING, "force", "as_json", "quiet"),
 )
 def transform(model: Path, file: Path, **given: Any) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
@@ -172,18 +162,12 @@ _WITH_ROWS = ("plink", "anndata")
 @click.command(cls=Command, epilog="Example: fedpower export result --to plink --rows north.csv -o north")
 @_MODEL
 @options(
-    option("--to", "kind", type=click.Choice(_FORMATS), required=True, help="The format."),
+    option("--to", "The format.", click.Choice(_FORMATS), name="kind", required=True),
     option(
-        "-o",
-        "--output",
-        type=PATH,
-        required=True,
-        help="The file to write; of plink the name before .eigenvec and .eigenval.",
+        "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
     ),
-    option("--rows", type=PATH, help="Rows to score: a file of samples for plink, an .h5ad for anndata."),
-    _ID_COLUMN,
-    "force",
-    "as_json",
+    option("--rows FILE", "Rows to score: a file of samples for plink, an .h5ad for anndata."),
+    *(_ID_COLUMN, "force", "as_json"),
 )
 def export(
     model: Path,

@@ -25,7 +25,8 @@ _VARIED = tuple(name for name, spec in FLAT.items() if spec.option is not None a
 """Parameters of a fit that a study has: a rehearsal may try others."""
 
 _READ = ("drop", "extra_columns", *READING)
-_KIT = option("--kit", type=PATH, help="The runner's kit; kits/runner next to STUDY by default.")
+_KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
+_SECONDS = click.FloatRange(0)
 _LOG_LINES = 12
 """Last lines of a party's log that are shown."""
 
@@ -35,19 +36,11 @@ _LOG_LINES = 12
 @options(
     output("result"),
     _KIT,
-    option("--resume", is_flag=True, help="Resume the last run."),
-    option(
-        "--wait",
-        "patience",
-        type=click.FloatRange(0),
-        default=120.0,
-        help="Seconds to wait for silos and coordinator.",
-    ),
-    option("--local", "n_local", type=int, metavar="N", help="Rehearse with N silos on this machine."),
-    option("--data", type=PATH, help="With --local: a folder with a file or folder SILO for each silo."),
-    "force",
-    "as_json",
-    *_READ,
+    option("--resume", "Resume the last run."),
+    option("--wait", "Seconds to wait for silos and coordinator.", _SECONDS, name="patience", default=120.0),
+    option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
+    option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
+    *("force", "as_json", *_READ),
     *(shared(name, required=False) for name in _VARIED),
     "verbose",
 )

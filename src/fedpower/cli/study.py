@@ -42,33 +42,29 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
 @study.command(cls=Command)
 @click.argument("path", type=PATH, default=Path("study.toml"))
 @options(
-    option("--name", required=True, help="Name of the study."),
-    option("--silos", callback=names, required=True, metavar="A,B,...", help="Names of the silos."),
-    option("--columns", callback=names, metavar="A,B,...", help="The columns, in this order."),
-    option("--columns-of", type=PATH, metavar="FILE", help="Take the columns of this file instead."),
+    option("--name TEXT", "Name of the study.", required=True),
+    option("--silos A,B,...", "Names of the silos.", callback=names, required=True),
+    option("--columns A,B,...", "The columns, in this order.", callback=names),
+    option("--columns-of FILE", "Take the columns of this file instead."),
     option(
-        "--network",
-        type=click.Choice(["edge", "row"]),
-        help="Silos hold networks: an edge is protected, or a row of the adjacency.",
+        "--network", "Protect an edge of a network, or a row of its adjacency.", click.Choice(["edge", "row"])
     ),
-    option("--nodes", type=PATH, metavar="FILE", help="Names of their nodes, one per line."),
-    option("--edge-weight", type=float, metavar="W", help="Public maximum at which weights are capped."),
+    option("--nodes FILE", "Names of the nodes of networks, one per line."),
+    option("--edge-weight W", "Public maximum at which weights are capped.", float),
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     *("codebook", "ranges", "center_file", "scale_file"),
     option(
-        "--identity",
-        "identities",
+        "--identity SILO=KEY",
+        "A silo's public key; repeatable.",
+        name="identities",
         group="privacy",
         callback=by_name("SILO=KEY"),
         multiple=True,
-        metavar="SILO=KEY",
-        help="A silo's public key, from `fedpower identity show`; repeatable.",
     ),
-    option("--grace", group="rounds", type=float, help="Seconds for stragglers once enough have answered."),
-    option("--host", group="running", default="localhost", help="The coordinator's host name."),
-    option("--port", group="running", type=int, default=8002, help="The coordinator's port."),
-    *READING,
-    "force",
+    option("--grace", "Seconds for stragglers once enough have answered.", float, group="rounds"),
+    option("--host TEXT", "The coordinator's host name.", group="running", default="localhost"),
+    option("--port", "The coordinator's port.", int, group="running", default=8002),
+    *(*READING, "force"),
 )
 def init(path: Path, *, force: bool, **given: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.
