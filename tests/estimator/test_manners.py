@@ -77,7 +77,7 @@ def test_the_rows_of_one_silo_are_put_into_a_list(frame: pd.DataFrame, rows: Arr
 
 
 def test_a_structured_array_is_to_be_a_table(frame: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match=r"got a structured array .*pandas\.DataFrame\(array\)"):
+    with pytest.raises(InputError, match=r"got a structured array.*pandas\.DataFrame\(array\)"):
         FedPCA(1, epsilon=INF).fit_silos([frame.to_records(index=False)])
 
 
