@@ -16,7 +16,7 @@ from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_silos
 from fedpower.options import Aggregation, Edge, Node
 from fedpower.report.files import new_folder
-from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis
+from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release
 from fedpower.rows.networks import open_network, require_same_nodes
 from fedpower.rules.codebook import CodeBook
 
@@ -154,7 +154,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             Whether an earlier one in the folder is replaced.
         """
         with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
-            write_moment_and_analysis(place, self.analysis_.account(), self.moment_)
+            write_release(place, self.moment_, self.analysis_.account())
         return Path(folder)
 
 
