@@ -154,7 +154,7 @@ def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
 
 def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways_out() -> None:
     rows = sample(3000)
-    refused = r"must be rows in memory, a file or a query to be prepared, got rows that lie at Dask's"
+    refused = r"must be rows in memory, a file or a query to be prepared, got rows at Dask's"
     with pytest.raises(InputError, match=f"{refused} workers; give a code book, or row_norm"):
         FedPCA(2, epsilon=1.0).fit_silos([array(rows)])
     book = FedPCA(2, epsilon=1.0).prepare_silos([rows])

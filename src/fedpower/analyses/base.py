@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError
-from fedpower.linalg.shrinkage import shrunk_spectrum
+from fedpower.linalg.noised import shrunk_spectrum
 from fedpower.report.moment import Moment
 from fedpower.report.page import Account, Table
 from fedpower.report.record import plain

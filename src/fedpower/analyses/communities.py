@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedpower.analyses.base import Analysis, Option, table_of
 from fedpower.errors import InputError
-from fedpower.linalg.goe import goe_quantile
+from fedpower.linalg.noised import goe_quantile
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,
     DETERMINED,

@@ -12,16 +12,19 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from fedpower.rows.treatment import RowTreatment, margin
+from fedpower.sums.lattice import SIDE
+
 _ROWS, _COLUMNS = 64, 128
 """Rows and columns that a program of `_put_limbs` has on the chip at a time."""
 
-_SIDE, _DEPTH = 128, 128
+_TILE, _DEPTH = 128, 128
 """Sides of a tile of the product, and rows that are multiplied at once."""
 
 
 @triton.jit
-def _moved(x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexpr, MOVES: tl.constexpr):
-    """Return some columns of some rows in float64, moved and clipped; 0 beyond the last row and column."""
+def _shifted(x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexpr, MOVES: tl.constexpr):
+    """Return some columns of some rows in float64, shifted and clipped; 0 beyond the last row and column."""
     inside = (row < n_rows)[:, None] & (column < D)[None, :]
     values = tl.load(x + row.to(tl.int64)[:, None] * STRIDE + column[None, :], mask=inside, other=0.0)
     values = values.to(tl.float64)
@@ -41,7 +44,7 @@ def _moved(x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexp
 @triton.jit
 def _put_limbs(
     x,  # n×D rows in float32 or float64, STRIDE apart
-    columns,  # 4×D float64: center, gain, and the ends of moved values
+    columns,  # 4×D float64: center, gain, and the ends of shifted values
     rule,  # 5 float64: bound, longer, target, and the smallest and largest squares that are trusted
     limbs,  # 3D×LENGTH int8: all columns' l₀, then l₁, then l₂; a column's rows one after the other
     totals,  # programs×D int32: sums of the integers
@@ -65,7 +68,7 @@ def _put_limbs(
     squares = tl.zeros([ROWS], dtype=tl.float64)
     for start in tl.range(0, D, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        values = _moved(x, columns, row, n_rows, column, D, STRIDE, MOVES)
+        values = _shifted(x, columns, row, n_rows, column, D, STRIDE, MOVES)
         squares += tl.sum(values * values, axis=1)
     norm = tl.sqrt(squares)
     trusted = squares <= largest
@@ -80,7 +83,7 @@ def _put_limbs(
     tl.store(states + row, state.to(tl.int8), mask=row < n_rows)
     for start in tl.range(0, D, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        values = _moved(x, columns, row, n_rows, column, D, STRIDE, MOVES)
+        values = _shifted(x, columns, row, n_rows, column, D, STRIDE, MOVES)
         values = tl.where(trusted[:, None], values * factor[:, None], 0.0)
         whole = values.to(tl.int32)  # which truncates
         tl.store(totals + program.to(tl.int64) * D + column, tl.sum(whole, axis=0), mask=column < D)
@@ -128,10 +131,18 @@ def _multiply(
 class LimbSums:
     """Σ z zᵀ and Σ z over rows of one width on one GPU."""
 
-    def __init__(self, torch: Any, width: int, columns: Any, rule: tuple[float, ...], *, normalize: bool):
-        self._torch, self._width, self._normalize = torch, width, normalize
-        self._columns, self._rule = columns, rule
-        self._count = -(-3 * width // _SIDE)
+    def __init__(self, torch: Any, treatment: RowTreatment, width: int) -> None:
+        self._torch, self._width, self._normalize = torch, width, treatment.normalize
+        bound, slack = treatment.row_norm or 1.0, margin(width)
+        self._rule = (bound, bound * (1 + slack), SIDE * (1 - slack), 1e-280, 1e280)
+        self._columns: Any = None
+        if treatment.center is not None or treatment.scale is not None:
+            center = np.zeros(width) if treatment.center is None else treatment.center
+            gain = np.ones(width) if treatment.scale is None else 1.0 / treatment.scale
+            low = np.full(width, -np.inf) if treatment.low is None else (treatment.low - center) * gain
+            high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
+            self._columns = np.stack([center, gain, low, high])
+        self._count = -(-3 * width // _TILE)
         self._tiles = [(i, j) for i in range(self._count) for j in range(i + 1)]
         self._products: Any = 0
         self.total: Any = 0
@@ -145,7 +156,7 @@ class LimbSums:
         limbs = torch.empty((3 * width, length), dtype=torch.int8, **place)
         totals = torch.empty((programs, width), dtype=torch.int32, **place)
         states = torch.empty(n_rows, dtype=torch.int8, **place)
-        columns = self._rule if self._columns is None else np.stack(self._columns)
+        columns = self._rule if self._columns is None else self._columns
         _put_limbs[(programs,)](
             block, torch.as_tensor(columns, dtype=torch.float64, **place),
             torch.as_tensor(self._rule, dtype=torch.float64, **place), limbs, totals, states, n_rows, length,
@@ -154,11 +165,11 @@ class LimbSums:
         )  # fmt: skip
         chunk = 2**13 if self._count < 8 else 2**14
         chunks = -(-length // chunk)
-        products = torch.empty((chunks, len(self._tiles), _SIDE, _SIDE), dtype=torch.int32, **place)
-        tiles = torch.tensor(self._tiles, dtype=torch.int32, **place).T.contiguous() * _SIDE
+        products = torch.empty((chunks, len(self._tiles), _TILE, _TILE), dtype=torch.int32, **place)
+        tiles = torch.tensor(self._tiles, dtype=torch.int32, **place).T.contiguous() * _TILE
         _multiply[(len(self._tiles), chunks)](
             limbs, tiles, products, length, len(self._tiles), chunk,
-            WIDTH=3 * width, SIDE=_SIDE, DEPTH=_DEPTH, num_warps=8, num_stages=3,
+            WIDTH=3 * width, SIDE=_TILE, DEPTH=_DEPTH, num_warps=8, num_stages=3,
         )  # fmt: skip
         self._products = self._products + products.sum(dim=0, dtype=torch.int64)
         self.total = self.total + totals.sum(dim=0, dtype=torch.int64)
@@ -166,9 +177,9 @@ class LimbSums:
 
     def squares(self) -> tuple[Any, Any]:
         """Return Σ z zᵀ as high·2³² + low."""
-        torch, width, side = self._torch, self._width, self._count * _SIDE
+        torch, width, side = self._torch, self._width, self._count * _TILE
         grid = torch.zeros(
-            (self._count, self._count, _SIDE, _SIDE), dtype=torch.int64, device=self.total.device
+            (self._count, self._count, _TILE, _TILE), dtype=torch.int64, device=self.total.device
         )
         for place, (i, j) in enumerate(self._tiles):
             grid[i, j] = self._products[place]
