@@ -38,7 +38,6 @@ class Schedule:
 
     @property
     def last_step(self) -> int | None:
-        """The last step of an explicit schedule; None where the schedule goes on for ever."""
         return None if self.explicit is None else self.explicit[-1]
 
     def steps(self) -> Iterator[int]:

@@ -23,10 +23,10 @@ from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Wor
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
 
-_BLOCK_BYTES = 512 * 2**20
+_BLOCK_BYTES = 2**30
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
 
-_LEAST_ROWS, _MOST_ROWS = 256, 2**20
+_LEAST_ROWS, _MOST_ROWS = 256, 2**22
 
 _FEW_ROWS, _MANY_ROWS, _SMALL = 2**10, 2**13, 2**18
 """Rows of a panel, whose products are summed within one matrix product, for results of up to so many numbers
@@ -307,7 +307,7 @@ class TorchLatticeSum(_TorchSum):
             return
         if self._limbs is None:
             kernel = import_module("fedpower.sums.triton_kernel")
-            self._limbs = kernel.LimbSums(torch(), self._treatment, self._width)
+            self._limbs = kernel.LimbSums(torch(), self._treatment, self._width, block.device)
         states = self._limbs.add(block if block.stride(1) == 1 else block.contiguous())
         left_out = states == 2
         n_clipped, n_left_out = torch().stack([(states == 1).sum(), left_out.sum()]).tolist()
