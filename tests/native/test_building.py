@@ -41,7 +41,7 @@ def test_a_compiler_makes_a_library_that_is_used(project: Path) -> None:
     assert built == project / "src" / "fedpower" / "native" / native.BUILT.name
     assert account_in(project) == "the loops in C are used"
     others = {each.name for each in built.parent.iterdir() if each.suffix not in {"", ".c", ".h"}}
-    assert others == {"__init__.py", "_loops.so"}
+    assert others == {"__init__.py", native.BUILT.name}
 
 
 @needs_compiler
@@ -50,7 +50,7 @@ def test_a_library_of_another_source_is_not_used(project: Path) -> None:
     source = project / "src" / "fedpower" / "native" / "lattice.c"
     source.write_text(source.read_text() + "\n")
     assert "another version" in account_in(project)
-    (source.parent / "_loops.so").write_bytes(b"none")
+    (source.parent / native.BUILT.name).write_bytes(b"none")
     assert "cannot be loaded" in account_in(project)
 
 

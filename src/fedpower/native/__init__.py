@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).parent
-BUILT = FOLDER / "_loops.so"
+BUILT = FOLDER / "loops.bin"  # no .so, which Python would take for a module
 
 _SWITCH = "FEDPOWER_NATIVE"
 
