@@ -38,10 +38,9 @@ from fedpower.cli.silos import (
 )
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
-from fedpower.estimator.fitting import Run, fit_silos, open_data
+from fedpower.estimator.fitting import Run, fit_silos, open_data, release_options, released_moment
 from fedpower.estimator.fitting import prepare as prepare_silos
-from fedpower.estimator.moments import release_options, released_moment
-from fedpower.estimator.terms import PRIVATE_STEPS, prepares
+from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.options import FLAT, Iterative, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
@@ -287,7 +286,7 @@ def _check_promise(given: dict[str, Any]) -> None:
         for name in ("columns", "groups", "center_file", "scale_file", "codebook"):
             if given[name]:
                 raise InputError(f"--variants must go without --{name.replace('_', '-')}, got both")
-    finds = prepares(wanted) and all(values is None for values in public)
+    finds = wanted.prepares and all(values is None for values in public)
     bounded = wanted.book is not None or wanted.public.row_norm is not None or wanted.public.normalize
     if wanted.is_private and not bounded and not finds:
         raise InputError(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from fedpower.cli.console import note
 from fedpower.cli.options import READING, TEXT
 from fedpower.errors import InputError
-from fedpower.estimator.terms import rules_of
 from fedpower.options import Options
 from fedpower.rows.opening import (
     Reading,
@@ -109,7 +108,7 @@ def own_tables(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str,
 
 def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
     """Report columns that may not be measurements, before anything is spent; return how many there are."""
-    width, rules, unit = 0, rules_of(options), options.person.column
+    width, rules, unit = 0, options.rules, options.person.column
     for silo in silos.values():
         source = open_source(silo)
         if unit:
