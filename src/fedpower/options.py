@@ -106,6 +106,8 @@ class _Value:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Solver(_Value):
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step", "paper")  # what may be noised with it
+
     iteration_rank: int | None = setting(
         None,
         "Columns of the iterated basis; k + 10 by default.",
@@ -126,6 +128,7 @@ class Upload(_Solver):
     """
 
     name: ClassVar[str] = "moment"
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -186,6 +189,7 @@ class Krylov(Iterative):
     """
 
     name: ClassVar[str] = "krylov"
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step")
     one_shot_start: bool | None = setting(
         None,
         "Whether krylov opens with local steps at the silos.",
@@ -665,15 +669,21 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             yield from _OF_CODE_BOOKS.items()
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_KINDS: dict[str, Iterable[type]] = {
     "unit": (Person, Edge),
     "noise": (Noise,),
     "aggregation": (Plain, Secure),
-    "solver": (Krylov, PowerMethod),
+    "solver": SOLVERS.values(),
 }
 
-FLAT: Mapping[str, Setting] = dict(_flat_settings())
+FLAT: dict[str, Setting] = dict(_flat_settings())
 """Every option of a fit by its name on the command line and in files, with what is known about it."""
+
+
+def register_solver(kind: type[Any]) -> None:
+    """Add a solver to those that users can choose, with its settings."""
+    SOLVERS[kind.name] = kind
+    FLAT.update(_flat_settings())
 
 
 def option_name(name: str) -> str:

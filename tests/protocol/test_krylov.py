@@ -136,8 +136,8 @@ def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment() -> None:
     parts = rotated(3)
     for fraction in (0.3, 0.8, 0.99):
         solution, _ = run(parts, rank=fraction, tol=1e-8)
-        upload = UploadSettings(n_features=D, rank=fraction, iteration_rank=D)
-        expected, _ = drive(upload, make_silos(parts, D))
+        silos = make_silos(parts, D)
+        expected, _ = drive(UploadSettings(study=silos["silo-0"].study, rank=fraction), silos)
         assert solution.rank == expected.rank
         truth = leading(pooled(parts), expected.rank)
         assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7

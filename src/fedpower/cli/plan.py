@@ -238,7 +238,7 @@ def _print(
     out.print(f"{silos}, {rows}; {promise}.", soft_wrap=True)
     numbers = ("rounds", "up a silo", "down a silo", "noise", "predicted sin θ")
     shown = table(None, "", "solver", "noise mode", "sum", *numbers, numbers=numbers)
-    for way in made.ways:
+    for way in made.candidates:
         shown.add_row(
             "→" if way.chosen else "",
             way.solver,
@@ -261,7 +261,7 @@ def _print(
         )
     for remark in made.remarks:
         out.print(f"{remark[0].upper()}{remark[1:]}.", soft_wrap=True)
-    found = [way.rank for way in made.ways if way.chosen and way.rank is not None]
+    found = [way.rank for way in made.candidates if way.chosen and way.rank is not None]
     if found and not isinstance(asked, int):
         k = found[0]
         would = f"find {k} component{'' if k == 1 else 's'}" if k else "determine no component"

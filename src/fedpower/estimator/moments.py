@@ -9,7 +9,7 @@ from fedpower.errors import InputError
 from fedpower.estimator.terms import rank_and_width, shortens
 from fedpower.options import Edge, Node, Options
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.solvers.upload import decompose, gains_of
+from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
@@ -46,10 +46,11 @@ def result_from(moment: Moment, options: Options) -> Result:
     book, rules = moment.code_book if booked else None, record.table_rules
     solution = decompose(
         moment.pooled,
-        gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
         sizes=moment.silo_sizes,
         rank=rank,
         iteration_rank=width,
+        standardize=meant.standardizes,
+        groups=study.groups,
         book=book,
         shortens=shortens(study, rules, normalize=moment.treatment.normalize),
     )

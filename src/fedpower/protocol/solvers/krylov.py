@@ -454,63 +454,67 @@ class KrylovSettings:
     weights: Weights = "rows"
     gains: Gains | None = None
 
-
-def krylov(settings: KrylovSettings, rng: np.random.Generator) -> Exchange:
-    """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
-    sizes = yield from enrol()
-    if _factors_fit(settings, sizes):
-        return (yield from _by_factors(settings, sizes))
-    center, gains, answered = yield from pooled_columns(
-        masses(sizes, settings.weights), center=settings.center, gains=settings.gains
-    )
-    sizes = {name: sizes[name] for name in answered}
-    sampler = SiloSampler(
-        sizes=masses(sizes, settings.weights),
-        rng=rng,
-        n_participants=settings.n_participants,
-        participation=settings.participation,
-    )
-    free = settings.n_steps is None
-    shift = settings.shift(sizes, 2) if settings.shift is not None else 0.0
-    most = _max_basis(settings, len(sizes))
-    products = Products(
-        sampler,
-        center=center,
-        gains=gains,
-        evidence={name: Evidence(settings.n_features, shift=shift, most=2 * most) for name in sizes}
-        if free
-        else None,
-        lookahead=free and settings.lookahead,
-        max_reasks=settings.max_reasks,
-        max_rounds=settings.max_rounds,
-    )
-    start = orth(_drawn(rng, (settings.n_features, _block_width(settings))))
-    if settings.n_steps is not None:
-        assert not isinstance(settings.rank, float), "a private study has a given rank"
-        steps = averaged(products, start, settings.rank, settings.n_steps)
-        del start  # what is asked about later takes its room
-        outcome = yield from steps
-    else:
-        if settings.warm and settings.max_rounds != 1:
-            start = yield from _warm_start(products, start, settings, shift)
-        expansion = _Expansion(
-            products,
-            rank=settings.rank,
-            tol=settings.tol if settings.floor is None else max(settings.tol, settings.floor(sizes)),
-            lookahead=settings.lookahead,
-            max_basis=None if isinstance(settings.rank, float) else most,
-            rng=rng,
+    def solve(self, rng: np.random.Generator) -> Exchange:
+        """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
+        sizes = yield from enrol()
+        if _factors_fit(self, sizes):
+            return (yield from _by_factors(self, sizes))
+        center, gains, answered = yield from pooled_columns(
+            masses(sizes, self.weights), center=self.center, gains=self.gains
         )
-        outcome = yield from expansion.run(start)
-    heard = outcome.pop("heard") or sizes
-    law = None
-    if settings.noise is not None:
-        norm = 0.0 if center is None else float(np.linalg.norm(center))
-        law = settings.noise({name: sizes[name] for name in heard}, norm)
-    sizes = {name: size for name, size in sizes.items() if name not in products.left_out}
-    return Solution(
-        **outcome, total_variance=products.total_variance, center=center, sizes=sizes, law=law, gains=gains
-    )
+        sizes = {name: sizes[name] for name in answered}
+        sampler = SiloSampler(
+            sizes=masses(sizes, self.weights),
+            rng=rng,
+            n_participants=self.n_participants,
+            participation=self.participation,
+        )
+        free = self.n_steps is None
+        shift = self.shift(sizes, 2) if self.shift is not None else 0.0
+        most = _max_basis(self, len(sizes))
+        products = Products(
+            sampler,
+            center=center,
+            gains=gains,
+            evidence={name: Evidence(self.n_features, shift=shift, most=2 * most) for name in sizes}
+            if free
+            else None,
+            lookahead=free and self.lookahead,
+            max_reasks=self.max_reasks,
+            max_rounds=self.max_rounds,
+        )
+        start = orth(_drawn(rng, (self.n_features, _block_width(self))))
+        if self.n_steps is not None:
+            assert not isinstance(self.rank, float), "a private study has a given rank"
+            steps = averaged(products, start, self.rank, self.n_steps)
+            del start  # what is asked about later takes its room
+            outcome = yield from steps
+        else:
+            if self.warm and self.max_rounds != 1:
+                start = yield from _warm_start(products, start, self, shift)
+            expansion = _Expansion(
+                products,
+                rank=self.rank,
+                tol=self.tol if self.floor is None else max(self.tol, self.floor(sizes)),
+                lookahead=self.lookahead,
+                max_basis=None if isinstance(self.rank, float) else most,
+                rng=rng,
+            )
+            outcome = yield from expansion.run(start)
+        heard = outcome.pop("heard") or sizes
+        law = None
+        if self.noise is not None:
+            norm = 0.0 if center is None else float(np.linalg.norm(center))
+            law = self.noise({name: sizes[name] for name in heard}, norm)
+        sizes = {name: size for name, size in sizes.items() if name not in products.left_out}
+        return Solution(
+            **outcome,
+            total_variance=products.total_variance,
+            center=center,
+            sizes=sizes,
+            law=law,
+            gains=gains,
+        )
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, int]) -> Array:

@@ -76,32 +76,31 @@ class PowerSettings:
                 rank=self.rank,
             )
 
-
-def fedpower(settings: PowerSettings, rng: np.random.Generator) -> Exchange:
-    """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
-    sizes = yield from enrol()
-    center, gains, heard = yield from pooled_columns(
-        masses(sizes, settings.weights), center=settings.center, gains=settings.gains
-    )
-    sizes = {name: sizes[name] for name in heard}
-    if settings.floor is not None and settings.tol > 0:
-        settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
-    if settings.corrected:
-        return (yield from _corrected(settings, rng, sizes, center, gains))
-    iteration = _Iteration(settings, rng, sizes, center, gains)
-    if not isinstance(settings.rank, float):
-        start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
-        return (yield from iteration.run(start, settings.rank))
-    width = min(settings.n_features, 16)
-    start = orth(rng.standard_normal((settings.n_features, width)))
-    while True:
-        trusted = width if width == settings.n_features else width // 2
-        solution = yield from iteration.run(start, trusted, fraction=settings.rank)
-        if solution.rank <= trusted or width == settings.n_features:
-            return solution
-        width = min(2 * width, settings.n_features)
-        fresh = rng.standard_normal((settings.n_features, width - solution.basis.shape[1]))
-        start = orth(np.hstack([solution.basis, fresh]))
+    def solve(self, rng: np.random.Generator) -> Exchange:
+        """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
+        settings, sizes = self, (yield from enrol())
+        center, gains, heard = yield from pooled_columns(
+            masses(sizes, settings.weights), center=settings.center, gains=settings.gains
+        )
+        sizes = {name: sizes[name] for name in heard}
+        if settings.floor is not None and settings.tol > 0:
+            settings = replace(settings, tol=max(settings.tol, settings.floor(sizes)))
+        if settings.corrected:
+            return (yield from _corrected(settings, rng, sizes, center, gains))
+        iteration = _Iteration(settings, rng, sizes, center, gains)
+        if not isinstance(settings.rank, float):
+            start = orth(rng.standard_normal((settings.n_features, settings.iteration_rank)))
+            return (yield from iteration.run(start, settings.rank))
+        width = min(settings.n_features, 16)
+        start = orth(rng.standard_normal((settings.n_features, width)))
+        while True:
+            trusted = width if width == settings.n_features else width // 2
+            solution = yield from iteration.run(start, trusted, fraction=settings.rank)
+            if solution.rank <= trusted or width == settings.n_features:
+                return solution
+            width = min(2 * width, settings.n_features)
+            fresh = rng.standard_normal((settings.n_features, width - solution.basis.shape[1]))
+            start = orth(np.hstack([solution.basis, fresh]))
 
 
 def _corrected(
