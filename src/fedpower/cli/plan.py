@@ -266,9 +266,11 @@ def _print(
         k = found[0]
         would = f"find {k} component{'' if k == 1 else 's'}" if k else "determine no component"
         out.print(f"It would {would} for -k {asked}.", soft_wrap=True)
-    for last in (made.missing, None if made.needed is None else made.needed.sentence):
-        if last is not None:
-            out.print(f"{last[0].upper()}{last[1:]}.", soft_wrap=True)
+    if made.missing is not None:
+        advice = "give --spectrum, guessed or of an earlier result, or --gap"
+        out.print(f"{made.missing[0].upper()}{made.missing[1:]}; {advice}.", soft_wrap=True)
+    if made.needed is not None:
+        out.print(f"{made.needed.sentence[0].upper()}{made.needed.sentence[1:]}.", soft_wrap=True)
     for path, after in left.items():
         verdict = "would be left" if after["fits"] else "is left, too little for this fit"
         out.print(f"{path}: epsilon={rounded_down(after['left'], 4)} {verdict}.", soft_wrap=True)
