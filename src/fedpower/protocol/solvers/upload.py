@@ -81,8 +81,8 @@ def _imprecise(moment: Array) -> list[str]:
         return []
     columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
     return [
-        f"{columns} less than the rounding errors of the largest ({rounding:.1g}) and mean nothing; give scales "
-        "for the columns, or solver='krylov'"
+        f"{columns} less than the rounding errors of the largest ({rounding:.1g}) and mean nothing; give "
+        "scales for the columns, or solver='krylov'"
     ]
 
 
