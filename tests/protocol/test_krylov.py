@@ -14,7 +14,7 @@ from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases, take_local_steps
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.krylov import averaged_product
+from fedpower.protocol.solvers.averaging import averaged_product
 from fedpower.protocol.solvers.products import Evidence
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import make_silos
