@@ -218,10 +218,8 @@ def plan(
 ) -> Plan:
     """Return what a fit of ``model`` would cost and give, with every solver that it could take.
 
-    Only public facts are used: the silos' sizes, the number of columns, and a guess of the spectrum if there
-    is one. Each candidate is rehearsed: the real solver runs on a made-up moment with these eigenvalues and
-    the noise that is to come (`protocol.rehearsal`), and the median is reported. A model without a bound or a
-    code book prepares first, as its fit would.
+    Only public facts are used. Each candidate is rehearsed: the real solver runs on a made-up moment with the
+    noise that is to come (`protocol.rehearsal`), and the median is reported.
 
     Parameters
     ----------

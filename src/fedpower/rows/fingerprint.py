@@ -266,7 +266,7 @@ class _RowHash:
             return
         nonzero: SparseBlock = canonical(block if is_sparse(block) else sparse.csr_array(block))
         nonzero.eliminate_zeros()
-        parts = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
+        parts: Any = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
         for stream, (numbers, dtype) in zip(self._streams, parts, strict=True):
             stream.update(numbers.astype(dtype).tobytes())
 

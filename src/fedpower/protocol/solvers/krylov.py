@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.linalg.memory import own_memory
 from fedpower.linalg.symmetric import (
     complement,
     leading_pairs,
@@ -61,9 +60,7 @@ class KrylovSettings(StepSettings):
         products = yield from Products.opened(self, sizes, rng)
         if self.max_reasks is not None:
             products.max_reasks = self.max_reasks
-        numbers = own_memory((self.n_features, self.width))
-        start = orth(rng.standard_normal(out=numbers))
-        del numbers
+        start = orth(rng.standard_normal((self.n_features, self.width)))
         if self.n_steps is not None:
             assert not isinstance(self.rank, float), "a private study has a given rank"
             steps = averaged(products, start, self.rank, self.n_steps)

@@ -86,15 +86,6 @@ def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple
     return mean, float(widened * math.hypot(*(math.sqrt(weights[n]) * each for n, each in distances.items())))
 
 
-def _summed(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """Return Σ w_i M_i, read-only perhaps: of a single silo what it sent, which may be large."""
-    if len(matrices) == 1:
-        (matrix,) = matrices.values()
-        if not np.signbit(matrix[matrix == 0.0]).any():  # a sum is never -0
-            return matrix
-    return weighted_sum(matrices, weights)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """A pooled product and how good it is."""
@@ -204,7 +195,7 @@ class Products(Steps):
         filled = _fill_in(block, known, missing, self.evidence, self.mass)
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
         return Product(
-            value=_summed({name: values[name] for name in pool}, weights),
+            value=weighted_sum({name: values[name] for name in pool}, weights),
             completeness=sum(mass[name] for name in known) / sum(mass.values()),
             doubt=sum(weights[name] * spread for name, (_, spread) in filled.items()),
             can_improve=not filled or any(name not in self._absent for name in filled),
