@@ -224,14 +224,6 @@ def test_the_moment_is_that_of_rows_clipped_to_their_ranges_centred_scaled_and_b
     assert np.abs(exact - by_hand).max() < 1e-12
 
 
-def test_tallies_do_not_depend_on_how_rows_are_cut_into_blocks():
-    X = rows(300)
-    asked = Stage(kind="means", n_features=D, open_columns=np.arange(D), low=LOW, high=HIGH)
-    whole = asked.tally(X)
-    parts = sum(asked.tally(part) for part in np.array_split(X, 7))
-    assert np.array_equal(whole, parts)
-
-
 def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
     """With probability 0.98 by the union bound; the seed is one of them, and stays so."""
     noise = np.random.default_rng(3).normal(0, 50, (20, N_OCTAVES))
@@ -293,33 +285,6 @@ def test_a_cell_on_the_lattice_is_never_beyond_its_side():
     asked = Stage(kind="means", n_features=D, open_columns=np.arange(D), low=LOW, high=HIGH)
     found = asked.tally(np.array([[1e300, -1e300, 5.0, -1e6]]))
     assert np.abs(found[:D]).max() == CELL_SIDE
-
-
-def test_a_prepared_study_has_a_hash_of_its_own_and_others_keep_theirs():
-    plain = study(treatment="x", preparation=(), ranges=(), mean_weight=0.5)
-    same = Study(
-        columns=None,
-        n_features=D,
-        iteration_rank=D,
-        center=True,
-        treatment="x",
-        noise="moment",
-        epsilon=1.0,
-        delta=1e-6,
-    )
-    assert plain.digest == same.digest
-    hashes = {
-        study().digest,
-        study(roster="a").digest,
-        study(ranges=((0.0, 1.0),) + (None,) * (D - 1)).digest,
-        plain.digest,
-    }
-    assert len(hashes) == 4
-    assert study(roster="a").ledger_name != study(roster="b").ledger_name
-
-
-def test_stages_are_asked_in_the_order_in_which_they_are_listed():
-    assert STAGES == ("octaves", "bins", "zoom", "means", "norms")
 
 
 def far_from_zero(n_rows):

@@ -423,14 +423,6 @@ def test_queries_that_cannot_be_agreed_on_are_refused(design, words):
         study_of(attempts=1, design=design, **DESIGN)
 
 
-def test_queries_follow_from_the_terms_of_the_study():
-    assert [terms.label for terms in SUMS] == ["means", "norms", "moment"]
-    assert math.fsum(terms.share for terms in SUMS) == pytest.approx(1.0)
-    assert STUDY.digest != study_of().digest
-    assert [terms.label for terms in study_of().queries] == ["moment"]
-    assert replace(STUDY, preparation=(0.0, 0.0, 0.0, 0.1, 0.2)).digest != STUDY.digest
-
-
 def test_numbers_beyond_what_rows_can_add_are_brought_back_without_a_word():
     """A refusal would depend on rows; and the ring holds no more."""
     query = queries()[1]
