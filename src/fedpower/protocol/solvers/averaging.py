@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.linalg.memory import own_memory
-from fedpower.linalg.subspace import TALL
+from fedpower.linalg.subspace import TALL, own_memory
 from fedpower.linalg.symmetric import DEPENDENT, compressed, eigenvalues, product_noise, product_noise_of
 from fedpower.protocol.coordinator import Ask, Round
 from fedpower.protocol.messages import frozen, read_only
