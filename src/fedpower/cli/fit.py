@@ -39,11 +39,10 @@ from fedpower.cli.silos import (
 )
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
-from fedpower.estimator.fitting import Run, fit_silos
+from fedpower.estimator.fitting import Run, fit_silos, released_moment
 from fedpower.estimator.fitting import prepare as prepare_silos
-from fedpower.estimator.moments import release_options as as_release
-from fedpower.estimator.moments import released_moment
-from fedpower.estimator.terms import PRIVATE_STEPS, prepares
+from fedpower.estimator.fitting import release_options as as_release
+from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.options import FLAT, Iterative, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.privacy.statement import counted_as
@@ -290,7 +289,7 @@ def _check_promise(given: dict[str, Any]) -> None:
     files = [given["center_file"], given["scale_file"]]
     if given["variants"] is not None:
         files.append(read_variants(given["variants"]).offset)
-    finds = prepares(options) and all(each is None for each in files)
+    finds = options.prepares and all(each is None for each in files)
     bounded = options.book is not None or options.public.row_norm is not None or options.public.normalize
     if options.is_private and not bounded and not finds:
         raise InputError(

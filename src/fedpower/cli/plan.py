@@ -17,7 +17,6 @@ from fedpower.cli.silos import open_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import named_sources
 from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap, spectrum_of_result
-from fedpower.estimator.terms import rules_of
 from fedpower.options import from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
@@ -128,7 +127,7 @@ def _public_facts(options: dict[str, Any], earlier: Result | None) -> tuple[dict
         )
         given = from_flat(given_options(options))
         opened = named_sources(silos, given)
-        _, matched = match_tables(opened, rules_of(given), extra=options["extra_columns"])
+        _, matched = match_tables(opened, given.rules, extra=options["extra_columns"])
         with bar_of("rows") as advance, every_problem(matched.values()):
             sizes = {
                 name: source.n_units

@@ -15,7 +15,6 @@ from fedpower.cli.console import note
 from fedpower.cli.options import reading_of
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import named_sources
-from fedpower.estimator.terms import rules_of
 from fedpower.options import Options
 from fedpower.rows.opening import (
     Reading,
@@ -121,7 +120,7 @@ def own_tables(named: Mapping[str, Path], options: Mapping[str, Any]) -> dict[st
 
 def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
     """Report columns that may not be measurements, before anything is spent; return how many there are."""
-    width, rules, unit = 0, rules_of(options), options.person.column
+    width, rules, unit = 0, options.rules, options.person.column
     for silo in silos.values():
         source = open_source(silo)
         if unit:
@@ -176,7 +175,7 @@ def agreed_columns(
     silos: Mapping[str, Path | RowSource], extra: Extra, options: Options
 ) -> tuple[str, ...] | None:
     """Return the columns a fit of these silos has, in order; None where they have no names."""
-    return match_tables(named_sources(dict(silos), options), rules_of(options), extra=extra)[0]
+    return match_tables(named_sources(dict(silos), options), options.rules, extra=extra)[0]
 
 
 def read_nodes(path: Path) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
-from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of, prepares
+from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.protocol.rehearsal import Rehearsed, cost, rehearse, sums_at_once
@@ -133,7 +133,7 @@ class _Facts:
 
     def terms(self, options: Options) -> tuple[Study, SolverSettings, SolverChoice]:
         """Return the terms of a fit with these options; it prepares where it is given nothing."""
-        prepared = prepares(options) and noise_of(options, self.n_features) == "moment"
+        prepared = options.prepares and noise_of(options, self.n_features) == "moment"
         # Identities are used for nothing but the hash of the terms.
         identities = identities_of(options, self.sizes, None)
         return build_study(
