@@ -276,7 +276,7 @@ def plan(
     needed = missing = None
     if facts.spectrum is None:
         also = "" if error is None else f", and what an error of {error:g} takes,"
-        missing = f"the error of the components{also} depends on the eigenvalues, which are not known"
+        missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
         needed = _needed(error, asked.replace(delta=study.delta), facts)
     return Plan(
