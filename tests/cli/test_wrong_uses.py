@@ -107,7 +107,7 @@ fit north.csv everybody.csv EXACT | everybody.csv
 fit north.csv east.npy EXACT | north.csv
 fit north.npy wide.npy EXACT | north.npy
 fit north.csv EXACT --columns , | --columns
-fit north.csv EXACT --drop shoe | --drop
+fit north.csv EXACT --drop shoe | shoe
 fit everybody.csv --groups ward EXACT | everybody.csv
 fit north.csv EXACT --scale-file scale.csv | scale.csv
 fit north.csv EXACT --scale-file twofold.csv | twofold.csv
