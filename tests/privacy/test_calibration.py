@@ -29,10 +29,6 @@ def test_a_step_needs_nine_times_less_noise_than_the_paper():
 
 
 def test_a_moment_disturbs_a_product_twenty_times_less_than_the_paper():
-    """What acts on a fixed unit z is N z: entries of std nu in `paper`, about tau/√2 in `moment`.
-
-    Var (Nz)_j = tau²/2·(1 + z_j²), so the expected ‖Nz‖² is tau²(d + 1)/2 against nu²·d.
-    """
     d = 100
     effect = noise_std("moment", **TRIAL) * math.sqrt((d + 1) / (2 * d))
     assert noise_std("paper", **TRIAL) >= 20 * effect
@@ -63,7 +59,6 @@ def test_infinite_epsilon_needs_no_noise(mode):
 
 
 def test_the_rdp_accountant_agrees_that_the_paper_keeps_its_promise():
-    """Theorem 2's own accounting, with its own sensitivity, by another implementation."""
     sigma = noise_multiplier("paper", epsilon=0.5, delta=1e-4, n_steps=10)
     accountant = dp_accounting.rdp.RdpAccountant()  # a Gaussian event has sensitivity 1
     accountant.compose(dp_accounting.GaussianDpEvent(sigma), 10)

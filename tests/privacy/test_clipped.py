@@ -24,7 +24,6 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def moved(x, y, clip, width):
-    """The change of x·c(Zᵀx)ᵀ, Z the first coordinates."""
 
     def part(row):
         p = row[:width]
@@ -186,7 +185,6 @@ def test_more_rows_are_predicted_to_err_less():
     ("n_rows", "share", "n_steps"), [(20_000, 0.0, 6), (50_000, 0.4, 8), (100_000, 0.3, 6)]
 )
 def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_steps(n_rows, share, n_steps):
-    """From nothing to be seen, by what is nearly lost, to what is clear."""
     design = choose_design(n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None)
     assert (design.moment_share, len(design.widths)) == (share, n_steps)
     shares = [each for _, _, each, _ in design.queries(1000, center=False)]
@@ -195,6 +193,5 @@ def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 40])
 def test_what_clipping_leaves_is_predicted_as_the_law_of_norms_gives_it(width):
-    """Nearly all coordinates are clipped at that threshold; one of a single column least often."""
     exact = part_kept(1.0, CLIP, width)
     assert division._kept(width) == pytest.approx(exact, rel=0.05)

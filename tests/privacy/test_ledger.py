@@ -248,8 +248,6 @@ def test_whatever_is_asked_the_advice_of_a_refusal_is_allowed(epsilon, delta, mu
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Any sequence of releases, retries, failures, cap changes and restarts."""
-
     keys = Bundle("keys")
 
     def __init__(self) -> None:

@@ -46,7 +46,6 @@ def test_an_unpacked_moment_is_exactly_symmetric_whatever_the_noise():
 
 
 def test_noise_of_equal_variance_becomes_half_of_it_off_the_diagonal():
-    """20000 unpacked standard normals: a variance is within 6 sigma, failure probability 2e-8."""
     rng = np.random.default_rng(1)
     noise = np.array(
         [
@@ -62,7 +61,6 @@ def test_noise_of_equal_variance_becomes_half_of_it_off_the_diagonal():
 
 
 def moved(x, y, c):
-    """The norm of the change of (S, √2·c·mean, tr S) when x becomes y, in a silo of one row."""
     change = x[..., :, None] * x[..., None, :] - y[..., :, None] * y[..., None, :]
     lengths = (x * x).sum(-1) - (y * y).sum(-1)
     return np.sqrt((change**2).sum((-1, -2)) + 2 * c * c * ((x - y) ** 2).sum(-1) + lengths**2)
@@ -88,7 +86,6 @@ def test_the_theorem_holds_on_random_rows_and_is_attained(c):
 
 @pytest.mark.parametrize("c", [0.0, 0.25, 0.5, 0.75])
 def test_no_norms_and_no_angle_pass_the_bound(c):
-    """All of ‖x‖, ‖y‖ and the angle on a grid: the plane is enough, the rest is rotation."""
     most = bound(c) ** 2
     a, b, cosine = np.meshgrid(
         np.linspace(0, 1, 101), np.linspace(0, 1, 101), np.linspace(-1, 1, 401), indexing="ij"
@@ -110,7 +107,6 @@ def test_the_trace_is_free_and_the_mean_costs_a_quarter():
 
 @pytest.mark.parametrize("c", [0.2, 0.5, 0.75])
 def test_it_is_the_augmented_moment_of_the_design_scaled(c):
-    """(x, c)/√(1 + c²) has norm ≤ 1; its moment times 1 + c² is (S, c·mean twice, c²)."""
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(2, 4))
     x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)

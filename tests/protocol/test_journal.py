@@ -76,7 +76,6 @@ def test_cut_short_at_any_byte_the_whole_records_before_it_stand() -> None:
 
 @pytest.mark.slow
 def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
-    """A bit of every byte, drawn with a fixed seed."""
     rounds = finished("upload, moment")
     content = as_bytes(rounds)
     ends = [len(as_bytes(rounds[:count])) for count in range(len(rounds) + 1)]
