@@ -259,7 +259,7 @@ GROUPS: dict[str, dict[str, Wrong]] = {
         "the budget of data": Wrong(("budget", "secret.csv"), "ledger secret.csv must be whole but is damaged or no ledger; put back the file as it was last written, not an older copy that has forgotten charges"),
         "a negative what-if": Wrong(("budget", "north.ledger", "--what-if=-1"), "epsilon must be positive and finite, got -1; a ledger cannot account for releases without noise"),
         "a ledger without delta": Wrong(("budget", "init", "new.ledger", "--epsilon", 1), "Missing option '--delta'; see `fedpower budget init --help`"),
-        "a ledger made twice": Wrong(("budget", "init", "north.ledger", "--epsilon", 9, "--delta", 1e-06), "a ledger is never overwritten but north.ledger exists already; open it, or choose another path"),
+        "a ledger made twice": Wrong(("budget", "init", "north.ledger", "--epsilon", 9, "--delta", 1e-06), "a ledger is never overwritten but north.ledger exists already"),
         "a ledger without an end": Wrong(("budget", "init", "new/x.ledger", "--epsilon", "inf", "--delta", 1e-06), "epsilon must be positive and finite, got inf; a ledger cannot account for releases without noise"),
         "a cap raised without a reason": Wrong(("budget", "cap", "north.ledger", "--epsilon", 9, "--delta", 1e-06), "Missing option '--reason'; see `fedpower budget cap --help`"),
         "a cap raised for a blank": Wrong(("budget", "cap", "north.ledger", "--epsilon", 9, "--delta", 1e-06, "--reason", " "), "a change of cap must have a reason on record, got none; give --reason"),

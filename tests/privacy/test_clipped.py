@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
-from fedpower.privacy import division
-from fedpower.privacy.division import CLIP, choose_design, predicted_error, predicted_gain
+from fedpower.privacy import budget as division
+from fedpower.privacy.budget import CLIP, choose_design, predicted_error, predicted_gain
 from fedpower.privacy.sensitivity import clipped_sensitivity, moment_sensitivity, of_clipped_product
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from budgets import priced
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import shares_of
 from fedpower.privacy.sensitivity import of_means
 from fedpower.protocol.query import Tally
 from fedpower.sums.survey import CELL_SIDE, STAGES, Stage

@@ -288,18 +288,17 @@ def noise_for(
             exponents[place] -= 1
         if min(exponents) < -_MOST_SHIFT and not sensitivity.real:
             raise InputError(
-                f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} silos could need "
-                "more; sum fewer rows or ask for a larger epsilon"
+                f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} "
+                "silos could need more"
             )
     if max(scales) > WIDEST_SCALE:
         raise InputError(
-            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}; ask for "
-            "a larger epsilon"
+            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}"
         )
     if colluders is not None and min(scales) < SMALLEST_SHARE:
         raise InputError(
-            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {min(scales)} "
-            f"for {m} silos; let fewer silos take part"
+            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got "
+            f"{min(scales)} for {m} silos"
         )
     return found
 
@@ -317,8 +316,8 @@ def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -
     """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
     if not 0 <= mean_weight <= LARGEST_MEAN_WEIGHT:
         raise InputError(
-            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem holds, got "
-            f"{mean_weight}; leave it alone"
+            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem "
+            f"holds, got {mean_weight}"
         )
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
     one, square = Fraction(1), SIDE**2

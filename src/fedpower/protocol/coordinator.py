@@ -191,11 +191,10 @@ class Coordinator:
         for name, reason in current.refused.items():
             return RefusedError(f"silo {name!r} refused: {reason}")
         more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
+        silent = ", ".join(name for name in current.asked if name not in current.answers)
         return ProtocolError(
-            f"round {current.number} needs {needed} answers and got "
-            f"{len(current.answers)}; bring back "
-            f"{', '.join(name for name in current.asked if name not in current.answers)} "
-            f"or lower min_silos{''.join(more[:1])}"
+            f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
+            f"{silent} or lower min_silos{''.join(more[:1])}"
         )
 
     def _advance(self, closed: Round | None) -> None:
@@ -283,16 +282,13 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
     """Refuse silos that no run can have."""
     if len(set(silos)) != len(silos) or not silos:
         raise ProtocolError(
-            f"silos must have different names and there must be one at least, got {list(silos)}; rename them"
+            f"silos must have different names and there must be one at least, got {list(silos)}"
         )
     for name in silos:
         if not is_showable(name):
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
-        raise ProtocolError(
-            f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}; "
-            "choose a number in between"
-        )
+        raise ProtocolError(f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}")
 
 
 def _digest(question: Question) -> str:

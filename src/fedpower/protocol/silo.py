@@ -194,8 +194,8 @@ class PrivateReleases:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
                 raise BudgetError(
-                    "a study must keep to the attempts it agreed on, but this silo was charged for "
-                    f"{charged} of {self._study.attempts} on these rows; agree on a new study"
+                    "a study must keep to the attempts it agreed on, but this silo was "
+                    f"charged for {charged} of {self._study.attempts} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
         self._ledger.check_affordable(
@@ -424,8 +424,8 @@ class Silo:
     def _answer(self, message: Message) -> Answer:
         if message.study != self._digest:
             raise ProtocolError(
-                f"a question must belong to the study {self._digest[:12]} that this silo agreed to, got one "
-                f"of study {str(message.study)[:12]!a}"
+                f"a question must belong to the study {self._digest[:12]} that this silo "
+                f"agreed to, got one of study {str(message.study)[:12]!a}"
             )
         if message.silo != self.name:
             raise ProtocolError(f"a question to silo {self.name!r} must name it")
@@ -558,8 +558,8 @@ def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Led
         )
     if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
         raise InputError(
-            f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone who "
-            "knows the seed can remove"
+            f"the ledger of silo {name!r} must record private releases, got seeded noise, "
+            "which anyone who knows the seed can remove"
         )
     return ledger
 
@@ -567,7 +567,7 @@ def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Led
 def _signing(name: str, identity: Identity | None) -> Identity:
     if identity is None:
         raise InputError(
-            f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-            "`fedpower identity new`"
+            f"every silo of a secure sum must have an identity, got none for {name!r}; make "
+            "one with `fedpower identity new`"
         )
     return identity
