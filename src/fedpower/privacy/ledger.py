@@ -344,8 +344,8 @@ class Ledger:
         if owned not in (None, data_set):
             named = "data without a name" if data_set is None else f"the data set {data_set!r}"
             raise InputError(
-                f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of {owned!r}; "
-                "give each its own"
+                f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
+                f"data set {owned!r}; give each its own"
             )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
