@@ -4,11 +4,18 @@ import os
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from fedpower.cli.health import last_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedpower.privacy.sensitivity import Sensitivity
 
 _NOISE_DRAWS = 20_000
 CUDA = """
@@ -40,8 +47,8 @@ class SelfTestError(Exception):
 
 def blas() -> str:
     """Return which libraries multiply matrices, and with how many threads."""
-    import numpy as np  # noqa: PLC0415
-    import threadpoolctl  # noqa: PLC0415
+    import numpy as np
+    import threadpoolctl
 
     np.ones((2, 2)) @ np.ones((2, 2))
     pools = [
@@ -55,11 +62,11 @@ def blas() -> str:
 
 def loops() -> str:
     """Return that the loops in C give what NumPy gives; empty where there are none."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import native  # noqa: PLC0415
-    from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
-    from fedpower.sums.lattice import LatticeRows  # noqa: PLC0415
+    from fedpower import native
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.lattice import LatticeRows
 
     if native.loops() is None:
         return ""
@@ -78,9 +85,9 @@ def loops() -> str:
 
 def exact_fit() -> str:
     """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import FedPCA  # noqa: PLC0415
+    from fedpower import FedPCA
 
     rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
@@ -94,9 +101,9 @@ def exact_fit() -> str:
 
 def noise() -> str:
     """Return that the system's noise is fresh and of the size that is asked for."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415
+    from fedpower.privacy.noise import SystemNoise, gaussian_integers
 
     scale = 2**20
     drawn = [gaussian_integers(SystemNoise(), _NOISE_DRAWS, scale=scale) for _ in range(2)]
@@ -110,11 +117,11 @@ def noise() -> str:
 
 def private_fit() -> str:
     """Return that private fits have the epsilon they were asked for, and each its own noise."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import CodeBook, FedPCA  # noqa: PLC0415
-    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning  # noqa: PLC0415
-    from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
+    from fedpower import CodeBook, FedPCA
+    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
+    from fedpower.privacy import epsilon_of, mu_of
 
     if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
         raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
@@ -132,14 +139,49 @@ def private_fit() -> str:
     return "epsilon=1 is calibrated and stated, and two fits differ"
 
 
+class _Nothing:
+    """A query that is about no row, and its own rows."""
+
+    label, public, n_rows = "self-test", b"", 1
+
+    @property
+    def sensitivity(self) -> "Sensitivity":
+        from fedpower.privacy.sensitivity import of_counts
+
+        return of_counts(1)
+
+    def evaluate(self, rows: Any, exponents: Any) -> "NDArray[np.int64]":
+        import numpy as np
+
+        return np.zeros(1, dtype=np.int64)
+
+
 def ledger(folder: Path | None) -> str:
     """Return that a ledger can be made, locked, charged and read again in a folder."""
-    from fedpower.privacy import Ledger  # noqa: PLC0415
+    # ruff: noqa: PLC0415
+    from fedpower.privacy import Ledger
+    from fedpower.privacy.budget import QueryTerms
+    from fedpower.privacy.noise import SystemNoise
+    from fedpower.protocol.query import Rows
+    from fedpower.protocol.release import Answering, Plain, Terms, release
+    from fedpower.protocol.study import Study, budget_of
 
+    query = _Nothing()
+    study = Study(
+        columns=None,
+        n_features=1,
+        iteration_rank=1,
+        noise="clipped",
+        epsilon=1.0,
+        delta=1e-6,
+        design=(QueryTerms(query.label, 1, 1.0),),
+    )
+    budget = budget_of(study)
+    assert budget is not None, "epsilon is finite"
     with _scratch(folder) as place:
         path = Path(place) / "test.ledger"
 
-        def noised() -> bytes:
+        def look(answering: Answering) -> None:
             code = f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}"
             if last_words(code)[1] != "locked":
                 raise SelfTestError(
@@ -147,16 +189,24 @@ def ledger(folder: Path | None) -> str:
                     "that keeps no locks",
                     advice="keep ledgers on a disk of this machine",
                 )
-            return b"noised"
+            answering(query)
 
-        def ask(of: Ledger, payload: Callable[[], bytes]) -> bytes:
-            return of.release(key="k", purpose="self-test", study="none", mu=0.1, payload=payload)
+        def ask(of: Ledger) -> list[int]:
+            released, _ = release(
+                query,
+                cast("Rows", query),
+                terms=Terms.of(study, budget, of, None),
+                ledger=of,
+                noise=SystemNoise(),
+                channel=Plain(1),
+                asking=look,
+            )
+            return [int(word) for word in released]
 
         with Ledger.create(path, epsilon=1.0, delta=1e-6) as made:
-            ask(made, noised)
+            first = ask(made)
         with Ledger.open(path) as opened:
-            again = ask(opened, lambda: b"other")
-            if again != b"noised" or opened.spent().n_releases != 1:
+            if ask(opened) != first or opened.spent().n_releases != 1:
                 raise SelfTestError("a ledger must keep what it was charged, got something else")
         where = Path(place).parent
     return f"made, locked, charged and read again in {where} (SQLite {sqlite3.sqlite_version})"

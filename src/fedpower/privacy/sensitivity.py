@@ -111,19 +111,11 @@ def unpack(
     vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
 ) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    below, mean, trace = unpack_below(vector, n_features, with_mean=with_mean, mean_weight=mean_weight)
-    return symmetric_of(below, n_features), mean, trace
-
-
-def unpack_below(
-    vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
-) -> tuple[Array, Array | None, float]:
-    """Return the same with the moment's lower triangle, row by row, in place of the moment."""
     half = n_features * (n_features + 1) // 2
     mean = None
     if with_mean:
         mean = vector[half : half + n_features] / (math.sqrt(2.0) * mean_weight)
-    return vector[:half] / factors(n_features), mean, float(vector[-1])
+    return symmetric_of(vector[:half] / factors(n_features), n_features), mean, float(vector[-1])
 
 
 def summary_size(n_features: int, *, with_mean: bool) -> int:
