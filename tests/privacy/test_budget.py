@@ -37,13 +37,6 @@ def test_all_releases_compose_to_what_was_asked_and_never_above(mode, center, ep
     assert budget.slack_delta < 1e-20
 
 
-def test_what_root_finders_give_is_found_once(monkeypatch):
-    budget = replace(STEP)
-    monkeypatch.setattr("fedpower.privacy.accounting.multiplier_of", None)
-    assert budget.total_mu == budget.total_mu
-    assert budget.std(1000) > 0
-
-
 def test_the_noise_is_the_ideal_one_up_to_rounding():
     terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
     for mode in ("paper", "step", "moment"):

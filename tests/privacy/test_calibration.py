@@ -72,26 +72,3 @@ def test_the_default_delta_is_well_below_one_over_n():
     assert default_delta(10**9) < 0.2 / 10**9
     with pytest.raises(InputError, match="n_rows must be a whole number"):
         default_delta(0)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"epsilon": -1.0}, "epsilon must be above 0"),
-        ({"delta": 0.0}, "delta must lie between 0 and 1"),
-        ({"delta": 1.0}, "delta must lie between 0 and 1"),
-        ({"n_rows": 0}, "n_rows must be"),
-        ({"n_steps": 0}, "n_steps must be"),
-        ({"n_steps": 2.5}, "n_steps must be"),
-        ({"iteration_rank": 0}, "iteration_rank must be"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["paper", "step"])
-def test_bad_arguments_are_refused_in_one_sentence(mode, change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        noise_std(mode, **TRIAL | change)
-
-
-def test_an_unknown_mode_is_refused():
-    with pytest.raises(InputError, match="'paper', 'step' or 'moment', got 'none'"):
-        noise_std("none", **TRIAL)

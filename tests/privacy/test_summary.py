@@ -39,27 +39,6 @@ def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mea
         assert middle is None
 
 
-def test_an_unpacked_moment_is_exactly_symmetric_whatever_the_noise():
-    vector = np.random.default_rng(0).normal(size=summary_size(9, with_mean=True))
-    moment, _, _ = unpack(vector, 9, with_mean=True)
-    assert np.array_equal(moment, moment.T)
-
-
-def test_noise_of_equal_variance_becomes_half_of_it_off_the_diagonal():
-    rng = np.random.default_rng(1)
-    noise = np.array(
-        [
-            unpack(rng.normal(size=summary_size(3, with_mean=False)), 3, with_mean=False)[0]
-            for _ in range(20_000)
-        ]
-    )
-    bound = 6 * math.sqrt(2 / 20_000)
-    for j in range(3):
-        for k in range(3):
-            expected = 1.0 if j == k else 0.5
-            assert abs(noise[:, j, k].var() / expected - 1) < bound
-
-
 def moved(x, y, c):
     change = x[..., :, None] * x[..., None, :] - y[..., :, None] * y[..., None, :]
     lengths = (x * x).sum(-1) - (y * y).sum(-1)
@@ -94,10 +73,6 @@ def test_no_norms_and_no_angle_pass_the_bound(c):
     change = a**4 + b**4 - 2 * t**2 + 2 * c**2 * (a**2 + b**2 - 2 * t) + (a**2 - b**2) ** 2
     assert change.max() <= most * (1 + 1e-12)
     assert change.max() >= most * (1 - 1e-3)
-
-
-def test_the_weight_in_use_is_one_the_theorem_covers():
-    assert 0 < MEAN_WEIGHT <= 0.75
 
 
 def test_the_trace_is_free_and_the_mean_costs_a_quarter():

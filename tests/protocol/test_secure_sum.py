@@ -513,12 +513,6 @@ def test_no_roll_is_called_in_a_plain_study(body):
     assert "aggregation='secure'" in answer.reason
 
 
-def test_a_silo_lets_out_what_its_study_says_or_is_not_built():
-    exact = ExactReleases(ArrayMoment(bounded_rows()), STUDY)
-    with pytest.raises(InputError, match="must be made for aggregation='secure'"):
-        Silo("north", STUDY, exact)
-
-
 def test_a_silo_must_hold_the_identity_that_the_study_lists():
     swapped = study_of(
         identities=tuple(
@@ -577,14 +571,3 @@ def test_no_silo_is_assembled_for_exact_secure_sums():
         object.__setattr__(forged, name, value)
     with pytest.raises(InputError, match="so use aggregation='plain' or a finite epsilon"):
         assemble("north", ArrayMoment(bounded_rows()), forged, ledger=None, identity=KEYS["north"])
-
-
-def test_terms_of_secure_sums_are_in_the_hash():
-    digests = {
-        replace(STUDY, **change).digest
-        for change in (
-            {}, {"colluders": 1, "min_silos": 3}, {"min_silos": 3, "colluders": 2},
-            {"attempts": 2}, {"identities": STUDY.identities[::-1]},
-        )
-    }  # fmt: skip
-    assert len(digests) == 5

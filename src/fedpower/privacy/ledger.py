@@ -266,7 +266,6 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close the file; closing twice is harmless."""
         self._store.close()
 
     @property
@@ -326,7 +325,6 @@ class Ledger:
         return sent
 
     def has(self, key: str) -> bool:
-        """Return whether the answer to a question is kept here."""
         return bool(self._store.query("SELECT 1 FROM release WHERE key = ?", key))
 
     def check_rows(self, data: DataVersion) -> None:
