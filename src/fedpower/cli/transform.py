@@ -22,7 +22,7 @@ from fedpower.report.files import new_file
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import pl
-from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import every_problem
 
 
 @click.command()
@@ -103,7 +103,7 @@ def _drawing(result: Result, plot: Path, *, force: bool) -> AbstractContextManag
             f"--plot must be an .svg file of a result with 2 components at least, got {plot.name} of "
             f"{result.n_components}; rename it, or fit more"
         )
-    return new_file(plot, force=force, option="--plot")
+    return new_file(plot, force=force)
 
 
 @contextmanager

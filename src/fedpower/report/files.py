@@ -26,13 +26,13 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool = False, option: str | None = None) -> Iterator[Path]:
+def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Give a path to write to that takes the place of ``path`` when the block ends well."""
     if path.is_dir():
-        raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
+        raise InputError(f"{path} must name a file, got a folder")
     if path.exists() and not force:
-        raise InputError(f"{path} must not exist yet; {_advice(option)} or pass force=True")
-    with staged(path, option=option) as staging:
+        raise InputError(f"{path} must not exist yet, got a file there; name another file or pass force=True")
+    with staged(path) as staging:
         require_room(path)
         yield staging
 
@@ -42,12 +42,11 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
     folder = place.absolute().parent
     while not folder.exists():
         folder = folder.parent
-    wanted, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
-    if free < wanted:
+    needed, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
+    if free < needed:
         raise InputError(
-            f"the disk of {place} must have {-(-wanted // 10**6)} MB free for what is "
-            f"written there, got {free // 10**6} MB; free some space, or name another "
-            "place"
+            f"the disk of {place} must have {-(-needed // 10**6)} MB free for what is written there, got "
+            f"{free // 10**6} MB"
         )
 
 
@@ -85,7 +84,7 @@ def as_text(cell: Any) -> Any:
 
 
 @contextmanager
-def staged(place: Path, *, folder: bool = False, option: str | None = None) -> Iterator[Path]:
+def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
     """Give a new file or folder next to ``place`` that takes its place at the end, or vanishes."""
     target = place.resolve() if folder else place.absolute()
     staging = _sibling(target)
@@ -96,13 +95,13 @@ def staged(place: Path, *, folder: bool = False, option: str | None = None) -> I
         else:
             staging.touch()
     except OSError as error:
-        raise _unwritable(place, error, option) from None
+        raise _unwritable(place, error) from None
     try:
         yield staging
         try:
             _put(staging, target)
         except OSError as error:
-            raise _unwritable(place, error, option) from error
+            raise _unwritable(place, error) from error
     finally:
         if folder:
             shutil.rmtree(staging, ignore_errors=True)
@@ -130,7 +129,6 @@ def _sibling(path: Path) -> Path:
 
 
 def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
-    """Refuse a place that is taken."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -138,20 +136,18 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
     held = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in held if name not in known]
     if held and not force:
+        hint = "" if foreign else ", or pass force=True to replace that result"
         raise InputError(
-            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name "
-            "another place" + ("" if foreign else ", or pass force=True to replace that result")
+            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name another place{hint}"
         )
     if foreign:
         raise InputError(
-            f"{folder} must hold an earlier result and nothing else to be replaced, got "
-            f"{foreign[0]!r} in it; name another place"
+            f"{folder} must hold an earlier result and nothing else to be replaced, got {foreign[0]!r} in "
+            "it; name another place"
         )
 
 
-def _unwritable(path: Path, error: OSError, option: str | None) -> InputError:
-    return InputError(f"{path} must be in a folder that can be written ({error.strerror}); {_advice(option)}")
-
-
-def _advice(option: str | None) -> str:
-    return "name another place" if option is None else f"name another with {option}"
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"{path} must be in a folder that can be written, got none ({error.strerror}); name another place"
+    )
