@@ -28,7 +28,8 @@ from problems import spiked_rows, split
 HERE = Path(__file__).parent
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 VARIES = (
-    "versions", "started", "finished", "time", "sha256", "fedpower", "bytes_up", "bytes_down",
+    "versions", "started", "finished", "time", "sha256", "moment_sha256", "fedpower", "bytes_up",
+    "bytes_down",
 )  # fmt: skip
 """Keys whose values are another day's or another machine's (bytes count the last digits of numbers that
 a message writes out); that they are there is pinned."""

@@ -4,17 +4,15 @@ Statistical tests state the probability that a correct sampler fails; seeded one
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import ndtr
 
 from fedpower.errors import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.noise import BatchedNoise, SeededNoiseForExperiments, SystemNoise, gaussian_integers
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
 N = 1_000_000
 
@@ -177,42 +175,6 @@ def test_any_number_of_integers_can_be_drawn(n):
 def test_a_scale_out_of_range_is_refused(scale):
     with pytest.raises(InputError, match="scale must be between 1"):
         gaussian_integers(SystemNoise(), 1, scale=scale)
-
-
-def test_noise_drawn_in_one_go_is_the_sampler_s_own_shared_out_in_turn():
-    batched = BatchedNoise(3, SeededNoiseForExperiments(5))
-    handed = [gaussian_integers(batched, 40, scale=2**40) for _ in range(9)]
-    source = SeededNoiseForExperiments(5)
-    drawn = np.concatenate([gaussian_integers(source, 120, scale=2**40) for _ in range(3)])
-    assert np.array_equal(np.concatenate(handed), drawn)
-
-
-def test_noise_drawn_in_one_go_is_kept_apart_by_scale_and_shares_no_memory():
-    batched = BatchedNoise(4, SeededNoiseForExperiments(6))
-    wide, narrow = (gaussian_integers(batched, 30, scale=scale) for scale in (2**40, 2**10))
-    assert np.abs(narrow).max() < 16 * 2**10 < np.abs(wide).max()
-    before = gaussian_integers(batched, 30, scale=2**40)
-    kept = before.copy()
-    wide[:] = 0
-    assert np.array_equal(before, kept)
-    assert not np.shares_memory(before, gaussian_integers(batched, 30, scale=2**40))
-
-
-def test_threads_that_draw_in_one_go_never_get_the_same_integer():
-    batched = BatchedNoise(8)
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        asked = pool.map(lambda n: gaussian_integers(batched, n, scale=2**58), [50] * 800)
-        handed = np.concatenate(list(asked))
-    assert len(set(handed.tolist())) == 40_000
-
-
-def test_noise_drawn_in_one_go_has_the_law_of_the_sampler():
-    batched = BatchedNoise(16)
-    drawn = np.concatenate([gaussian_integers(batched, 4000, scale=2**40) for _ in range(16)])
-    uniform = np.sort(ndtr(drawn / 2.0**40))
-    n = uniform.size
-    gap = np.abs(uniform - (np.arange(n) + 0.5) / n).max()
-    assert gap < math.sqrt(math.log(2 / 1e-9) / (2 * n)) + 1 / n
 
 
 def test_integers_that_cores_draw_beside_each_other_have_the_same_law():

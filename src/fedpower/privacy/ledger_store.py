@@ -203,7 +203,7 @@ class Store:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerError(
-                f"ledger {self.label} must be used by the process that opened it; open it again in this one"
+                f"ledger {self.label} must be used by the process that opened it; open the ledger again here"
             )
 
     def _check_kind(self) -> None:

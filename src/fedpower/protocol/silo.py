@@ -276,7 +276,9 @@ class PrivateReleases:
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
         if ask.shift != 0 or ask.pooled is not None:
-            raise ProtocolError("drift-corrected steps and shifts must go without noised products")
+            raise ProtocolError(
+                "drift-corrected steps need one more release, which this study has no price for"
+            )
         # By the question, and not by each step's basis: its last bits may be another machine's.
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
@@ -469,7 +471,7 @@ def _check_steps(ask: AskSteps, study: Study) -> None:
     require(ask.align in (None, *get_args(Alignment)), "an alignment must be one of those of the paper")
     if ask.pooled is not None:
         # The product that they need would be one more release.
-        require(study.noise not in ("step", "paper"), "drift-corrected steps must go without noised products")
+        require(study.noise not in ("step", "paper"), "drift-corrected steps need one more release")
         require(
             ask.pooled.shape == shape and np.isfinite(ask.pooled).all(),
             f"a pooled product must be finite and have the basis's shape {shape}",
