@@ -134,32 +134,6 @@ def preparation(
     return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA, "rank": 3})
 
 
-@case(
-    "preparation_ranges",
-    about="how often noise alone spoils the range or scale that a fit finds for a column",
-    quick={"rows": 600, "fits": 1},
-)
-def preparation_ranges(*, rows: int = 7000, fits: int = 550) -> Table:
-    rng = np.random.default_rng(0)
-    alike = rng.standard_normal((rows, 1)) + 0.5 * rng.standard_normal((rows, 5))
-    about = alike * [1.0, 30.0, 0.02, 5.0, 1e4]
-    far = alike * [6.0, 0.4, 0.5, 3.0, 0.05] + [2000, 37, 7, -50, 1]
-    lines, measured = [], []
-    for silos, epsilon, aggregation in ((3, 8.0, "secure"), (1, 2.0, "plain")):
-        for name, array in (("about 0", about), ("far from 0", far)):
-            ranges, scales = [], []
-            for _ in range(fits):
-                model = FedPCA(2, epsilon=epsilon, delta=DELTA, aggregation=aggregation)
-                book: Any = model.fit_silos(np.array_split(array, silos)).codebook_
-                ranges.append(float(((book.high - book.low) / np.ptp(array, axis=0)).max()))
-                scales.append(float((book.scale / array.std(axis=0)).max()))
-            measured.append({"case": name, "aggregation": aggregation, "ranges": ranges, "scales": scales})
-            wide, coarse = sum(each > 100 for each in ranges), sum(each > 5 for each in scales)
-            lines.append((name, f"{silos}, {aggregation}", epsilon, fits, wide, coarse, f"{max(ranges):.3g}"))
-    columns = ("columns", "silos", "ε", "fits", "ranges > 100×", "scales > 5×", "widest range")
-    return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA})
-
-
 # Hard columns
 
 

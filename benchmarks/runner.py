@@ -2,7 +2,7 @@
 
 A case is a function with typed keyword parameters that returns a `Table`. It is registered with `case`,
 which names it, describes it and gives the small sizes under which tests run it. What a run measured goes to
-``results/NAME.json``; ``render`` writes the tables into the marked places of the documents.
+``results/NAME.json``; `benchmarks.results_page` writes it into documents.
 """
 
 import functools
@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import platform
 import random
-import re
 import shutil
 import statistics
 import subprocess
@@ -38,11 +37,10 @@ RESULTS = HERE / "results"
 CACHE = HERE.parent / ".bench"
 """Data, environments of peers and quick results; ignored by git."""
 
-DOCUMENTS = (HERE / "README.md", *(HERE.parent / "docs" / name for name in ("federation.md", "results.md")))
 MODULES = (
     "speed", "models", "localpower", "accuracy", "rounds", "secure", "preparation", "clipped",
     "persons", "angles", "genotypes", "networks", "derived", "correlations", "completion", "ranking",
-    "federation", "killed_outright",
+    "federation",
 )  # fmt: skip
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars", "pandas", "pyarrow", "torch")
 
@@ -497,55 +495,10 @@ def timing_table(
     )
 
 
-# Documents
-
-PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PLACES: dict[str, Callable[[], str]] = {}
-"""By name: what else fills a marked place of a document, beside the results of a case."""
-
-
-def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Register a function that writes the text of a marked place from results."""
-
-    def register(write: Callable[[], str]) -> Callable[[], str]:
-        PLACES[name] = write
-        return write
-
-    return register
-
-
-def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> list[str]:
-    """Write all marked places, or only list the documents that are out of date."""
-    importlib.import_module("benchmarks.results_page")
-    stale = []
-    for path in documents:
-        old = path.read_text(encoding="utf-8")
-        new = PLACE.sub(lambda found: f"{found[1]}\n{section(found[2])}\n\n{found[3]}", old)
-        if new != old:
-            stale.append(path.name)
-            if not check:
-                path.write_text(new, encoding="utf-8")
-    return stale
-
-
 def kept(name: str) -> Record:
     """Return the results of a case."""
     found: Record = read_json(RESULTS / f"{name}.json")
     return found
-
-
-def section(name: str) -> str:
-    """Return the text of a marked place."""
-    if name in PLACES:
-        return PLACES[name]()
-    if not (RESULTS / f"{name}.json").exists():
-        return f"Not measured yet: `python -m benchmarks {name}`."
-    found = kept(name)
-    more = [f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}" for each in found.get("more", ())]
-    settings = ", ".join(f"{key}: {_brief(value)}" for key, value in found["settings"].items())
-    facts = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
-    table = markdown(found["table"]["columns"], found["table"]["rows"])
-    return "\n\n".join([table, *found["notes"], *more, f"<sub>{settings}. {facts}.</sub>"])
 
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
@@ -558,12 +511,6 @@ def markdown(columns: Row, rows: Sequence[Row]) -> str:
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, list) and len(value) > 3 and value == list(range(len(value))):
-        return f"0 to {value[-1]}"
-    return str(value)
 
 
 if __name__ == "__main__":  # a task in a process of its own

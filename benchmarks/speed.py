@@ -59,25 +59,6 @@ def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
 # From memory
 
 
-@case(
-    "fit_memory",
-    about="private fits of one array in memory beside X.T @ X and scikit-learn's PCA",
-    quick={"rows": 2_000, "columns": 8, "repeats": 1},
-)
-def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
-    array = model_one(rows, columns)
-    ways: dict[str, Callable[[], Any]] = {
-        "X.T @ X": lambda: array.T @ array,
-        "X.T @ X and eigh": lambda: np.linalg.eigh(array.T @ array),
-        "scikit-learn PCA": lambda: sk_pca(array),
-        **{
-            f"fedpower, {name}": lambda given=given: fed_pca([array], **given) for name, given in FITS.items()
-        },
-    }
-    measured = compare(ways, repeats)
-    return timing_table(measured, base="scikit-learn PCA", columns=(*TIMES, MEMORY[1]))
-
-
 LIBRARIES: dict[str, Callable[[Array], Array]] = {
     "X.T @ X and eigh": lambda rows: np.linalg.eigh(rows.T @ rows)[1][:, -RANK:],
     **{
@@ -212,34 +193,6 @@ def write_table(path: Path, rows: Array) -> Path:
     else:
         frame.write_csv(path)
     return path
-
-
-@case(
-    "memory",
-    about="peak memory of fits of one large file, each in a process of its own",
-    quick={"gigabytes": 0.0005, "csv_gigabytes": 0.0005},
-)
-def memory(*, gigabytes: float = 2.0, csv_gigabytes: float = 1.0, columns: int = 100) -> Table:
-    measured: list[Record] = []
-    with scratch() as folder:
-        for kind in ("npy", "parquet", "csv"):
-            size = csv_gigabytes / 20 if kind == "csv" else gigabytes / 8  # bytes of a value
-            rows, path = model_one(int(size * 1e9 / columns), columns), folder / f"rows.{kind}"
-            np.save(path, rows) if kind == "npy" else write_table(path, rows)
-            facts = {"file": f"{kind}, {path.stat().st_size / 1e9:.1f} GB, {len(rows):,} rows"}
-            del rows
-            ways = {
-                way: lambda way=way, path=path: apart(
-                    "benchmarks.speed:fit_file", way=way, path=str(path), warm=False
-                )
-                for way in FITS
-            }
-            measured += compare(ways, 1, warm=False, **facts)
-            path.unlink()
-    return timing_table(
-        measured, base="private, public bound", by="file", columns=("seconds", *MEMORY),
-        notes=["Libraries count among the peak, which is the kernel's high-water mark of the process."],
-    )  # fmt: skip
 
 
 @case(
@@ -471,43 +424,6 @@ def fit_wide(*, way: str, path: str) -> Record:
 
 
 # Silos
-
-
-@case(
-    "many_silos",
-    about="the same rows in many silos and in one",
-    quick={"rows": 2_000, "columns": 8, "silos": 20, "repeats": 1},
-)
-def many_silos(*, rows: int = 1_000_000, columns: int = 100, silos: int = 1_000, repeats: int = 3) -> Table:
-    parts = np.array_split(model_one(rows, columns), silos)
-    pooled = np.concatenate(parts)
-    measured = []
-    for kind in ("private, public bound", "exact"):
-        ways = {
-            "one silo": lambda kind=kind: fed_pca([pooled], **FITS[kind]),
-            f"{silos:,} silos": lambda kind=kind: fed_pca(parts, **FITS[kind]),
-        }
-        measured += compare(ways, repeats, fit=kind)
-    return timing_table(measured, base="one silo", by="fit")
-
-
-@case(
-    "secure_silos",
-    about="whole fits over secure sums beside plain ones",
-    quick={"silos": (3,), "rows": 50, "columns": 6, "repeats": 1},
-)
-def secure_silos(
-    *, silos: tuple[int, ...] = (20, 100, 300), rows: int = 200, columns: int = 100, repeats: int = 3
-) -> Table:
-    measured = []
-    for count in silos:
-        parts = np.array_split(model_one(count * rows, columns), count)
-        ways = {
-            way: lambda way=way, parts=parts: fed_pca(parts, epsilon=1.0, aggregation=way, **BOUND)
-            for way in ("plain", "secure")
-        }
-        measured += compare(ways, repeats, silos=count)
-    return timing_table(measured, base="plain", by="silos")
 
 
 # Growth
