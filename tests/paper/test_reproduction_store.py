@@ -54,7 +54,7 @@ def test_a_folder_made_with_other_settings_is_refused(other: Settings, named: st
 
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another place"):
+    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another with -o"):
         Store(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="must be a folder, got a file there"):
