@@ -392,7 +392,6 @@ def signature(arrays: Path, record: Record) -> str:
 
 
 def _check_signature(place: Path, record: Record) -> None:
-    """Refuse a released moment that was changed since."""
     if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
         raise InputError(
             f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "

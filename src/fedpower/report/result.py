@@ -282,7 +282,6 @@ class Result(Fitted):
         return pca if len(steps) == 1 else Pipeline(steps)
 
     def _noise_variance(self) -> float:
-        """Return the mean variance beyond the components [TB99]; NaN where it was not released."""
         n_left = min(self.n_samples, self.n_features) - self.n_components
         if n_left <= 0:
             return 0.0
@@ -388,7 +387,6 @@ class Result(Fitted):
         return ((cells, project(block)) for cells, block in pairs)
 
     def _projection(self) -> Callable[[Block], Array]:
-        """Return what turns a block of rows into their scores."""
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
         axes = self.components.T
         if self.scale is not None and not self.normalize:
@@ -492,7 +490,6 @@ def read_result(folder: str | PathLike[str]) -> Result:
 
 
 def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
-    """Return the result where arrays and record have the same shape, else None."""
     result = Result(record=record, **{name: arrays.get(name) for name in _ARRAY_NAMES})  # type: ignore[arg-type]
     k, d = record.n_components, record.n_features
     per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
