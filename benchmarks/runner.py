@@ -150,7 +150,6 @@ def document(name: str, facts: Record, settings: Record, table: Table) -> Record
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    """Return the value of a parameter from its text."""
     if typing.get_origin(kind) is tuple:
         return tuple(_parsed(part, typing.get_args(kind)[0]) for part in text.split(",") if part)
     options = [each for each in typing.get_args(kind) if each is not type(None)] or [kind]
@@ -224,7 +223,6 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor; only lscpu knows that of ARM cores."""
     for command in (["cat", "/proc/cpuinfo"], ["lscpu"]):
         if shutil.which(command[0]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -369,7 +367,6 @@ def on_every_core(work: Callable[[Any], Any], tasks: Sequence[Hashable]) -> dict
 
 
 def _bind(cores: Any) -> None:
-    """Bind this process to a core of its own."""
     warnings.simplefilter("ignore", UserWarning)
     core = cores.get()
     if hasattr(os, "sched_setaffinity"):
@@ -444,7 +441,6 @@ def exponents(measured: Sequence[Measured], sizes: Sequence[int]) -> list[float]
 
 
 def _short(value: float) -> str:
-    """Return three digits, never as a power of ten."""
     digits = 0 if value >= 100 else max(0, 2 - math.floor(math.log10(value))) if value > 0 else 2
     return f"{value:,.{digits}f}"
 

@@ -1,6 +1,5 @@
 """Speed, scale and memory: everything side by side with what other libraries take for the same rows."""
 
-import sqlite3
 import subprocess
 import sys
 import time
@@ -195,36 +194,6 @@ def write_table(path: Path, rows: Array) -> Path:
     return path
 
 
-@case(
-    "sql",
-    about="private fits of the same rows from Parquet and from a query on SQLite",
-    quick={"rows": 300, "columns": 4, "repeats": 1},
-)
-def sql(*, rows: int = 1_000_000, columns: int = 20, repeats: int = 3) -> Table:
-    array, names = model_one(rows, columns), ", ".join(f"x{place} REAL" for place in range(columns))
-    with scratch() as folder:
-        parquet, database = write_table(folder / "rows.parquet", array), folder / "rows.db"
-        with sqlite3.connect(database) as connection:
-            connection.execute(f"CREATE TABLE visits ({names})")
-            marks = ", ".join("?" * columns)
-            connection.executemany(f"INSERT INTO visits VALUES ({marks})", array.tolist())  # noqa: S608
-        places = {"Parquet": str(parquet), "SQLite": f"sqlite:///{database}"}
-        ways = {
-            kind: lambda kind=kind: apart("benchmarks.speed:fit_query", kind=kind, place=places[kind])
-            for kind in places
-        }
-        measured = compare(ways, repeats, warm=False)
-    return timing_table(measured, base="Parquet", columns=(*TIMES, MEMORY[1]))
-
-
-def fit_query(*, kind: str, place: str) -> Record:
-    """Measure a private fit of the rows at a place."""
-    from fedpower import SqlQuery
-
-    silo = place if kind == "Parquet" else SqlQuery("SELECT * FROM visits", place)
-    return timed(lambda: fed_pca([silo], epsilon=1.0, **BOUND))[0]
-
-
 FLIGHTS = """format = "fedpower-codebook/2"
 
 [rules]
@@ -387,40 +356,6 @@ def wide(
             data="Parquet",
         )
     return timing_table(measured, base="scikit-learn PCA, arpack", by="data")
-
-
-@case(
-    "wide_steps",
-    about="a private fit of rows too wide for a d × d matrix, every step noised, beside a read of the file",
-    quick={"rows": 40, "columns": 300, "repeats": 1},
-)
-def wide_steps(*, rows: int = 500, columns: int = 200_000, repeats: int = 2) -> Table:
-    with scratch() as folder:
-        path = folder / "rows.npy"
-        array = np.random.default_rng(0).standard_normal((rows, columns), dtype=np.float32)
-        np.save(path, array / np.sqrt(columns, dtype=np.float32))
-        ways = {
-            way: lambda way=way: apart("benchmarks.speed:fit_wide", way=way, path=str(path))
-            for way in ("a read of the file", "private, every step noised")
-        }
-        measured = compare(ways, repeats, warm=False)
-    return timing_table(measured, base="a read of the file", columns=("seconds", "ratio", *MEMORY))
-
-
-def fit_wide(*, way: str, path: str) -> Record:
-    """Measure a fit with noised steps, or the sum of all values block by block."""
-    if way.startswith("private"):
-        given = {"epsilon": EPSILON, "noise": "step", **BOUND}
-        fed_pca([np.random.default_rng(0).standard_normal((20, 100))], **given)
-        return timed(lambda: fed_pca([path], **given))[0]
-
-    def read() -> None:
-        rows = np.load(path, mmap_mode="r")
-        for begin in range(0, len(rows), 64):
-            rows[begin : begin + 64].sum()
-
-    read()
-    return timed(read)[0]
 
 
 # Silos

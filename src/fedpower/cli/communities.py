@@ -128,9 +128,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
                 on_rows=None if show is None else show.rows,
             )
         origins = {name: {"source": str(path)} for name, path in files.items()}
-        moment = model.moment_.with_record(
-            model.moment_.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
-        )
+        moment = model.moment_.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
         told = model.analysis_.account()
         write_release(place, moment, told)
     show_account(told, moment, output, as_json=options["as_json"], said=moment.privacy.brief)

@@ -201,8 +201,7 @@ def release(ctx: click.Context, /, **given: Any) -> None:
             fitted = fit_silos(as_release(options), silos, run, extra_columns=given["extra_columns"])
         moment = released_moment(fitted.result)
         origins = {name: _origin(silos[name], given) for name in silos}
-        record = moment.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
-        moment = moment.with_record(record)
+        moment = moment.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
         write_release(place, moment)
     if given["as_json"]:
         statement = {"silos": moment.silo_sizes, "privacy": moment.record.as_dict()["privacy"]}
