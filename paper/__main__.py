@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from fedpower.cli.console import console, note, print_json, table
 from fedpower.cli.failures import exit_status
 from fedpower.cli.progress import bars, quiet_option
-from fedpower.experiments.drawing import require_matplotlib
+from fedpower.experiments.attack import require_matplotlib
 from paper.settings import FIGURES, Settings
 from paper.store import Store, claims_record, verdicts_on, write_outputs
 from paper.store import reproduce as run
