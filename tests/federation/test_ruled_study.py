@@ -106,8 +106,8 @@ def test_what_no_rule_covers_is_refused_before_a_silo_connects(agreed: Path):
         ("pid =", "height =", None),
         ('pid = "drop"', 'height = "number"', "must be of the columns in"),
         ('pid = "drop"', 'age = "drop"', "must be of the columns in"),
-        ('"F", "M"', '"F", "other"', "must not have 'other' among them"),
-        ('["F", "M"]', "3", "must be a list of words"),
+        ('"F", "M"', '"F", "other"', "must be words without 'other'"),
+        ('["F", "M"]', "3", "must have values of the right types"),
     ],
 )
 def test_a_study_with_wrong_rules_is_refused(agreed: Path, old: str, new: str, said: str | None):
