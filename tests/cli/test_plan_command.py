@@ -65,7 +65,7 @@ def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing
 def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> None:
     one = json.loads(invoke(*FACTS, "--row-norm", "4", "--gap", "0.8", "--json"))
     other = json.loads(invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--json"))
-    for left, right in zip(one["candidates"], other["ways"], strict=True):
+    for left, right in zip(one["candidates"], other["candidates"], strict=True):
         assert left["error"] == pytest.approx(right["error"])
 
 
