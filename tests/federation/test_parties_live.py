@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from ground import SILOS, Ground, fedpower, processes_naming, wait_for
+from studies import PROGRAM
 
-from benchmarks.killed_outright import PROGRAM
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.runner import open_session
 

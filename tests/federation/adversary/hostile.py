@@ -23,8 +23,8 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from studies import charges, study_content
 
-from benchmarks.killed_outright import charges, study_content
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.links import APP, Links
 from fedpower.federation.local import LocalFederation
