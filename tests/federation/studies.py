@@ -15,6 +15,7 @@ from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import in_turn
+from fedpower.protocol.messages import AskMoment, Message
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo
 from problems import Array, spiked_rows, split
@@ -43,14 +44,20 @@ def content_with(**tables: Any) -> dict[str, Any]:
             content[table] = changes
         else:
             content[table] = {**content.get(table, {}), **changes}
-            content[table] = {key: each for key, each in content[table].items() if each is not None}
-    return {table: each for table, each in content.items() if each is not None}
+            content[table] = {key: value for key, value in content[table].items() if value is not None}
+    return {table: value for table, value in content.items() if value is not None}
 
 
 def write_study(folder: Path, **tables: Any) -> StudyFile:
     path = folder / "study.toml"
     path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
     return read_study(path)
+
+
+def question(study: StudyFile, body: Any = None, **changes: Any) -> Message:
+    """Return a question to north, for its moment unless another body is given."""
+    fields = {"study": study.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
+    return Message(**{**fields, "body": body or AskMoment(), **changes})
 
 
 def silo_rows(name: str) -> Array:
@@ -112,7 +119,7 @@ def open_silos(
     study: StudyFile, folder: Path, *, cap: float = 5.0, write: Callable[[Path, str], None] | None = None
 ) -> Iterator[Counted]:
     """Give all silos as they start: rows and ledgers from disk, nothing of an earlier process."""
-    more = '[identity]\npath = "{}.pem"' if study.options.aggregation == "secure" else ""
+    more = '[identity]\npath = "{}.pem"' if study.options.aggregation.name == "secure" else ""
     with ExitStack() as stack:
         nodes = {}
         for name in study.silos:

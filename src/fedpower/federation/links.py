@@ -210,7 +210,6 @@ class _OneReceiver(dict[int, MessageReceiver]):
         self._receiver = receiver
 
     def get(self, _app_id: int, _default: Any = None) -> MessageReceiver:
-        """Return the receiver."""
         return self._receiver
 
 
@@ -218,12 +217,11 @@ class _SameThread:
     """Runs what FLARE would queue, at once: an executor without a queue."""
 
     def submit(self, task: Callable[..., None], *args: Any) -> Future[None]:
-        """Run a task."""
         task(*args)
         return Future()
 
     def shutdown(self, wait: bool = True) -> None:
-        """Do nothing: there is nothing to wait for."""
+        pass
 
 
 def _peer_cn(connection: Connection) -> str | None:
@@ -251,8 +249,7 @@ def _check_port(address: str, port: int) -> None:
 
 def _port_in_use(port: int, problem: str) -> InputError:
     return InputError(
-        f"port {port} must be free for the coordinator, got {problem}; stop what uses it, or agree "
-        "on another in [coordinator] of the study"
+        f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] names it"
     )
 
 
