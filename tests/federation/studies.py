@@ -54,9 +54,9 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
     return read_study(path)
 
 
-def question(study: StudyFile, body: Any = None, **changes: Any) -> Message:
+def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:
     """Return a question to north, for its moment unless another body is given."""
-    fields = {"study": study.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
+    fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
     return Message(**{**fields, "body": body or AskMoment(), **changes})
 
 
