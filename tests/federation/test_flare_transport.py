@@ -19,7 +19,7 @@ from fedpower.errors import InputError
 from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
-from fedpower.federation.local import _free_port
+from fedpower.federation.local import free_port
 from fedpower.federation.study_file import read_study
 
 FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
@@ -155,7 +155,7 @@ def test_idle_links_stay_connected(tmp_path, monkeypatch):
 
 def _moved_study(folder):
     path = folder / "moved.toml"
-    path.write_text(write_study(folder).with_coordinator("localhost", _free_port(), {}))
+    path.write_text(write_study(folder).with_coordinator("localhost", free_port(), {}))
     return path
 
 
@@ -174,5 +174,5 @@ def test_a_port_that_is_taken_after_it_was_checked_is_refused(tmp_path, monkeypa
         with pytest.raises(InputError, match=f"port {port} must be free for the coordinator"):
             made.listen("127.0.0.1", port, startup)
     made, _ = links()
-    made.listen("127.0.0.1", _free_port(), startup)
+    made.listen("127.0.0.1", free_port(), startup)
     made.stop()
