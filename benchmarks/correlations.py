@@ -20,7 +20,7 @@ from benchmarks.fits import fed_moment
 from benchmarks.public_tables import VALIDATION, tables
 from benchmarks.runner import Table, case, say
 from fedpower import FedMoment
-from fedpower.analyses import Correlations, FactorAnalysis, RidgeRegression, congruence
+from fedpower.analyses import Correlations, FactorAnalysis, Regression, congruence
 from fedpower.report.moment import Moment
 
 DELTA = 1e-6
@@ -53,7 +53,7 @@ def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -
     """Return the figures of each release of a table."""
     exact = FedMoment(epsilon=float("inf"), n_jobs=1).fit(rows).moment_
     wanted, lower = Correlations().fit(exact).correlation_, np.tril_indices(rows.shape[1], -1)
-    factors, coefficients = FactorAnalysis(k).fit(exact).loadings_, RidgeRegression(0).fit(exact).coef_
+    factors, coefficients = FactorAnalysis(k).fit(exact).loadings_, Regression(0).fit(exact).coef_
     rng, found = np.random.default_rng(1), []
     for _ in range(releases):
         moment = fed_moment(epsilon=epsilon, delta=DELTA, n_jobs=1, **known).fit(rows).moment_
@@ -68,7 +68,7 @@ def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -
             "used": float(congruence(FactorAnalysis(k).fit(moment).loadings_, factors).min()),
         }  # fmt: skip
         for name, each in (("bound", moment), ("noise", clean)):
-            model = RidgeRegression(0, sampling=False).fit(each)
+            model = Regression(0, sampling=False).fit(each)
             inside = (model.low_ <= coefficients) & (coefficients <= model.high_)
             row[f"regression, {name}"] = float(np.mean(inside)) if model.clear_ else None
         row["clipping_share"] = one.clipping_share_

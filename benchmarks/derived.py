@@ -20,12 +20,11 @@ from benchmarks.runner import Record, Table, case, on_every_core
 from fedpower import CodeBook, FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
-    ComponentRegression,
     Correlations,
     FactorAnalysis,
     MeanTests,
     ProcessMonitor,
-    RidgeRegression,
+    Regression,
     congruence,
 )
 from fedpower.report.moment import Moment
@@ -102,13 +101,13 @@ def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
     alpha = PENALTY * N_ROWS
     return {
         "correlations": (Correlations, exact / np.outer(deviations, deviations)),
-        "least squares": (lambda: RidgeRegression(0), np.linalg.solve(inner, cross)),
+        "least squares": (lambda: Regression(0), np.linalg.solve(inner, cross)),
         "ridge": (
-            lambda: RidgeRegression(0, alpha=alpha),
+            lambda: Regression(0, alpha=alpha),
             np.linalg.solve(inner + PENALTY * np.eye(WIDTH - 1), cross),
         ),
         "component regression": (
-            lambda: ComponentRegression(0, n_components=2),
+            lambda: Regression(0, n_components=2),
             axes @ (axes.T @ cross / values[-2:]),
         ),
         "adjusted variances": (lambda: AdjustedPCA(2, covariates=[0]), np.linalg.eigvalsh(left)[::-1][:2]),

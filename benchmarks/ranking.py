@@ -170,8 +170,8 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
             scores = np.mean((model.low_ <= wanted) & (wanted <= model.high_))
             places = np.mean((model.rank_low_ <= best) & (worst <= model.rank_high_))
             above = model.scores_[:, None] > model.scores_[None, :]
-            right = bool((above == (wanted[:, None] > wanted[None, :]))[model.apart_].all())
-            told = float(model.apart_[np.triu_indices(N_ITEMS, 1)].mean())
+            right = bool((above == (wanted[:, None] > wanted[None, :]))[model.distinct_].all())
+            told = float(model.distinct_[np.triu_indices(N_ITEMS, 1)].mean())
             found.setdefault(name, []).append([float(scores), float(places), right, told])
     return found
 

@@ -244,7 +244,7 @@ def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     rows = ratings(300)
-    with pytest.raises(InputError, match="must be told how long a row may be"):
+    with pytest.raises(InputError, match="must have a bound on the norm of a row"):
         released(rows, 1.0)
     with pytest.raises(InputError, match="without offsets and scales"):
         Completion(2).fit(released(rows, scale=[2.0] * 20))

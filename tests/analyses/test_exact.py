@@ -15,12 +15,11 @@ from sklearn.pipeline import make_pipeline
 from fedpower import FedMoment
 from fedpower.analyses import (
     AdjustedPCA,
-    ComponentRegression,
     Correlations,
     FactorAnalysis,
     MeanTests,
     ProcessMonitor,
-    RidgeRegression,
+    Regression,
     congruence,
 )
 from fedpower.analyses.factor import _gradient
@@ -71,7 +70,7 @@ def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
 def test_ridge_is_scikit_learns(moment: Moment, alpha: float):
     columns = ["bmi", "sbp", "ldl", "tg"]
     central = Ridge(alpha=alpha, tol=1e-12).fit(ROWS[columns], ROWS["hdl"])
-    found = RidgeRegression("hdl", predictors=columns, alpha=alpha).fit(moment)
+    found = Regression("hdl", predictors=columns, alpha=alpha).fit(moment)
     near(found.coef_, central.coef_)
     near(found.intercept_, central.intercept_)
     near(found.predict(ROWS), central.predict(ROWS[columns]))
@@ -86,7 +85,7 @@ def test_errors_of_least_squares_are_those_of_the_textbook(moment: Moment):
     left = np.var(ROWS["hdl"] - fitted.predict(rows))
     apart = rows - rows.mean(0)
     expected = np.sqrt(left * np.diagonal(np.linalg.inv(apart.T @ apart)))
-    assert np.allclose(RidgeRegression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
+    assert np.allclose(Regression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
@@ -94,7 +93,7 @@ def test_regression_on_components_is_scikit_learns_pipeline(moment: Moment, k: i
     columns = [name for name in NAMES if name != "hdl"]
     central = make_pipeline(PCA(k, svd_solver="full"), LinearRegression())
     central.fit(ROWS[columns], ROWS["hdl"])
-    found = ComponentRegression("hdl", n_components=k).fit(moment)
+    found = Regression("hdl", n_components=k).fit(moment)
     near(found.predict(ROWS), central.predict(ROWS[columns]))
 
 
@@ -194,11 +193,11 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(mome
     ("model", "sentence"),
     [
         (FactorAnalysis(5), "n_factors must be a whole number k"),
-        (FactorAnalysis(1, rotation="oblique"), "rotation must be 'varimax' or None"),  # type: ignore[arg-type]
-        (RidgeRegression("weight"), "a column must be one of the moment's, got 'weight'"),
-        (RidgeRegression("age", alpha=-1), "alpha must be 0 or more"),
-        (RidgeRegression("age", predictors=["age"]), "predictors must be columns other than the target"),
-        (ComponentRegression("age", n_components=7), "from 1 to the 6 predictors"),
+        (FactorAnalysis(1, rotation="oblique"), "rotation must be one of 'varimax', 'none'"),  # type: ignore[arg-type]
+        (Regression("weight"), "a column must be one of the moment's, got 'weight'"),
+        (Regression("age", alpha=-1), "alpha must be 0 or more"),
+        (Regression("age", predictors=["age"]), "predictors must be columns other than the target"),
+        (Regression("age", n_components=7), "from 1 to the 6 predictors"),
         (AdjustedPCA(1, covariates=NAMES), "covariates must be some of the columns and not all"),
         (AdjustedPCA(7, covariates=["age"]), "from 1 to the 6 columns that are left"),
         (ProcessMonitor(7), "n_components must be a whole number from 1 to 6, below the 7 columns"),

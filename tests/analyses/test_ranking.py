@@ -163,7 +163,7 @@ def test_intervals_and_verdicts_hold_as_often_as_they_say():
             model = case.model.fit(case.drawn(template, rng))
             shares.append(np.mean((model.low_ <= wanted) & (wanted <= model.high_)))
             above = model.scores_[:, None] > model.scores_[None, :]
-            wrong += bool((above != (wanted[:, None] > wanted[None, :]))[model.apart_].any())
+            wrong += bool((above != (wanted[:, None] > wanted[None, :]))[model.distinct_].any())
         assert abs(np.mean(shares) - LEVEL) < 0.065, name
         assert wrong <= 10 + 13, name
 
@@ -196,8 +196,8 @@ def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not(
     assert (found.rank_low_[5], found.rank_high_[5]) == (6, 6)
     assert found.rank_low_[1:5].min() == 2
     assert found.rank_high_[1:5].max() == 5
-    assert found.apart_[0, 1:].all()
-    assert not found.apart_.diagonal().any()
+    assert found.distinct_[0, 1:].all()
+    assert not found.distinct_.diagonal().any()
     assert ((found.rank_low_ <= found.rank_) & (found.rank_ <= found.rank_high_)).all()
 
 
@@ -223,7 +223,7 @@ def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
     told = odds.account()
     assert told.title.endswith("Bradley and Terry's model: not determined")
     assert told.facts["determined"] is False
-    assert told.facts["score"] == [None] * 6
+    assert told.facts["scores"] == [None] * 6
     assert told.pictures == ()
 
 

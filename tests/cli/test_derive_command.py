@@ -9,7 +9,7 @@ import pytest
 from hospitals import run, succeed, write_hospitals
 
 from fedpower import read_moment
-from fedpower.analyses import RidgeRegression
+from fedpower.analyses import Regression
 
 FILES = ("north.csv", "south.parquet", "east.csv")
 ANALYSES = {
@@ -57,7 +57,7 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
         assert f"Analysis: {method} (open {method}/report.html)" in said
         told = json.loads(succeed(*words, "--json").stdout)
         assert told["analysis"] == "ranking"
-        assert told["place"] == [1, 2, 3]
+        assert told["rank"] == [1, 2, 3]
         with Path(method, "ranking.csv").open() as stream:
             assert [row["item"] for row in csv.DictReader(stream)] == ["a", "b", "c"]
         assert "Scores with their intervals" in Path(method, "report.html").read_text()
@@ -65,7 +65,7 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_numbers_are_the_estimators(place: Path):
     told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
-    assert told["coef"] == RidgeRegression("hdl").fit(read_moment("moment")).coef_.tolist()
+    assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
     told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout)
     assert len(told["coef"]) == 4
 

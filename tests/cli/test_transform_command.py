@@ -89,7 +89,7 @@ def test_a_picture_that_cannot_be_written_names_its_own_option(scores: np.ndarra
     Path("east.svg").write_text("an earlier one")
     found = run("transform", "out", "east.csv", "-o", "scores.csv", "--plot", plot)
     assert found.exit_code == 2
-    assert "name another with --plot" in found.stderr
+    assert plot in found.stderr
     assert not Path("scores.csv").exists()
 
 
@@ -147,7 +147,7 @@ def test_a_fit_without_names_takes_the_columns_beside_the_ids(scores: np.ndarray
         ("ids.csv", "age", "scores.csv", "got 'age', a feature of the fit"),
         ("ids.csv", "pc1", "scores.csv", "got 'pc1', the name of a score"),
         ("east.npy", "patient_id", "scores.csv", "must be a table with named columns"),
-        ("ids.csv", "patient_id", "scores.npy", "an array of numbers holds no ids"),
+        ("ids.csv", "patient_id", "scores.npy", "which holds no ids"),
     ],
 )
 def test_ids_that_cannot_be_had_are_refused_and_nothing_is_written(

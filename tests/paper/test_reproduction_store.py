@@ -69,7 +69,7 @@ def test_more_repetitions_go_on_where_fewer_ended(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another with -o"):
+    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another place"):
         Store(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="must be a folder, got a file there"):

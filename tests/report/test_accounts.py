@@ -13,12 +13,11 @@ from parsed_page import parsed, words
 from fedpower.analyses import (
     AdjustedPCA,
     Completion,
-    ComponentRegression,
     Correlations,
     FactorAnalysis,
     MeanTests,
     ProcessMonitor,
-    RidgeRegression,
+    Regression,
 )
 from fedpower.report.moment import Moment, save_analysis
 from fedpower.report.page import analysis_page
@@ -29,8 +28,8 @@ from sample_results import HOSTILE
 
 MODELS: dict[str, Any] = {
     "factor": FactorAnalysis(2),
-    "ridge": RidgeRegression(0, predictors=[1, 2, 3], alpha=200.0),
-    "components": ComponentRegression(0, n_components=1),
+    "ridge": Regression(0, predictors=[1, 2, 3], alpha=200.0),
+    "components": Regression(0, n_components=1),
     "adjusted": AdjustedPCA(2, covariates=[0]),
     "monitor": ProcessMonitor(2),
     "correlation": Correlations(),
@@ -112,10 +111,10 @@ def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):
 def test_where_predictors_drown_in_the_noise_no_interval_is_stood_for():
     terms = {"epsilon": 0.1, "delta": 1e-6, "row_norm": 10.0}
     moment = fed_moment(**terms).fit_silos([rows(500)]).moment_
-    found = RidgeRegression(0).fit(moment)
+    found = Regression(0).fit(moment)
     assert not found.clear_
     assert np.isnan(found.low_).all()
     assert "no interval can be given" in " ".join(found.account().sentences)
     assert found.n_floored_ > 0
     assert any("raised to it" in each for each in found.account().sentences)
-    assert RidgeRegression(0, alpha=1e6).fit(moment).clear_
+    assert Regression(0, alpha=1e6).fit(moment).clear_

@@ -1,48 +1,33 @@
-"""What can be computed from a released moment, at no cost: estimators in scikit-learn's manners."""
+"""Analyses of a released covariance, at no cost: estimators in scikit-learn's manners.
+
+An analysis is a class in a file of its own, decorated with `fedpower.analyses.base.analysis`, and a line of
+``ANALYSES``: then ``fedpower derive`` has it too.
+"""
 
 import importlib
 from typing import Any
 
 ANALYSES = {
-    "factor": ("factor", "FactorAnalysis", "Factor analysis by maximum likelihood: loadings with intervals."),
-    "regress": (
-        "regression",
-        "RidgeRegression",
-        "Regression of a column on others: least squares, ridge or components.",
-    ),
+    "factor": ("factor", "FactorAnalysis", "Factor analysis: loadings with intervals."),
+    "regress": ("regression", "Regression", "Regression on columns: least squares, ridge or components."),
     "adjust": ("adjusted", "AdjustedPCA", "Principal components after covariates are partialled out."),
-    "monitor": (
-        "monitor",
-        "ProcessMonitor",
-        "Limits of T² and SPE for new rows; with --rows they are flagged at home.",
-    ),
-    "correlate": (
-        "correlation",
-        "Correlations",
-        "Correlations with intervals, and which of them are told from 0.",
-    ),
-    "means": ("means", "MeanTests", "Test all column means at once, common factors taken off."),
+    "monitor": ("monitor", "ProcessMonitor", "Limits of T² and SPE for new rows; --rows flags them locally."),
+    "correlate": ("correlation", "Correlations", "Correlations with intervals, and which differ from 0."),
+    "means": ("means", "MeanTests", "Test all column means at once, common factors removed."),
     "communities": ("communities", "Communities", "Communities of nodes, where networks were released."),
-    "complete": (
-        "completion",
-        "Completion",
-        "Components of ratings that have gaps; with --rows empty cells are predicted.",
-    ),
+    "complete": ("completion", "Completion", "Components of ratings with gaps; --rows fills empty cells."),
     "ranking": ("ranking", "Ranking", "Rank items from comparisons: scores and places with intervals."),
 }
-"""The registry: by command of `fedpower derive`, a module here, its class and what the command does."""
+"""The registry: by command of ``fedpower derive``, a module, its class and what the command does."""
 
-_HOMES = {
-    **{name: module for module, name, _ in ANALYSES.values()},
-    "ComponentRegression": "regression",
-    "agreement": "communities",
-    "congruence": "factor",
-}
-__all__ = [*_HOMES]  # noqa: PLE0604 - names
+_OTHERS = {"agreement": "communities", "congruence": "factor"}
+__all__ = [*(name for _, name, _ in ANALYSES.values()), *_OTHERS]  # noqa: PLE0604 - names
 
 
 def __getattr__(name: str) -> Any:
     """Import an analysis when it is asked for: the command line lists them without scikit-learn."""
-    if name not in _HOMES:
+    homes = {name: module for module, name, _ in ANALYSES.values()} | _OTHERS
+    if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    module = homes[name]
+    return getattr(importlib.import_module(module if "." in module else f"{__name__}.{module}"), name)

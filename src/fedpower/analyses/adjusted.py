@@ -1,38 +1,25 @@
 """``AdjustedPCA``: principal components of what covariates leave unexplained."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import KW_ONLY
 
 import numpy as np
-from markupsafe import Markup
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.base import (
-    LEVEL,
-    N_COMPONENTS,
-    SAMPLING,
-    Analysis,
-    Option,
-    correlation_shift,
-    new_rows,
-    require_count,
-    standard_errors,
-    table_of,
-)  # fmt: skip
-from fedpower.errors import InputError
+from fedpower.analyses import base
+from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.errors import require
 from fedpower.linalg import fix_signs
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, derived_angles, exact_angles
-from fedpower.report.charts import biplot, scree
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, listed
 from fedpower.report.view import angle_sentences
 
-Array = NDArray[np.float64]
 
-
+@analysis
 class AdjustedPCA(TransformerMixin, Analysis):
     """Components of columns after covariates are partialled out: of the residuals of their regression.
 
@@ -54,94 +41,74 @@ class AdjustedPCA(TransformerMixin, Analysis):
     explained_variance_, standard_error_, low_, high_ : ndarray of shape (k,)
         Variances with their errors and intervals.
     explained_variance_ratio_ : ndarray of shape (k,)
-        Shares of the variance that is left.
+        Shares of the variance that remains.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees by which each component, and the subspace of the first, the first two, …, may be off at
-        90% confidence, as of `FedPCA`. Up to 45° they are determined.
+        Degrees by which each component, and each leading subspace, may be off at 90% confidence, as of
+        `FedPCA`.
     coef_ : ndarray of shape (n_covariates, n_columns)
         What was partialled out: the columns regressed on the covariates.
-    moment_ : Moment
-        What it was computed from.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedMoment
+    >>> from fedpower.analyses import AdjustedPCA
+    >>> rows = np.random.default_rng(0).normal(size=(500, 4))
+    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
+    >>> AdjustedPCA(2, covariates=[0]).fit(moment).transform(rows).shape
+    (500, 2)
     """
 
     kind = "adjusted"
-    options = (
-        N_COMPONENTS,
-        Option(
-            "covariates",
-            "--covariates",
-            "The columns to adjust for.",
-            type=list,
-            required=True,
-            metavar="A,B,...",
-        ),
-        LEVEL,
-        SAMPLING,
-    )
-    facts = ("components", "explained_variance", "standard_error", "low", "high", "component_angles",
-             "subspace_angles", "n_floored", "clipping_share")  # fmt: skip
 
-    def __init__(
-        self,
-        n_components: int,
-        *,
-        covariates: Sequence[str | int],
-        level: float = 0.95,
-        sampling: bool = True,
-    ) -> None:
-        self.n_components = n_components
-        self.covariates = covariates
-        self.level = level
-        self.sampling = sampling
+    n_components: int = base.components()
+    _: KW_ONLY
+    covariates: Sequence[str | int] = base.option(
+        "--covariates", "The columns to adjust for.", type=list, metavar="A,B,..."
+    )
+    level: float = base.level()
+    sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
         covariance = self._usable(moment)
-        given = [self.covariates] if isinstance(self.covariates, str | int) else self.covariates
+        given = [self.covariates] if isinstance(self.covariates, str | int) else list(self.covariates)
         self._out = [moment.column(name) for name in given]
         self._in = [place for place in range(moment.n_features) if place not in self._out]
-        if not self._out or not self._in:
-            raise InputError(
-                f"covariates must be some of the columns and not all, got {list(given)!r}; name those to "
-                "adjust for"
-            )
+        must = "some of the columns and not all"
+        require(bool(self._out and self._in), "covariates", must, given)
+        self.columns_ = [moment.names[place] for place in self._in]
+        self.covariates_ = [moment.names[place] for place in self._out]
         most = len(self._in)
-        k = require_count("n_components", self.n_components, most, upto=f"the {most} columns that are left")
-        left = self._adjusted(covariance)
-        values, vectors = np.linalg.eigh(left)
+        k = base.require_count(
+            "n_components", self.n_components, most, upto=f"the {most} columns that are left"
+        )
+        values, vectors = np.linalg.eigh(self._adjusted(covariance))
         values, vectors = values[::-1], vectors[:, ::-1]
 
         def variances(drawn: Array, means: Array) -> Array:
             del means
             return np.asarray(np.linalg.eigvalsh(self._adjusted(drawn))[..., ::-1][..., :k])
 
-        errors = standard_errors(variances, moment, covariance, sampling=self.sampling)
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
-        self.explained_variance_ = values[:k].copy()
+        self.explained_variance_, self.spectrum_ = values[:k].copy(), values
+        errors = base.standard_errors(variances, moment, covariance, sampling=self.sampling)
         self._set_intervals(self.explained_variance_, errors)
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
-        angles = (
-            derived_angles(
-                moment.pooled,
-                vectors[:, :k],
-                lambda drawn: self._adjusted(self._floored(drawn, moment)),
-                cut=correlation_shift(moment),
-            )
-            if moment.noise_std > 0
-            else exact_angles(values, k, n_features=most)
-        )
+        if moment.noise_std > 0:
+            cut = base.correlation_shift(moment)
+            angles = derived_angles(moment.pooled, vectors[:, :k], self._adjusted_draw, cut=cut)
+        else:
+            angles = exact_angles(values, k, n_features=most)
         self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
         inner = covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
         self.feature_names_in_ = np.asarray(moment.names, dtype=object)
-        self.n_features_in_ = moment.n_features
-        self.spectrum_ = values
+        self.n_features_in_, self.confidence_ = moment.n_features, CONFIDENCE
 
     def transform(self, X: ArrayLike) -> Array:
-        """Return the adjusted scores of rows with all columns of the moment: a local computation."""
+        """Return the adjusted scores of rows with all columns of the release: a local computation."""
         check_is_fitted(self)
-        given = new_rows(
-            X, self.feature_names_in_, what="columns of the moment, covariates too", advice="bring them"
-        )
+        given = base.new_rows(X, self.feature_names_in_, "columns of the moment, covariates too")
         centred = given - self.moment_.mean
         left = centred[:, self._in] - centred[:, self._out] @ self.coef_
         return np.asarray(left @ self.components_.T)
@@ -153,60 +120,38 @@ class AdjustedPCA(TransformerMixin, Analysis):
         kept = covariance[..., self._in, :][..., :, self._in]
         return np.asarray(kept - np.swapaxes(cross, -1, -2) @ np.linalg.solve(inner, cross))
 
-    def _floored(self, drawn: Array, moment: Moment) -> Array:
-        """Return a drawn moment in the rows' own units, its covariates floored as `usable` does."""
-        values, vectors = np.linalg.eigh(drawn[np.ix_(self._out, self._out)])
-        made = drawn.copy()
-        made[np.ix_(self._out, self._out)] = (vectors * np.maximum(values, moment.noise_std)) @ vectors.T
-        return np.asarray(made * np.outer(moment.units, moment.units))
-
-    @property
-    def _labels(self) -> list[str]:
-        return [f"pc{place}" for place in range(1, len(self.components_) + 1)]
-
-    def _named(self, places: list[int]) -> list[str]:
-        return [self.moment_.names[place] for place in places]
+    def _adjusted_draw(self, drawn: Array) -> Array:
+        """Return the adjustment of a drawn covariance, its covariates floored as `usable` does."""
+        moment, made, at = self.moment_, drawn.copy(), np.ix_(self._out, self._out)
+        values, vectors = np.linalg.eigh(drawn[at])
+        made[at] = (vectors * np.maximum(values, moment.noise_std)) @ vectors.T
+        return self._adjusted(made * np.outer(moment.units, moment.units))
 
     def _title(self) -> str:
-        without = listed(self._named(self._out))
+        without = listed(self.covariates_)
         return f"{count(len(self.components_), 'component')} of {len(self._in)} columns without {without}"
 
     def _sentences(self) -> Iterator[str]:
         angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
         yield from angle_sentences(*angles, len(self._in), exact=exact)
         yield self._interval_sentence()
-        yield from self._remarks
+        yield from self._floor_remark()
+        yield from self._clipping_remark()
 
     def _tables(self) -> Iterator[Table]:
-        yield table_of(
-            "Variances",
-            "variances.csv",
-            {
-                "Component": self._labels,
-                "Variance": self.explained_variance_,
-                "Standard error": self.standard_error_,
-                "From": self.low_,
-                "To": self.high_,
-                "Share of what is left": self.explained_variance_ratio_,
-                "Angle": self.component_angles_,
-            },
-        )
-        loadings = dict(zip(self._labels, self.components_, strict=True))
-        yield table_of("Loadings", "loadings.csv", {"Column": self._named(self._in), **loadings})
+        labels = [f"pc{place}" for place in range(1, len(self.components_) + 1)]
+        variances = {
+            "Component": labels,
+            "Variance": self.explained_variance_,
+            **self._interval_columns(),
+            "Share of what is left": self.explained_variance_ratio_,
+            "Angle": self.component_angles_,
+        }
+        yield base.table_of("Variances", "variances.csv", variances)
+        loadings = dict(zip(labels, self.components_, strict=True))
+        yield base.table_of("Loadings", "loadings.csv", {"Column": self.columns_, **loadings})
 
-    def _pictures(self) -> Iterator[tuple[Markup, str]]:
-        k = len(self.components_)
-        chart = scree(
-            self.explained_variance_.tolist(),
-            determined=(self.component_angles_ <= DETERMINED).tolist(),
-            beyond=self.spectrum_[k : k + 20].tolist(),
-        )
-        yield chart, "Variances after adjustment; a ring is a component not determined."
-        if k > 1:
-            first, second = self.components_[:2].tolist()
-            plane = biplot(first, second, self._named(self._in), ("pc1", "pc2"))
-            yield plane, "Columns by their loadings on the first two components."
-
-    def _more_facts(self) -> dict[str, Any]:
-        named = {"columns": self._named(self._in), "covariates": self._named(self._out)}
-        return {**named, "confidence": CONFIDENCE}
+    def _pictures(self) -> Pictures:
+        caption = "Variances after adjustment; a ring is a component not determined."
+        yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)
+        yield from base.loadings_chart(self.components_, self.columns_, "Columns", "components")

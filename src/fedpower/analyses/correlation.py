@@ -1,129 +1,114 @@
-"""``Correlations``: all correlations of a released moment with intervals, and which differ from 0."""
+"""``Correlations``: all correlations of a released covariance with intervals, and which differ from 0."""
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 import scipy.stats
-from markupsafe import Markup
-from numpy.typing import NDArray
 
-from fedpower.analyses.base import (
-    LEVEL,
-    SAMPLING,
-    Analysis,
-    noised_correlations,
-    quantile,
-    standard_errors,
-    table_of,
-    yes_or_no,
-)  # fmt: skip
+from fedpower.analyses import base
+from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.linalg.shrinkage import shrunk_spectrum
 from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
-Array = NDArray[np.float64]
 
-
+@analysis
 class Correlations(Analysis):
-    """Correlations of all columns, with intervals that the noise is in, and a verdict on each.
+    """Correlations of all columns, with intervals that include the noise, and a verdict on each.
 
-    A noised spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones.
-    Shrinking also biases them, so that intervals are those of the correlations as released.
+    The spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones but biases
+    them, so that intervals are those of the correlations as released.
 
     Parameters
     ----------
     level : float, default=0.95
-        Of the intervals; 1 − level is also the chance, over all pairs together, that one of no
-        correlation is told to have some.
+        Of the intervals; 1 − level is also the chance, over all pairs together, that a pair without
+        correlation is found to have some.
     sampling : bool, default=True
-        Whether the rows are a sample of something larger. False: intervals are about the rows themselves,
-        and without noise they are points.
+        Whether the rows are a sample of something larger. False: intervals are about the rows themselves.
 
     Attributes
     ----------
     correlation_ : ndarray of shape (d, d)
         Correlations with a shrunk spectrum; the exact ones where no noise was added.
     released_ : ndarray of shape (d, d)
-        Correlations as released, noise included; what is beyond 1 is 1.
+        Correlations as released, noise included, at most 1.
     standard_error_, low_, high_ : ndarray of shape (d, d)
-        Of ``released_``. On Fisher's scale the error is alike for small and large correlations, so the
-        intervals are made there, and given here as correlations.
+        Of ``released_``; intervals are made on Fisher's scale.
     distinct_ : ndarray of bool of shape (d, d)
-        Whether a correlation is told from 0, all pairs together (Bonferroni).
+        Whether a correlation differs from 0, all pairs together (Bonferroni).
     clipping_share_ : float or None
-        The share of the rows' squared length that the bound removed, which intervals do not account for.
-    moment_ : Moment
-        What it was computed from.
+        The share of the rows' squared length that the bound removed, which intervals do not include.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedMoment
+    >>> from fedpower.analyses import Correlations
+    >>> rows = np.random.default_rng(0).normal(size=(500, 4))
+    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
+    >>> Correlations().fit(moment).correlation_.shape
+    (4, 4)
     """
 
     kind = "correlation"
-    options = (LEVEL, SAMPLING)
-    facts = ("correlation", "standard_error", "low", "high", "distinct", "released", "clipping_share")
 
-    def __init__(self, *, level: float = 0.95, sampling: bool = True) -> None:
-        self.level = level
-        self.sampling = sampling
+    _: KW_ONLY
+    level: float = base.level()
+    sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        width, covariance = quantile(self.level), self._usable(moment)
+        width, covariance = base.quantile(self.level), self._usable(moment)
         d = moment.n_features
         lower = np.tril_indices(d, -1)
         correlations = noised_correlations(moment)
         values = correlations.released[lower]
-        errors = standard_errors(_correlations, moment, covariance, sampling=self.sampling)
+        errors = base.standard_errors(_correlations, moment, covariance, sampling=self.sampling)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
         widths = errors / np.maximum(1.0 - values**2, 1e-12)
-        pairs = max(len(values), 1)
-        strict = float(scipy.stats.norm.isf((1.0 - self.level) / (2.0 * pairs)))
+        strict = float(scipy.stats.norm.isf((1.0 - self.level) / (2.0 * max(len(values), 1))))
         self.correlation_, self.released_ = correlations.shrunk, correlations.released
-        self.standard_error_ = _square(errors, d, lower, 0.0)
-        self.low_ = _square(np.tanh(scaled - width * widths), d, lower, 1.0)
-        self.high_ = _square(np.tanh(scaled + width * widths), d, lower, 1.0)
-        self.distinct_ = _square(np.abs(scaled) > strict * widths, d, lower, True).astype(bool)
+        self.standard_error_ = _square(errors, d, 0.0)
+        self.low_ = _square(np.tanh(scaled - width * widths), d, 1.0)
+        self.high_ = _square(np.tanh(scaled + width * widths), d, 1.0)
+        self.distinct_ = _square(np.abs(scaled) > strict * widths, d, True).astype(bool)
 
     def _title(self) -> str:
-        return f"Correlations of {len(self.moment_.names)} columns"
+        return f"Correlations of {len(self.columns_)} columns"
 
     def _sentences(self) -> Iterator[str]:
         distinct = self.distinct_[np.tril_indices(len(self.distinct_), -1)]
         yield (
-            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} are told from 0, with a chance of at "
-            f"most {percent(1 - self.level)} that one of them is none."
+            f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0, with a chance of at "
+            f"most {percent(1 - self.level)} that one of them does not."
         )
         yield self._interval_sentence()
         if self.moment_.noise_std > 0:
             yield "Correlations have a shrunk spectrum; intervals are of those released, before it."
-        yield from self._remarks[len(self._remark) :]
+        yield from self._clipping_remark()
 
     def _tables(self) -> Iterator[Table]:
-        names, lower = self.moment_.names, np.tril_indices(len(self.correlation_), -1)
+        names, lower = self.columns_, np.tril_indices(len(self.correlation_), -1)
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
-        firsts, seconds = (places[order] for places in lower)
-        at = (firsts, seconds)
-        yield table_of(
-            "Correlations, the largest first",
-            "correlations.csv",
-            {
-                "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(firsts, seconds, strict=True)],
-                "Correlation": self.correlation_[at],
-                "Standard error": self.standard_error_[at],
-                "From": self.low_[at],
-                "To": self.high_[at],
-                "Told from 0": yes_or_no(self.distinct_[at]),
-            },
-        )
+        at = (lower[0][order], lower[1][order])
+        columns = {
+            "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(*at, strict=True)],
+            "Correlation": self.correlation_[at],
+            **self._interval_columns(at),
+            "Differs from 0": base.yes_or_no(self.distinct_[at]),
+        }
+        yield base.table_of("Correlations, the largest first", "correlations.csv", columns)
 
-    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+    def _pictures(self) -> Pictures:
         yield (
-            heat_map(self.correlation_.tolist(), self.moment_.names, self.distinct_.tolist()),
-            "The stronger the colour, the larger the correlation; a cross is one that cannot be told from 0. "
+            heat_map(self.correlation_.tolist(), self.columns_, self.distinct_.tolist()),
+            "The stronger the colour, the larger the correlation; a cross is one that may be 0. "
             "The table has the numbers.",
         )
-
-    def _more_facts(self) -> dict[str, Any]:
-        return {"columns": list(self.moment_.names)}
 
 
 def _correlations(covariance: Array, means: Array | None) -> Array:
@@ -134,7 +119,57 @@ def _correlations(covariance: Array, means: Array | None) -> Array:
     return np.asarray(np.clip(scaled[..., rows, columns], -1.0, 1.0))
 
 
-def _square(values: Any, d: int, lower: Any, diagonal: float) -> Array:
-    made = np.full((d, d), diagonal, dtype=np.float64)
+def _square(values: Any, d: int, diagonal: float) -> Array:
+    made, lower = np.full((d, d), diagonal, dtype=np.float64), np.tril_indices(d, -1)
     made[lower] = made.T[lower] = values
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisedCorrelations:
+    """Correlations of a released covariance, as released and shrunk; exact ones are the same twice."""
+
+    deviations: Array
+    released: Array
+    shrunk: Array
+    noise_variance: Array
+
+
+def noised_correlations(moment: Moment) -> NoisedCorrelations:
+    """Return the correlations of a released covariance, and the variance that the noise gives each."""
+    sigma, scales = moment.noise_std, moment.units * np.sqrt(moment.divisor)
+    variances = np.diagonal(moment.pooled.moment)
+    if sigma > 0:
+        variances = np.maximum(variances, sigma)
+    roots = np.sqrt(variances)
+    released = _unit_diagonal(moment.pooled.moment / np.outer(roots, roots))
+    noise = _noise_variance(moment, released, variances)
+    shrunk = released
+    if sigma > 0 and len(released) > 1:
+        typical = float(np.sqrt(noise.sum() / (noise.size - len(noise))))
+        values, vectors = np.linalg.eigh(released)
+        spectrum = shrunk_spectrum(values[::-1], typical)[::-1]
+        shrunk = _unit_diagonal((vectors * np.maximum(spectrum, 0.0)) @ vectors.T)
+        noise = _noise_variance(moment, shrunk, variances)
+    return NoisedCorrelations(
+        deviations=roots * scales, released=released, shrunk=shrunk, noise_variance=noise
+    )
+
+
+def _noise_variance(moment: Moment, correlation: Array, variances: Array) -> Array:
+    """Return the variance that noise gives a_jl/√(a_jj a_ll): of the entry, and of the diagonal."""
+    center = np.zeros(len(variances)) if moment.pooled.center is None else moment.pooled.center
+    growth = base.noise_growth(moment) ** 2
+    shift = np.outer((moment.mean_noise_std * center) ** 2, growth)
+    entries = moment.noise_std**2 / 2.0 * np.outer(growth, growth) + shift + shift.T
+    own = (moment.noise_std**2 * growth + 4.0 * np.diagonal(shift)) / variances**2
+    made = entries / np.outer(variances, variances)
+    made += correlation**2 / 4.0 * (own[:, None] + own[None, :])
+    np.fill_diagonal(made, 0.0)
+    return np.asarray(made)
+
+
+def _unit_diagonal(matrix: Array) -> Array:
+    made = np.clip((matrix + matrix.T) / 2.0, -1.0, 1.0)
+    np.fill_diagonal(made, 1.0)
+    return np.asarray(made)

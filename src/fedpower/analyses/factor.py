@@ -1,60 +1,47 @@
-"""``FactorAnalysis``: common factors behind the columns of a released moment, with intervals."""
+"""``FactorAnalysis``: common factors behind the columns of a released covariance, with intervals."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import scipy.optimize
-from markupsafe import Markup
 from numpy.typing import NDArray
 
-from fedpower.analyses.base import (
-    LEVEL,
-    SAMPLING,
-    Analysis,
-    NoisedCorrelations,
-    Option,
-    clipping_share,
-    draws,
-    noised_correlations,
-    table_of,
-    usable,
-)  # fmt: skip
-from fedpower.errors import InputError
+from fedpower.analyses import base
+from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.correlation import NoisedCorrelations, noised_correlations
+from fedpower.errors import require
 from fedpower.linalg import fix_signs
-from fedpower.report.charts import biplot, intervals
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
-Array = NDArray[np.float64]
-
 _STEP = 1e-3
 _DRAWS = 300
 _LEAST_UNIQUE = 5e-3
-"""Share of a column's variance that is its own at least: at less the likelihood has no maximum."""
+"""Least share of a column's variance that is its own: below it the likelihood has no maximum."""
 
 _MOST_MISFIT = 0.4
 """Share of misfit in what the model leaves of noised correlations, above which likelihood is kept."""
 
 
+@analysis
 class FactorAnalysis(Analysis):
-    """Factors behind the columns of a released moment: x = μ + Λf + u, u of each column its own.
+    """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
 
-    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis`,
-    from the moment only [J67]. The likelihood ignores privacy noise, which is equal on all entries, and
-    takes small eigenvalues for exact. With noise, loadings minimise the squared errors of the
-    correlations, each divided by its variance from sampling and noise. Where the model misses the
-    correlations by about as much as the noise does, the two losses differ even without noise, and
-    maximum likelihood is kept: of the moment with its spectrum floored at the noise.
+    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis` [J67].
+    The likelihood takes small eigenvalues for exact, so with noise loadings minimise the squared errors of
+    the correlations, each divided by its variance from sampling and noise. Where the model misses the
+    correlations by about as much as the noise does, maximum likelihood is kept, of the covariance with its
+    spectrum floored at the noise.
 
     Parameters
     ----------
     n_factors : int
-        k, with (d − k)² > d + k: else the model has more numbers than the moment.
-    rotation : {"varimax", None}, default="varimax"
-        How factors are turned so that they are simple; None leaves them on principal axes.
+        k, with (d − k)² > d + k: else the model has more numbers than the covariance.
+    rotation : {"varimax", "none"}, default="varimax"
+        How factors are rotated so that they are simple; "none" leaves them on principal axes.
     level : float, default=0.95
         Of the intervals.
     sampling : bool, default=True
@@ -75,82 +62,59 @@ class FactorAnalysis(Analysis):
     loss_ : {"maximum_likelihood", "least_squares"}
         What the loadings minimise.
     clipping_share_ : float or None
-        The share of the rows' squared length that the bound removed, which intervals do not account for.
-    moment_ : Moment
-        What it was computed from.
+        The share of the rows' squared length that the bound removed, which intervals do not include.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedMoment
+    >>> from fedpower.analyses import FactorAnalysis
+    >>> rng = np.random.default_rng(0)
+    >>> rows = rng.normal(size=(500, 1)) + rng.normal(size=(500, 4))
+    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
+    >>> FactorAnalysis(1).fit(moment).loadings_.shape
+    (4, 1)
     """
 
     kind = "factor"
-    options = (
-        Option("n_factors", "-k --factors", "Number of factors.", required=True),
-        Option(
-            "rotation",
-            "--rotation",
-            "How factors are turned.",
-            default="varimax",
-            choices=("varimax", "none"),
-        ),
-        LEVEL,
-        SAMPLING,
+
+    n_factors: int = base.option("-k --factors", "Number of factors.")
+    _: KW_ONLY
+    rotation: Literal["varimax", "none"] = base.option(
+        "--rotation", "How factors are rotated.", default="varimax", choices=("varimax", "none")
     )
-    facts = ("loadings", "standard_error", "low", "high", "communality", "n_floored", "n_at_bound", "loss",
-             "clipping_share")  # fmt: skip
-
-    def __init__(
-        self,
-        n_factors: int,
-        *,
-        rotation: Literal["varimax"] | None = "varimax",
-        level: float = 0.95,
-        sampling: bool = True,
-    ) -> None:
-        self.n_factors = n_factors
-        self.rotation = rotation
-        self.level = level
-        self.sampling = sampling
-
-    @classmethod
-    def from_options(cls, **given: Any) -> Analysis:
-        """Return the analysis that a command's options ask for."""
-        return cls(rotation=None if given.pop("rotation") == "none" else "varimax", **given)
+    level: float = base.level()
+    sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
         d, k = moment.n_features, self.n_factors
-        if not (isinstance(k, int) and k >= 1 and (d - k) ** 2 >= d + k):
-            raise InputError(
-                f"n_factors must be a whole number k of at least 1 with (d - k)² at least d + k, d = {d} "
-                f"columns, got {k!r}; choose fewer factors"
-            )
-        if self.rotation not in ("varimax", None):
-            raise InputError(f"rotation must be 'varimax' or None, got {self.rotation!r}; choose one")
+        must = f"a whole number k of at least 1 with (d - k)² at least d + k, d = {d} columns"
+        require(isinstance(k, int) and k >= 1 and (d - k) ** 2 >= d + k, "n_factors", must, k)
         fitted = _fit(moment, k)
         raw = fitted.loadings
-        turn = _varimax(raw) if self.rotation else np.eye(k)
-        order = np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")
-        turn = turn[:, order]
+        turn = _varimax(raw) if self.rotation == "varimax" else np.eye(k)
+        turn = turn[:, np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")]
         turn = turn * np.sign(np.sum(fix_signs(raw @ turn) * (raw @ turn), axis=0))
         self.loadings_ = raw @ turn
-        self._set_intervals(self.loadings_, self._errors(moment, fitted, turn))
+        self._set_intervals(self.loadings_, self._errors(moment, fitted))
         biased = fitted.deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
         self.noise_variance_ = np.asarray(fitted.unique * biased**2)
         self.communality_ = np.asarray(1.0 - fitted.unique)
         self.n_floored_, self.n_at_bound_ = fitted.n_floored, int(np.sum(~fitted.free))
-        self.loss_, self.clipping_share_ = fitted.loss, clipping_share(moment)
-        self._remark = fitted.remark
+        self.loss_ = fitted.loss
 
-    def _errors(self, moment: Moment, fitted: "_Fitted", turn: Array) -> Array:
+    def _errors(self, moment: Moment, fitted: "_Fitted") -> Array:
         """Return the standard errors of the loadings: the delta method on the equations of the loss."""
-        loadings = fitted.loadings @ turn
-        scales = np.outer(fitted.deviations, fitted.deviations)
-        at, response = fitted.correlation * scales, fitted.response()
-        squares, seen = np.zeros_like(loadings), 0
-        covariance = usable(moment).covariance
-        for matrices, _ in draws(moment, covariance, sampling=self.sampling, count=_DRAWS):
+        at = fitted.correlation * np.outer(fitted.deviations, fitted.deviations)
+        squares, seen, like = np.zeros_like(self.loadings_), 0, self.loadings_
+        inverse = fitted.inverse()
+        for matrices, _ in base.draws(moment, base.usable(moment)[0], sampling=self.sampling, count=_DRAWS):
             for change in matrices:
+                sides = _correlation(at + _STEP * change), _correlation(at - _STEP * change)
                 up, down = (
-                    _turned(side, loadings, rotate=self.rotation is not None)
-                    for side in response(_correlation(at + _STEP * change), _correlation(at - _STEP * change))
+                    _aligned(side, like, rotate=self.rotation == "varimax")
+                    for side in fitted.response(*sides, inverse)
                 )
                 squares += ((up - down) / (2.0 * _STEP)) ** 2
                 seen += 1
@@ -171,11 +135,14 @@ class FactorAnalysis(Analysis):
             f"The factors explain {percent(float(shares.sum()))} of the variance of standardised columns: "
             f"{', '.join(percent(float(share)) for share in shares)}."
         )
-        yield (
-            f"{int(sure.sum())} of {count(sure.size, 'loading')} are told from 0; intervals are of "
-            f"{percent(self.level)} each and {self._what_intervals_hold}"
-        )
-        yield from self._remarks
+        yield f"{int(sure.sum())} of {count(sure.size, 'loading')} differ from 0."
+        yield self._interval_sentence()
+        if self.loss_ == "least_squares":
+            yield "Least squares, weighted by the errors of sampling and of privacy noise."
+        elif self.moment_.noise_std > 0:
+            yield "Maximum likelihood: the model misses the correlations by as much as the noise does."
+        yield from self._floor_remark()
+        yield from self._clipping_remark()
         if self.n_at_bound_:
             yield (
                 f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
@@ -183,24 +150,20 @@ class FactorAnalysis(Analysis):
             )
 
     def _tables(self) -> Iterator[Table]:
-        columns: dict[str, Any] = {"Column": self.moment_.names}
+        columns: dict[str, Any] = {"Column": self.columns_}
         for place, factor in enumerate(self._factors):
             columns[factor.capitalize()] = self.loadings_[:, place]
             columns[f"Error {place + 1}"] = self.standard_error_[:, place]
-        yield table_of("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
+        yield base.table_of("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
 
-    def _pictures(self) -> Iterator[tuple[Markup, str]]:
-        names, loadings = self.moment_.names, self.loadings_.T.tolist()
-        if len(loadings) > 1:
-            plane = biplot(loadings[0], loadings[1], names, (self._factors[0], self._factors[1]))
-            yield plane, "Columns by their loadings on the first two factors."
-        ends = zip(self._factors, loadings, self.low_.T.tolist(), self.high_.T.tolist(), strict=True)
+    def _pictures(self) -> Pictures:
+        yield from base.loadings_chart(self.loadings_.T, self.columns_, "Columns", "factors")
+        ends = zip(self._factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True)
         for factor, values, low, high in ends:
-            chart = intervals(f"Loadings of {factor}", names, values, low, high)
-            yield chart, f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
-
-    def _more_facts(self) -> dict[str, Any]:
-        return {"columns": list(self.moment_.names), "rotation": self.rotation}
+            caption = f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
+            yield base.interval_chart(
+                f"Loadings of {factor}", self.columns_, values, low, high, caption=caption
+            )
 
 
 def congruence(one: Array, other: Array) -> Array:
@@ -210,8 +173,15 @@ def congruence(one: Array, other: Array) -> Array:
 
     Parameters
     ----------
-    one, other
-        Loadings, d×k each.
+    one, other : ndarray of shape (d, k)
+        Loadings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower.analyses import congruence
+    >>> congruence(np.eye(3)[:, :2], -np.eye(3)[:, [1, 0]])
+    array([1., 1.])
     """
     lengths = np.linalg.norm(one, axis=0)[:, None] * np.linalg.norm(other, axis=0)[None, :]
     cosines = np.abs(one.T @ other) / lengths
@@ -229,40 +199,39 @@ class _Fitted:
     unique: Array
     free: NDArray[np.bool_]
     weights: Array | None
-    n_floored: int
-    remark: tuple[str, ...]
+    n_floored: int = 0
 
     @property
     def loss(self) -> Literal["maximum_likelihood", "least_squares"]:
         return "maximum_likelihood" if self.weights is None else "least_squares"
 
-    def response(self) -> Callable[[Array, Array], tuple[Array, Array]]:
-        """Return the function from two correlation matrices, to either side, to the loadings there."""
-        k, free = self.loadings.shape[1], self.free
+    def inverse(self) -> Array:
+        """Return the inverse of the loss's second derivative, among the numbers that are free."""
+        k = self.loadings.shape[1]
         if self.weights is None:
-            hessian = _hessian(self.correlation, self.unique, k)[np.ix_(free, free)]
+            return _inverse_within(_hessian(self.correlation, self.unique, k), self.free)
+        curvature = _curvature(self.correlation, self.weights, self.loadings)
+        return _inverse_within(curvature, np.repeat(self.free, k))
 
-            def likeliest(up: Array, down: Array) -> tuple[Array, Array]:
-                slope = (_gradient(up, self.unique, k) - _gradient(down, self.unique, k)) / 2.0
-                change = np.zeros_like(self.unique)
-                change[free] = -np.linalg.solve(hessian, slope[free])
-                return (
-                    _loadings(up, np.maximum(self.unique + change, 1e-9), k),
-                    _loadings(down, np.maximum(self.unique - change, 1e-9), k),
-                )
+    def response(self, up: Array, down: Array, inverse: Array) -> tuple[Array, Array]:
+        """Return the loadings at two correlation matrices, to either side of the minimum."""
+        k = self.loadings.shape[1]
+        if self.weights is None:
+            change = inverse @ ((_gradient(up, self.unique, k) - _gradient(down, self.unique, k)) / 2.0)
+            return (
+                _loadings(up, np.maximum(self.unique - change, 1e-9), k),
+                _loadings(down, np.maximum(self.unique + change, 1e-9), k),
+            )
+        slope = (self.weights * (up - down) / 2.0) @ self.loadings
+        change = (inverse @ slope.ravel()).reshape(self.loadings.shape)
+        return self.loadings + change, self.loadings - change
 
-            return likeliest
-        weights, within = self.weights, np.repeat(free, k)
-        inverse = np.zeros((within.size, within.size))
-        curvature = _curvature(self.correlation, weights, self.loadings)[np.ix_(within, within)]
-        inverse[np.ix_(within, within)] = np.linalg.pinv(curvature, rcond=1e-9, hermitian=True)
 
-        def nearest(up: Array, down: Array) -> tuple[Array, Array]:
-            slope = (weights * (up - down) / 2.0) @ self.loadings
-            change = (inverse @ slope.ravel()).reshape(self.loadings.shape)
-            return self.loadings + change, self.loadings - change
-
-        return nearest
+def _inverse_within(matrix: Array, within: NDArray[np.bool_]) -> Array:
+    made, at = np.zeros(matrix.shape), np.ix_(within, within)
+    symmetric = bool(np.array_equal(matrix, matrix.T))
+    made[at] = np.linalg.pinv(matrix[at], rcond=1e-9, hermitian=symmetric)
+    return made
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:
@@ -270,7 +239,10 @@ def _fit(moment: Moment, k: int) -> _Fitted:
     if moment.noise_std > 0:
         noised = noised_correlations(moment)
         weights = _weights(noised, moment.n_samples)
-        loadings = _least_squares(noised.released, weights, _start(noised.shrunk, k))
+        start = _loadings(noised.shrunk, np.full(len(noised.shrunk), 0.5), k)
+        lengths = np.linalg.norm(start, axis=1, keepdims=True)
+        start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
+        loadings = _least_squares(noised.released, weights, start)
         if _misfit(noised, weights, loadings) <= _MOST_MISFIT:
             unique = 1.0 - np.sum(loadings**2, axis=1)
             return _Fitted(
@@ -280,22 +252,18 @@ def _fit(moment: Moment, k: int) -> _Fitted:
                 unique=unique,
                 free=unique > 2.0 * _LEAST_UNIQUE,
                 weights=weights,
-                n_floored=0,
-                remark=("Least squares, weighted by the errors of sampling and of privacy noise.",),
             )
-    found = usable(moment)
-    correlation = _correlation(found.covariance)
+    covariance, n_floored = base.usable(moment)
+    correlation = _correlation(covariance)
     unique = _uniquenesses(correlation, k)
-    why = "Maximum likelihood: the model misses the correlations by as much as the noise does."
     return _Fitted(
         correlation=correlation,
-        deviations=np.sqrt(np.diagonal(found.covariance)),
+        deviations=np.sqrt(np.diagonal(covariance)),
         loadings=_loadings(correlation, unique, k),
         unique=unique,
         free=unique > _LEAST_UNIQUE * (1 + 1e-9),
         weights=None,
-        n_floored=found.n_floored,
-        remark=(*((why,) if moment.noise_std > 0 else ()), *found.remark),
+        n_floored=n_floored,
     )
 
 
@@ -304,13 +272,6 @@ def _weights(noised: NoisedCorrelations, n_samples: int) -> Array:
     made = 1.0 / ((1.0 - noised.shrunk**2) ** 2 / n_samples + noised.noise_variance + 1e-12)
     np.fill_diagonal(made, 0.0)
     return np.asarray(made / made.max())
-
-
-def _start(correlation: Array, k: int) -> Array:
-    """Return the loadings of columns half of whose variance is their own, shortened where too long."""
-    made = _loadings(correlation, np.full(len(correlation), 0.5), k)
-    lengths = np.linalg.norm(made, axis=1, keepdims=True)
-    return np.asarray(made * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12)))
 
 
 def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
@@ -329,8 +290,7 @@ def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
     free = start / np.sqrt(longest**2 - np.sum(start**2, axis=1, keepdims=True))
     minimize: Any = scipy.optimize.minimize
     options = {"maxiter": 5000, "maxcor": 30, "ftol": 1e-15, "gtol": 1e-10}
-    found = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options=options).x
-    free = found.reshape(start.shape)
+    free = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(start.shape)
     made = longest * free / np.sqrt(1.0 + np.sum(free**2, axis=1, keepdims=True))
     return np.asarray(made @ np.linalg.svd(made, full_matrices=False)[2].T)
 
@@ -449,10 +409,9 @@ def _varimax(loadings: Array, start: Array | None = None) -> Array:
     return np.asarray(turn)
 
 
-def _turned(loadings: Array, like: Array, *, rotate: bool) -> Array:
+def _aligned(loadings: Array, like: Array, *, rotate: bool) -> Array:
     """Return loadings in the order and with the signs of others that they are close to."""
     if not rotate:
         return np.asarray(loadings * np.sign(np.sum(loadings * like, axis=0)))
     left, _, right = np.linalg.svd(loadings.T @ like)
-    near = left @ right
-    return np.asarray(loadings @ _varimax(loadings, near))
+    return np.asarray(loadings @ _varimax(loadings, left @ right))

@@ -1,38 +1,27 @@
-"""``ProcessMonitor``: limits for new rows, from a released moment; rows are flagged where they are."""
+"""``ProcessMonitor``: limits for new rows, from a released covariance; rows are flagged where they are."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import KW_ONLY
 
 import numpy as np
 import scipy.stats
-from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.base import (
-    N_COMPONENTS,
-    Analysis,
-    Option,
-    correlation_shift,
-    draws,
-    new_rows,
-    require_count,
-    table_of,
-)  # fmt: skip
+from fedpower.analyses import base
+from fedpower.analyses.base import Analysis, Array, Pictures, analysis
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
 from fedpower.protocol.solvers.gains import unit_variances
-from fedpower.report.charts import scree
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.report.view import angle_sentences
 
-Array = NDArray[np.float64]
 
-
+@analysis
 class ProcessMonitor(OutlierMixin, Analysis):
-    """Hotelling's T² within k components and the squared prediction error (SPE) beside them, with limits.
+    """Hotelling's T² within k components and the squared prediction error (SPE) beyond them, with limits.
 
     Columns are standardised by the released deviations. New rows are checked where they are: nothing of
     them leaves.
@@ -52,61 +41,54 @@ class ProcessMonitor(OutlierMixin, Analysis):
     t2_limit_ : float
         k(n² − 1)/(n(n − k)) F_{k, n−k}, of one further row [J91].
     spe_limit_ : float
-        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the variances beside the components [B54]; what noise adds to
-        θ₂ is taken off.
+        gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the remaining variances [B54]; what noise adds to θ₂ is
+        subtracted.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees by which each component, and the subspace of the first, the first two, …, may be off at
-        90% confidence, as of `FedPCA`. Up to 45° they are determined.
-    moment_ : Moment
-        What it was computed from.
+        Degrees by which each component, and each leading subspace, may be off at 90% confidence, as of
+        `FedPCA`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedMoment
+    >>> from fedpower.analyses import ProcessMonitor
+    >>> rows = np.random.default_rng(0).normal(size=(500, 4))
+    >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
+    >>> ProcessMonitor(2).fit(moment).predict([[0, 0, 0, 0], [9, 9, 9, 9]]).tolist()
+    [1, -1]
     """
 
     kind = "monitor"
-    options = (
-        N_COMPONENTS,
-        Option("level", "--level", "Share of usual rows within each limit.", type=float, default=0.99),
-    )
-    facts = ("mean", "scale", "components", "explained_variance", "t2_limit", "spe_limit",
-             "component_angles", "subspace_angles", "n_floored")  # fmt: skip
 
-    def __init__(self, n_components: int, *, level: float = 0.99) -> None:
-        self.n_components = n_components
-        self.level = level
+    n_components: int = base.components()
+    _: KW_ONLY
+    level: float = base.level(0.99, "Share of usual rows within each limit.")
 
     def _fit(self, moment: Moment) -> None:
         d, n = moment.n_features, moment.n_samples
-        k = require_count(
-            "n_components", self.n_components, min(d, n) - 1, upto=f"{min(d, n) - 1}, below the {d} columns"
-        )
+        most = min(d, n) - 1
+        k = base.require_count("n_components", self.n_components, most, upto=f"{most}, below the {d} columns")
         covariance = self._usable(moment)
-        self.mean_ = moment.mean
-        self.scale_ = np.sqrt(np.diagonal(covariance))
+        self.mean_, self.scale_ = moment.mean, np.sqrt(np.diagonal(covariance))
         values, vectors = np.linalg.eigh(covariance / np.outer(self.scale_, self.scale_))
         values, vectors = values[::-1], vectors[:, ::-1]
-        axes, rest = vectors[:, :k], vectors[:, k:]
+        cut, gains = base.correlation_shift(moment), unit_variances(moment.noise_std)
         angles = (
-            moment_angles(
-                moment.pooled,
-                k,
-                pairs=(values, vectors),
-                gains=unit_variances(moment.noise_std),
-                cut=correlation_shift(moment),
-            )
+            moment_angles(moment.pooled, k, pairs=(values, vectors), gains=gains, cut=cut)
             if moment.noise_std > 0
             else exact_angles(values, k, n_features=d)
         )
         self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
-        variances = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
-        beside = self._noise(moment, covariance, rest)
-        self.components_, self.explained_variance_ = np.asarray(axes.T), variances
+        self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
+        self.explained_variance_ = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))
-        second = max(float(np.sum(values[k:] ** 2)) - beside, first**2 / (d - k))
+        noise = self._noise(moment, covariance, vectors[:, k:])
+        second = max(float(np.sum(values[k:] ** 2)) - noise, first**2 / (d - k))
         spread = scipy.stats.f.ppf(self.level, k, n - k)
         self.t2_limit_ = float(k * (n**2 - 1) / (n * (n - k)) * spread)
         self.spe_limit_ = float(second / first * scipy.stats.chi2.ppf(self.level, first**2 / second))
-        self.spectrum_ = values
-        self.feature_names_in_ = np.asarray(moment.names, dtype=object)
-        self.n_features_in_ = d
+        self.feature_names_in_, self.n_features_in_ = np.asarray(moment.names, dtype=object), d
+        self.confidence_ = CONFIDENCE
 
     def _noise(self, moment: Moment, covariance: Array, rest: Array) -> float:
         """Return what noise adds to the residual's θ₂ on average."""
@@ -115,7 +97,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         axes = rest / self.scale_[:, None]
         squares = [
             np.sum((axes.T @ matrices @ axes) ** 2, axis=(1, 2))
-            for matrices, _ in draws(moment, covariance, sampling=False)
+            for matrices, _ in base.draws(moment, covariance, sampling=False)
         ]
         return float(np.mean(np.concatenate(squares)))
 
@@ -128,12 +110,11 @@ class ProcessMonitor(OutlierMixin, Analysis):
             New rows in the units of the release; a table's columns are matched by name.
         """
         check_is_fitted(self)
-        given = new_rows(X, self.feature_names_in_, what="columns of the moment", advice="bring them")
-        scaled = (given - self.mean_) / self.scale_
+        scaled = (base.new_rows(X, self.feature_names_in_) - self.mean_) / self.scale_
         scores = scaled @ self.components_.T
-        beside = scaled - scores @ self.components_
+        residuals = scaled - scores @ self.components_
         t2 = np.sum(scores**2 / self.explained_variance_, axis=1)
-        return np.column_stack([t2, np.sum(beside**2, axis=1)])
+        return np.column_stack([t2, np.sum(residuals**2, axis=1)])
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return −1 for rows beyond either limit and 1 for others, as scikit-learn's detectors do."""
@@ -151,12 +132,11 @@ class ProcessMonitor(OutlierMixin, Analysis):
         )
         if exact:
             yield "No noise was added, so the limits are those of the rows themselves."
-        yield from angle_sentences(
-            self.component_angles_, self.subspace_angles_, len(self.mean_), exact=exact
-        )
+        angles = (self.component_angles_, self.subspace_angles_)
+        yield from angle_sentences(*angles, len(self.mean_), exact=exact)
         if not exact and self.subspace_angles_[-1] > DETERMINED:
             yield "T² measures directions that are not determined: take fewer components."
-        yield from self._remark
+        yield from self._floor_remark()
 
     def _tables(self) -> Iterator[Table]:
         within = f"distance within the {count(len(self.components_), 'component')}"
@@ -165,18 +145,10 @@ class ProcessMonitor(OutlierMixin, Analysis):
             "Limit": (self.t2_limit_, self.spe_limit_),
             "What it measures": (within, "distance from them"),
         }
-        yield table_of("Limits", "limits.csv", limits)
-        columns = {"Column": self.moment_.names, "Mean": self.mean_, "Deviation": self.scale_}
-        yield table_of("Columns", "columns.csv", columns)
+        yield base.table_of("Limits", "limits.csv", limits)
+        columns = {"Column": self.columns_, "Mean": self.mean_, "Deviation": self.scale_}
+        yield base.table_of("Columns", "columns.csv", columns)
 
-    def _pictures(self) -> Iterator[tuple[Markup, str]]:
-        k = len(self.components_)
-        chart = scree(
-            self.spectrum_[:k].tolist(),
-            determined=(self.component_angles_ <= DETERMINED).tolist(),
-            beyond=self.spectrum_[k : k + 20].tolist(),
-        )
-        yield chart, "Variances of standardised columns; T² uses the components."
-
-    def _more_facts(self) -> dict[str, Any]:
-        return {"columns": list(self.moment_.names), "confidence": CONFIDENCE}
+    def _pictures(self) -> Pictures:
+        caption = "Variances of standardised columns; T² uses the components."
+        yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)

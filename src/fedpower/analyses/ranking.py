@@ -1,26 +1,21 @@
 """``Ranking``: items in order, from comparisons of two at a time that silos hold."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.analyses.base import CLEAR, LEVEL, SAMPLING, Analysis, Option, quantile, table_of, yes_or_no
+from fedpower.analyses import base
+from fedpower.analyses.base import Analysis, Array, Pictures, analysis
 from fedpower.errors import InputError
-from fedpower.report.charts import intervals
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
-from fedpower.report.record import plain
 from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
-
-Array = NDArray[np.float64]
-Method = Literal["least_squares", "bradley_terry"]
 
 _SEED, _DRAWS = 19, 4000
 _MOST_STEPS, _SHORTEST, _CLOSE = 100, 1e-6, 1e-12
@@ -34,7 +29,7 @@ _CONNECTED = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Graph:
-    """What a release says of comparisons, by comparison: means over all rows."""
+    """Comparisons as released, per comparison: means over all rows."""
 
     laplacian: Array
     wins: Array
@@ -45,9 +40,9 @@ class _Graph:
     @property
     def weights(self) -> Array:
         """The share of comparisons that each pair has, noised, with 0 on the diagonal."""
-        found = -self.laplacian
-        np.fill_diagonal(found, 0.0)
-        return found
+        shares = -self.laplacian
+        np.fill_diagonal(shares, 0.0)
+        return shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +64,15 @@ _LINKS: dict[str, _Link] = {
 }
 
 
+@analysis
 class Ranking(Analysis):
-    """Scores of items, their order, and how sure it is, from a release of comparisons.
+    """Scores of items, their order, and how certain it is, from a release of comparisons.
 
-    Rows of comparisons (`fedpower.comparisons`) have the Laplacian L of the graph of comparisons in their
-    moment, and b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are
-    nearest to the outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i
-    [H04]: their likelihood has the wins of each item and the number of comparisons of each pair in it,
-    n_ij = −L_ij, and nothing else. Scores have the mean 0.
-
-    The noise of a released L is the same in every direction, so that bringing it to what a Laplacian is,
-    zero sums of rows, takes the noise of all other directions off. What is left goes into errors in
-    closed form, beside that of the outcomes.
+    Rows of comparisons (`fedpower.comparisons`) give the Laplacian L of the graph of comparisons and
+    b = Σ y(e_winner − e_loser). Least squares is s = L⁺b: the scores whose differences are nearest to the
+    outcomes [JLYY11]. Bradley and Terry's s solve Σ_j n_ij tanh((s_i − s_j)/2) = b_i [H04], with
+    n_ij = −L_ij the number of comparisons of a pair. Scores have the mean 0. Noise outside of Laplacians is
+    removed; the rest enters the errors in closed form, with that of the outcomes.
 
     Parameters
     ----------
@@ -94,103 +86,94 @@ class Ranking(Analysis):
     Attributes
     ----------
     items_ : tuple of str
-        What is ranked, in the order of the release, which all that follows has.
+        What is ranked, in the order of the release and of all attributes.
     scores_, standard_error_, low_, high_ : ndarray of shape (d,)
         Scores with errors and intervals: noise and sampling. Where ``determined_`` is False errors and
         intervals are NaN, and so are Bradley and Terry's scores.
-    covariance_ : ndarray of shape (d, d)
-        Of the scores' errors.
+    covariance_, difference_error_ : ndarray of shape (d, d)
+        Of the scores' errors, and the standard error of the difference of each two scores.
     rank_ : ndarray of int of shape (d,)
         Places, 1 for the best; where ``determined_`` is False a guess, by least squares.
     rank_low_, rank_high_ : ndarray of int of shape (d,)
-        Best and worst place that an item may have: for each item with a confidence of ``level`` or more.
-    apart_ : ndarray of bool of shape (d, d)
-        Which items are told apart, all verdicts together at ``level`` [MRSW24].
+        Best and worst place that an item may have, for each item with a confidence of ``level`` or more.
+    distinct_ : ndarray of bool of shape (d, d)
+        Which items differ, all verdicts together at ``level`` [MRSW24].
     determined_ : bool
         Whether comparisons tie all items together by twice the edge of the noise: only then is the error
         of the inverse small enough for intervals.
     comparisons_ : ndarray of shape (d,)
         About how many comparisons each item was in: L_ii, noised.
-    moment_ : Moment
-        What it was computed from.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from fedpower import FedMoment, comparisons
+    >>> from fedpower.analyses import Ranking
+    >>> games = pd.DataFrame({"winner": ["a", "b", "a", "b"], "loser": ["b", "c", "c", "a"]})
+    >>> model = FedMoment(epsilon=float("inf"), codebook=comparisons(("a", "b", "c")))
+    >>> Ranking().fit(model.fit_silos([games]).moment_).rank_.tolist()
+    [1, 2, 3]
     """
 
     kind = "ranking"
     needs_covariance = False
-    options = (
-        Option(
-            "method",
-            "--method",
-            "What scores are.",
-            default="least-squares",
-            choices=("least-squares", "bradley-terry"),
-        ),
-        LEVEL,
-        SAMPLING,
+
+    method: Literal["least_squares", "bradley_terry"] = base.option(
+        "--method", "What scores are.", default="least_squares", choices=("least_squares", "bradley_terry")
     )
-
-    def __init__(
-        self, method: Method = "least_squares", *, level: float = 0.95, sampling: bool = True
-    ) -> None:
-        self.method = method
-        self.level = level
-        self.sampling = sampling
-
-    @classmethod
-    def from_options(cls, **given: Any) -> Analysis:
-        """Return the ranking that a command's options ask for."""
-        return cls(given.pop("method").replace("-", "_"), **given)
+    _: KW_ONLY
+    level: float = base.level()
+    sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        rule = _rule_of(moment)
-        if self.method not in _LINKS:
-            raise InputError(f"method must be one of {', '.join(_LINKS)}, got {self.method!r}; choose one")
-        if self.method == "bradley_terry" and rule.margin:
+        rule, odds = _rule_of(moment), self.method == "bradley_terry"
+        if odds and rule.margin:
             raise InputError(
                 "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
                 f"'{rule.margin}'; take least squares"
             )
         graph, link = _graph(moment, rule), _LINKS[self.method]
-        d, n = len(graph.wins), moment.n_samples
-        least = _least(graph.laplacian)
+        d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
                 "comparisons must tie all items together to be ranked, got items that nobody compared "
                 "with the others, directly or through others; rank each group by itself"
             )
-        edge = graph.noise * np.sqrt(2.0 * (d - 1))
-        solved = _least_squares(graph) if self.method == "least_squares" else _newton(graph, link)
-        clear = solved is not None and (
-            _least(solved[1]) > _FINITE * link.steepest * least
-            if graph.noise == 0
-            else min(least, _least(solved[1]) / link.steepest) > CLEAR * edge
-        )
-        if not clear and graph.noise == 0 and self.method == "bradley_terry":
+        solved = _newton(graph, link) if odds else _least_squares(graph)
+        if solved is None:
+            clear = False
+        elif graph.noise == 0:
+            clear = _least(solved[1]) > _FINITE * link.steepest * least
+        else:
+            edge = graph.noise * float(np.sqrt(2.0 * (d - 1)))
+            clear = min(least, _least(solved[1]) / link.steepest) > base.CLEAR * edge
+        if not clear and graph.noise == 0 and odds:
             raise InputError(
                 "scores of Bradley and Terry's model must be finite, got an item that wins or loses "
                 "nearly all; take least squares"
             )
         scores, bread = solved if clear and solved is not None else _floored(graph)
-        self.determined_, self._rule = bool(clear), rule
+        self.determined_, self._rule = clear, rule
         self.items_, self.scores_ = rule.levels, scores
-        self.covariance_ = self._errors(graph, link, bread, n) if clear else np.full((d, d), np.nan)
-        self._set_intervals(scores, np.sqrt(np.diagonal(self.covariance_)))
-        self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * n)
-        order = np.argsort(-scores, kind="stable")
-        if not clear and self.method == "bradley_terry":
+        nothing = np.full((d, d), np.nan)
+        self.covariance_ = self._errors(graph, link, bread, moment.n_samples) if clear else nothing
+        own = np.diagonal(self.covariance_)
+        squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
+        self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+        self._set_intervals(scores, np.sqrt(own))
+        self.comparisons_ = np.asarray(np.diagonal(graph.laplacian) * moment.n_samples)
+        self.rank_ = np.argsort(np.argsort(-scores, kind="stable")) + 1
+        if not clear and odds:
             self.scores_ = np.full(d, np.nan)  # those of least squares are no logarithms of odds
-        self.rank_ = np.empty(d, dtype=np.int64)
-        self.rank_[order] = np.arange(1, d + 1)
-        self._places()
+        self._set_places()
 
     def _errors(self, graph: _Graph, link: _Link, bread: Array, n: int) -> Array:
         """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺."""
         d = len(graph.wins)
-        apart = self.scores_[:, None] - self.scores_[None, :]
-        means, flat = link.mean(apart), np.eye(d) - 1.0 / d
+        means, flat = link.mean(self.scores_[:, None] - self.scores_[None, :]), np.eye(d) - 1.0 / d
         crossed = means @ flat
         noise = flat * (means @ crossed.T) + crossed * crossed.T
-        found = graph.wins_noise**2 * flat + graph.noise**2 / 2.0 * noise
+        errors = graph.wins_noise**2 * flat + graph.noise**2 / 2.0 * noise
         if self.sampling:
             if self._rule.margin:
                 left = max(graph.square - float(graph.wins @ self.scores_), 0.0)
@@ -198,41 +181,33 @@ class Ranking(Analysis):
             else:
                 sampled = _laplacian(graph.weights * np.maximum(1.0 - means**2, 0.0))
             values, vectors = np.linalg.eigh(sampled)
-            found = found + (vectors * np.maximum(values, 0.0)) @ vectors.T / n
+            errors = errors + (vectors * np.maximum(values, 0.0)) @ vectors.T / n
         inverse = _inverse(bread)
-        made = inverse @ found @ inverse
+        made = inverse @ errors @ inverse
         return np.asarray((made + made.T) / 2.0)
 
-    def _places(self) -> None:
-        """Find which items are told apart, and the places that each may have, by draws of the errors."""
+    def _set_places(self) -> None:
+        """Find which items differ, and the places that each may have, by draws of the errors."""
         d = len(self.scores_)
-        self.apart_ = np.zeros((d, d), dtype=np.bool_)
+        self.distinct_ = np.zeros((d, d), dtype=np.bool_)
         self.rank_low_, self.rank_high_ = np.ones(d, np.int64), np.full(d, d, np.int64)
         if not self.determined_:
             return
         values, vectors = np.linalg.eigh(self.covariance_)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, d)) @ root.T
-        deviations = self.difference_error_
-        largest = np.zeros(_DRAWS)
-        apart = self.scores_[:, None] - self.scores_[None, :]
+        deviations, largest = self.difference_error_, np.zeros(_DRAWS)
+        differences = self.scores_[:, None] - self.scores_[None, :]
         for place in range(d):
             others = np.arange(d) != place
             scale = np.where(deviations[place, others] > 0, deviations[place, others], np.inf)
             most = np.max(np.abs(drawn[:, [place]] - drawn[:, others]) / scale, axis=1, initial=0.0)
             largest = np.maximum(largest, most)
             beyond = float(np.quantile(most, self.level)) * deviations[place]
-            self.rank_low_[place] = 1 + int(np.count_nonzero(apart[place] < -beyond))
-            self.rank_high_[place] = d - int(np.count_nonzero(apart[place] > beyond))
-        self.apart_ = np.abs(apart) > float(np.quantile(largest, self.level)) * deviations
-        np.fill_diagonal(self.apart_, False)
-
-    @property
-    def difference_error_(self) -> Array:
-        """The standard error of the difference of each two scores."""
-        own = np.diagonal(self.covariance_)
-        squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
-        return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
+            self.rank_low_[place] = 1 + int(np.count_nonzero(differences[place] < -beyond))
+            self.rank_high_[place] = d - int(np.count_nonzero(differences[place] > beyond))
+        self.distinct_ = np.abs(differences) > float(np.quantile(largest, self.level)) * deviations
+        np.fill_diagonal(self.distinct_, False)
 
     def win_probability(self, first: str, second: str) -> tuple[float, float, float]:
         """Return how probably one item wins against another, and the interval around it.
@@ -245,24 +220,21 @@ class Ranking(Analysis):
                 "a probability must come from comparisons that are won or lost, got margins in "
                 f"'{self._rule.margin}'; take the difference of scores_, which is the margin to expect"
             )
-        places = []
         for name in (first, second):
             if name not in self.items_:
-                raise InputError(
-                    f"an item must be one of those that were ranked, got {name!r}; items_ has them"
-                )
-            places.append(self.items_.index(name))
-        i, j = places
-        width = quantile(self.level) * self.difference_error_[i, j]
-        away = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
-        found = np.clip((1.0 + _LINKS[self.method].mean(away)) / 2.0, 0.0, 1.0)
-        return float(found[0]), float(found[1]), float(found[2])
+                raise InputError(f"an item must be one of those that were ranked, got {name!r}")
+        i, j = self.items_.index(first), self.items_.index(second)
+        width = base.quantile(self.level) * self.difference_error_[i, j]
+        ends = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
+        chances = np.clip((1.0 + _LINKS[self.method].mean(ends)) / 2.0, 0.0, 1.0)
+        return float(chances[0]), float(chances[1]), float(chances[2])
 
-    def _in_order(self) -> tuple[list[str], list[bool]]:
-        """Return the items from the best on, and whether each is told from the next."""
+    def _in_order(self) -> tuple[NDArray[np.intp], list[str], list[bool]]:
+        """Return places and names of the items from the best on, and whether each differs from the next."""
         order = np.argsort(self.rank_)
-        names = [self.items_[place] for place in order]
-        return names, [bool(self.apart_[i, j]) for i, j in pairwise(order)]
+        return order, [self.items_[place] for place in order], [
+            bool(self.distinct_[i, j]) for i, j in pairwise(order)
+        ]  # fmt: skip
 
     def _title(self) -> str:
         method = "least squares" if self.method == "least_squares" else "Bradley and Terry's model"
@@ -270,76 +242,50 @@ class Ranking(Analysis):
         return f"Ranking of {count(len(self.items_), 'item')} by {method}{ending}"
 
     def _sentences(self) -> Iterator[str]:
-        names, distinct = self._in_order()
-        yield self._verdict(distinct)
-        yield self._unit(names)
-
-    def _tables(self) -> Iterator[Table]:
-        (names, distinct), order = self._in_order(), np.argsort(self.rank_)
-        places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
-        yield table_of(
-            "Ranking",
-            "ranking.csv",
-            {
-                "Item": names,
-                "Place": self.rank_[order],
-                "Score": self.scores_[order],
-                "Standard error": self.standard_error_[order],
-                "From": self.low_[order],
-                "To": self.high_[order],
-                "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
-                "Told from next": [*yes_or_no(distinct), ""],
-            },
-        )
-
-    def _pictures(self) -> Iterator[tuple[Markup, str]]:
+        _, names, distinct = self._in_order()
         if self.determined_:
-            order = np.argsort(self.rank_)
-            numbers = (values[order].tolist() for values in (self.scores_, self.low_, self.high_))
-            chart = intervals("Scores with their intervals", self._in_order()[0], *numbers)
-            yield chart, "A line is an interval; a cross has 0 within it, the mean of all items."
-
-    def _more_facts(self) -> dict[str, Any]:
-        return {
-            "items": list(self.items_),
-            "method": self.method,
-            "score": plain(self.scores_),
-            "standard_error": plain(self.standard_error_),
-            "low": plain(self.low_),
-            "high": plain(self.high_),
-            "place": self.rank_.tolist(),
-            "place_low": self.rank_low_.tolist(),
-            "place_high": self.rank_high_.tolist(),
-            "apart": self.apart_.tolist(),
-            "comparisons": plain(self.comparisons_),
-            "determined": self.determined_,
-        }
-
-    def _verdict(self, told: list[bool]) -> str:
-        if not self.determined_:
-            return (
+            yield (
+                f"{sum(distinct)} of {len(distinct)} neighbours differ, all such verdicts together at "
+                f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item "
+                f"and hold the privacy noise{' and that of the outcomes' if self.sampling else ' alone'}."
+            )
+        else:
+            yield (
                 "Scores are not determined: the noise hides how comparisons connect the items. There are "
                 "no intervals, and places are a guess. Rank fewer items, add comparisons, or use a "
                 "larger epsilon."
             )
-        return (
-            f"{sum(told)} of {len(told)} neighbours are told apart, all such verdicts together at "
-            f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item and "
-            "hold the privacy noise" + (" and that of the outcomes." if self.sampling else " alone.")
-        )
-
-    def _unit(self, names: list[str]) -> str:
         if self._rule.margin:
-            return f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
-        if not self.determined_ or len(names) < 2:
-            return "The mean score is 0."
-        chance, low, high = self.win_probability(names[0], names[-1])
-        if chance in (0.0, 1.0):  # beyond what a difference of outcomes can be: nothing to tell
-            return "The mean score is 0."
-        return (
-            f"{names[0]} would win against {names[-1]} in {percent(chance)} of comparisons "
-            f"({percent(low)} to {percent(high)}); the mean score is 0."
-        )
+            yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
+            return
+        yield "The mean score is 0."
+        if self.determined_ and len(names) > 1:
+            chance, low, high = self.win_probability(names[0], names[-1])
+            if chance not in (0.0, 1.0):  # beyond what a difference of outcomes can be
+                yield (
+                    f"{names[0]} would win against {names[-1]} in {percent(chance)} of comparisons "
+                    f"({percent(low)} to {percent(high)})."
+                )
+
+    def _tables(self) -> Iterator[Table]:
+        order, names, distinct = self._in_order()
+        places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
+        columns = {
+            "Item": names,
+            "Place": self.rank_[order],
+            "Score": self.scores_[order],
+            **self._interval_columns(order),
+            "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
+            "Differs from next": [*base.yes_or_no(distinct), ""],
+        }
+        yield base.table_of("Ranking", "ranking.csv", columns)
+
+    def _pictures(self) -> Pictures:
+        if self.determined_:
+            order, names, _ = self._in_order()
+            numbers = (values[order] for values in (self.scores_, self.low_, self.high_))
+            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+            yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
 
 
 def _rule_of(moment: Moment) -> Rule:
@@ -355,7 +301,7 @@ def _rule_of(moment: Moment) -> Rule:
 
 
 def _graph(moment: Moment, rule: Rule) -> _Graph:
-    """Return what the moment says of comparisons: about the origin, whether it was centred or not."""
+    """Return the comparisons of a release: about the origin, whether it was centred or not."""
     d, units = len(rule.levels), moment.units
     middle = np.zeros(d + 1) if moment.pooled.center is None else moment.pooled.center
     whole = (moment.pooled.moment + np.outer(middle, middle)) * np.outer(units, units)
@@ -400,9 +346,9 @@ def _newton(graph: _Graph, link: _Link) -> tuple[Array, Array] | None:
     enough = _CLOSE * float(np.abs(graph.wins).max(initial=0.0))
 
     def state(at: Array) -> tuple[Array, Array]:
-        apart = at[:, None] - at[None, :]
-        left = graph.wins - np.sum(weights * link.mean(apart), axis=1)
-        return left, _laplacian(weights * link.slope(apart))
+        differences = at[:, None] - at[None, :]
+        left = graph.wins - np.sum(weights * link.mean(differences), axis=1)
+        return left, _laplacian(weights * link.slope(differences))
 
     left, bread = state(scores)
     for _ in range(_MOST_STEPS):

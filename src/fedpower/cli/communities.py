@@ -79,7 +79,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
     """
     from fedpower.analyses.communities import read_labels  # noqa: PLC0415
     from fedpower.estimator.communities import FedCommunities  # noqa: PLC0415
-    from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis  # noqa: PLC0415
+    from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release  # noqa: PLC0415
 
     started = datetime.now(UTC)
     require_charge(options)
@@ -132,7 +132,7 @@ def communities(ctx: click.Context, /, **options: Any) -> None:
             model.moment_.record.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
         )
         told = model.analysis_.account()
-        write_moment_and_analysis(place, told, moment)
+        write_release(place, moment, told)
     show_account(told, moment, output, as_json=options["as_json"], said=moment.privacy.brief)
     if moment.privacy.is_private and ledgers is None:
         note("no ledger was given, so what this release spent is on no record; see --ledgers")

@@ -116,10 +116,7 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
     moment = model.moment_
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
     seen = beyond = 0
-    with (
-        new_file(flags, force=force, option="--flags") as place,
-        place.open("w", encoding="utf-8", newline="") as out,
-    ):
+    with new_file(flags, force=force) as place, place.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["t2", "spe", "flag"])
         for block in source.blocks(block_rows(moment.n_features)):
@@ -149,10 +146,7 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
     if form is not None:
         blocks = source.labelled(form.person, block_size)
     seen = empty = 0
-    with (
-        new_file(filled, force=force, option="--filled") as place,
-        place.open("w", encoding="utf-8", newline="") as out,
-    ):
+    with new_file(filled, force=force) as place, place.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["row" if form is None else form.person, "item", "prediction", "low", "high"])
         for labels, block in blocks:

@@ -196,14 +196,13 @@ def _check_rehearsed(options: dict[str, Any]) -> None:
     given = [name for name in (*_VARIED, *_READS) if options[name] not in (None, ())]
     if options["n_local"] is None and given:
         raise InputError(
-            "{option} must go with --local, for a real run is the study's and its silos' to settle, got "
-            "none; change the study, or the silos' files",
-            option=_option_of(given[0]),
+            f"{_option_of(given[0])} must go with --local, for a real run is the study's "
+            "and its silos' to settle, got none; change the study, or the silos' files"
         )
     if options["data"] is None and reads:
         raise InputError(
-            "{option} must go with --data, got none: rows that are made up need it not; leave it out",
-            option=_option_of(reads[0]),
+            f"{_option_of(reads[0])} must go with --data, got none: rows that are made up "
+            "need it not; leave it out"
         )
 
 

@@ -103,7 +103,7 @@ def _drawing(result: Result, plot: Path, *, force: bool) -> AbstractContextManag
             f"--plot must be an .svg file of a result with 2 components at least, got {plot.name} of "
             f"{result.n_components}; rename it, or fit more"
         )
-    return new_file(plot, force=force, option="--plot")
+    return new_file(plot, force=force)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import BatchedNoise, NoiseSource
@@ -96,10 +96,8 @@ def read_silos(
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
             raise InputError(
-                "{source} must have {most} rows a person at most, on average, where products are noised, "
-                "got more; use {noise:moment}",
-                source=moment.source.name,
-                most=MOST_ROWS,
+                f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average, where products "
+                "are noised, got more; use noise='moment'"
             )
     return moments
 
@@ -180,7 +178,7 @@ def check_ledgers(
     """Refuse ledgers that are not one for each silo and its own, or cannot be opened."""
     _versions(silos, data_version)
     if data_set is not None:
-        check_label(Sentence("{data_set}"), data_set)
+        check_label("data_set", data_set)
     with ExitStack() as stack:
         _open_ledgers(silos, budget, ledgers, stack, data_set)
 
@@ -295,17 +293,14 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     given = declared if isinstance(declared, Mapping) else {}
     unknown = [name for name in given if name not in silos]
     if unknown:
-        raise InputError.about(
-            "data_version",
-            must="be of silos of this fit",
-            got=f"one for {unknown[0]!r}",
-            advice="the silos are {silos}",
-            silos=", ".join(silos),
+        raise InputError(
+            f"data_version must be of silos of this fit, got one for {unknown[0]!r}; the "
+            f"silos are {', '.join(silos)}"
         )
     one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
     versions = {name: given.get(name, one) for name in silos}
     for version in versions.values():
-        check_label(Sentence("{data_version}"), version)
+        check_label("data_version", version)
     return versions
 
 
@@ -343,9 +338,9 @@ def _check_bounded(moments: Moments, study: Study) -> None:
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
-                "the rows of silo {silo!r} must be treated as the private study says and bounded, "
-                "got another treatment; give {row_norm} or {normalize}, the same for all",
-                silo=name,
+                f"the rows of silo {name!r} must be treated as the private study says and "
+                "bounded, got another treatment; give row_norm or normalize, the same "
+                "for all"
             )
         if moment.device is not None and moment.device.single:
             raise InputError(

@@ -18,7 +18,7 @@ from fedpower.estimator.terms import IdentityPaths
 from fedpower.options import Aggregation, Edge, Node
 from fedpower.protocol.coordinator import Round
 from fedpower.report.files import new_folder
-from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_moment_and_analysis
+from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release
 from fedpower.rows.networks import open_network, require_same_nodes
 from fedpower.rules.codebook import CodeBook
 
@@ -178,5 +178,5 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             Whether an earlier one in the folder is replaced.
         """
         with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
-            write_moment_and_analysis(place, self.analysis_.account(), self.moment_)
+            write_release(place, self.moment_, self.analysis_.account())
         return Path(folder)

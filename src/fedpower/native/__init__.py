@@ -24,9 +24,17 @@ def loops() -> Any:
 
 def call(name: str, *arguments: Any) -> int:
     """Call a compiled loop with arrays, structures and integers; None is a null pointer."""
-    function = getattr(loops(), name)
+    return int(_function(name)(*map(_passed, arguments)))
+
+
+@functools.cache
+def _function(name: str) -> Any:
+    """Return a compiled loop, in the version for this kind of processor where there are several."""
+    library = loops()
+    library.fedpower_suffix.restype = ctypes.c_char_p
+    function = getattr(library, name + library.fedpower_suffix().decode(), None) or getattr(library, name)
     function.restype = ctypes.c_int64
-    return int(function(*map(_passed, arguments)))
+    return function
 
 
 def _passed(argument: Any) -> Any:

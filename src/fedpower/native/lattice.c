@@ -1,46 +1,24 @@
 /* Rows as integers, counts over rows, and noise: loops for which NumPy would read its arrays several times.
 
-   sums/lattice.py, sums/survey.py and privacy/noise.py have NumPy code that does the same, used where this is not
+   sums/lattice.py, sums/tallies.py and privacy/noise.py have NumPy code that does the same, used where this is not
    compiled. Nothing is kept between calls, so that threads may call at the same time. Floating point must be IEEE 754
    without extra precision: the flags in hatch_build.py and the test below make sure of it. */
+
+#ifndef FEDPOWER_ONCE
+#define FEDPOWER_ONCE
 
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __ARM_NEON
-#include <arm_neon.h>
-#endif
 
 #if FLT_EVAL_METHOD != 0
 #error "double must be computed as double: build with SSE2"
 #endif
 
 #define EXPORT __attribute__((visibility("default")))
-
-/* Two values side by side, as SSE2 and Neon have them, at any address. */
-typedef double pair __attribute__((vector_size(16)));
-typedef int64_t mask __attribute__((vector_size(16)));
-typedef pair anywhere __attribute__((aligned(8), may_alias));
-
-static inline pair at(const double *place) { return *(const anywhere *)place; }
-static inline void put(double *place, pair values) { *(anywhere *)place = values; }
-
-/* The larger and the smaller of a limit and a value; a NaN stays a NaN. Sums may use fused multiply-add: norms are
-   rounded somehow, and sums of integers are exact either way. */
-#ifdef __ARM_NEON
-#define MULTIPLY_ADD(sum, x, y) ((sum) = (pair)vfmaq_f64((float64x2_t)(sum), (float64x2_t)(x), (float64x2_t)(y)))
-#define AT_LEAST(limit, x) ((pair)vmaxq_f64((float64x2_t)(limit), (float64x2_t)(x)))
-#define AT_MOST(limit, x) ((pair)vminq_f64((float64x2_t)(limit), (float64x2_t)(x)))
-#define TRUNCATE(x) trunc(x)
-#else
-#define MULTIPLY_ADD(sum, x, y) ((sum) += (x) * (y))
-#define CHOOSE(which, x, y) ((pair)(((which) & (mask)(x)) | (~(which) & (mask)(y))))
-#define AT_LEAST(limit, x) CHOOSE((mask)((limit) > (x)), limit, x)
-#define AT_MOST(limit, x) CHOOSE((mask)((limit) < (x)), limit, x)
-#define TRUNCATE(x) ((double)(int32_t)(x)) /* SSE2 has no instruction for doubles */
-#endif
+#define INLINE static inline __attribute__((always_inline))
 
 #ifndef SOURCE_DIGEST
 #define SOURCE_DIGEST "unknown"
@@ -49,12 +27,10 @@ static inline void put(double *place, pair values) { *(anywhere *)place = values
 /* The source from which this library was built. */
 EXPORT const char *fedpower_source(void) { return SOURCE_DIGEST; }
 
-/* ---- Rows ---- */
-
-/* How the columns of a row are moved: (x - center) * gain, then clipped. */
+/* How the columns of a row are shifted: (x - center) * gain, then clipped. Arrays are padded to a multiple of 8. */
 struct columns {
     const double *center, *gain; /* NULL where rows stay as they are */
-    const double *low, *high;    /* of moved values; NULL where nothing is clipped */
+    const double *low, *high;    /* of shifted values; NULL where nothing is clipped */
 };
 
 /* How a row is bounded. */
@@ -76,61 +52,147 @@ struct rows {
 /* Squares between these keep their digits. */
 static const double SMALLEST = 1e-280, LARGEST = 1e280;
 
-/* Always in the same order, so that a row's norm does not depend on the rows around it. */
-static double sum_of_squares(const double *row, ptrdiff_t width)
+#define PANEL 8   /* columns that are stored together */
+#define CHUNK 128 /* rows whose integers stay in a core's cache */
+#define APART (PANEL * CHUNK + 8) /* from panel to panel; a power of two would share cache lines */
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+/* The loops over rows are compiled for three kinds of processor; fedpower_suffix names the one to call. */
+EXPORT const char *fedpower_suffix(void)
 {
-    pair a = {0}, b = {0}, c = {0}, e = {0}; /* four, so that additions need not wait for each other */
-    ptrdiff_t j = 0;
-    for (; j + 8 <= width; j += 8) {
-        pair p = at(row + j), q = at(row + j + 2), r = at(row + j + 4), s = at(row + j + 6);
-        MULTIPLY_ADD(a, p, p), MULTIPLY_ADD(b, q, q), MULTIPLY_ADD(c, r, r), MULTIPLY_ADD(e, s, s);
-    }
-    for (; j + 2 <= width; j += 2) {
-        pair p = at(row + j);
-        MULTIPLY_ADD(a, p, p);
-    }
-    a = (a + b) + (c + e);
-    double last = j < width ? row[j] : 0.0;
-    return (a[0] + a[1]) + last * last;
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return "_avx512";
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "_avx2" : "";
+}
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")
+#define LANES 8
+#define NAMED(name) name##_avx512
+#include "lattice.c"
+#pragma GCC pop_options
+#undef LANES
+#undef NAMED
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LANES 4
+#define NAMED(name) name##_avx2
+#include "lattice.c"
+#pragma GCC pop_options
+#undef LANES
+#undef NAMED
+#else
+EXPORT const char *fedpower_suffix(void) { return ""; }
+#endif
+#define LANES 2
+#define NAMED(name) name
+#define NOISE
+#endif
+
+#define vec NAMED(vec)
+#define bits NAMED(bits)
+#define ints NAMED(ints)
+typedef double vec __attribute__((vector_size(8 * LANES)));
+typedef double NAMED(anywhere) __attribute__((vector_size(8 * LANES), aligned(8), may_alias));
+typedef int64_t bits __attribute__((vector_size(8 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
+
+#define at NAMED(at)
+#define put NAMED(put)
+INLINE vec at(const double *place) { return *(const NAMED(anywhere) *)place; }
+INLINE void put(double *place, vec values) { *(NAMED(anywhere) *)place = values; }
+
+#define CHOOSE(which, x, y) ((vec)(((which) & (bits)(x)) | (~(which) & (bits)(y))))
+/* Values that are not NaN, and 0 in place of those that are. */
+#define WHERE_NUMBER(x, values) ((vec)((bits)((x) == (x)) & (bits)(values)))
+/* The nearest integers, halves to even, of values below 2^51 in size. */
+#define NEAREST(x) (((x) + 0x1.8p52) - 0x1.8p52)
+
+/* Lanes from j on of a row that has at least LANES - 1 doubles after it; 0 beyond its width. */
+#define lanes_of NAMED(lanes_of)
+INLINE vec lanes_of(const double *row, ptrdiff_t j, ptrdiff_t width)
+{
+    static const int64_t first[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    bits place;
+    memcpy(&place, first, sizeof place);
+    return (vec)((bits)at(row + j) & (place < (bits){0} + (width - j)));
 }
 
-/* Put the moved values of a row into out. */
-static inline void move(const double *restrict row, const struct columns *columns, ptrdiff_t width,
-                        double *restrict out)
+/* The same, shifted; a NaN stays one. */
+#define shifted NAMED(shifted)
+INLINE vec shifted(const double *row, ptrdiff_t j, ptrdiff_t width, const struct columns *columns)
 {
-    const double *restrict center = columns->center, *restrict gain = columns->gain;
-    const double *restrict low = columns->low, *restrict high = columns->high;
-    ptrdiff_t j = 0;
-    if (!low) {
-        for (; j < width; j++)
-            out[j] = (row[j] - center[j]) * gain[j];
-        return;
+    vec x = (lanes_of(row, j, width) - at(columns->center + j)) * at(columns->gain + j);
+    if (columns->low) {
+        vec low = at(columns->low + j), high = at(columns->high + j);
+        x = CHOOSE((bits)(low > x), low, x);
+        x = CHOOSE((bits)(high < x), high, x);
     }
-    for (; j + 2 <= width; j += 2) {
-        pair value = (at(row + j) - at(center + j)) * at(gain + j);
-        put(out + j, AT_MOST(at(high + j), AT_LEAST(at(low + j), value)));
-    }
-    if (j < width) {
-        double value = (row[j] - center[j]) * gain[j];
-        value = low[j] > value ? low[j] : value;
-        out[j] = high[j] < value ? high[j] : value;
-    }
+    return x;
 }
 
-/* Put the integers of row i into out, every four of them `apart` from the next; return 1 where it is clipped,
-   and -1 where it has a value that is not finite.  moved: room for a row. */
-static int put_row(const struct rows *rows, int64_t i, const struct rule *rule, double *moved, double *out,
+#define added_up NAMED(added_up)
+INLINE double added_up(vec values)
+{
+    for (int half = LANES / 2; half; half /= 2)
+        for (int k = 0; k < half; k++)
+            values[k] += values[k + half];
+    return values[0];
+}
+
+/* Have rows that come a little later read from memory. */
+#define fetch NAMED(fetch)
+INLINE void fetch(const double *row, ptrdiff_t width)
+{
+    for (ptrdiff_t j = 0; j < width; j += 8)
+        __builtin_prefetch(row + j + 512);
+}
+
+/* A row that may be read beyond its end: the last rows of a block from `spare`. */
+#define row_of NAMED(row_of)
+INLINE const double *row_of(const struct rows *rows, int64_t i, double *spare)
+{
+    const double *row = rows->values + i * rows->width;
+    fetch(row, rows->width);
+    if ((rows->count - i - 1) * rows->width >= LANES)
+        return row;
+    return memcpy(spare, row, sizeof(double) * (size_t)rows->width);
+}
+
+/* ---- Rows ---- */
+
+#define sum_of_squares NAMED(sum_of_squares)
+INLINE double sum_of_squares(const double *row, ptrdiff_t width)
+{
+    vec sum = {0};
+    for (ptrdiff_t j = 0; j < width; j += LANES) {
+        vec x = lanes_of(row, j, width);
+        sum += x * x;
+    }
+    return added_up(sum);
+}
+
+/* Put the integers of row i into out, every PANEL of them `apart` from the next; return 1 where it is clipped,
+   and -1 where it has a value that is not finite.  spare: room for two rows and 16. */
+#define put_row NAMED(put_row)
+INLINE int put_row(const struct rows *rows, int64_t i, const struct rule *rule, double *spare, double *out,
                    ptrdiff_t apart)
 {
     const ptrdiff_t width = rows->width;
-    const double *stored = rows->values + i * width, *row = stored;
-    if (rule->columns.gain) {
-        move(stored, &rule->columns, width, moved);
-        row = moved;
-    }
-    double target = rows->sides ? rows->sides[i] * rule->target : rule->target;
-    double bound = rule->bound, longer = rule->longer, squares = sum_of_squares(row, width), norm = bound;
+    double *own = spare + width + PANEL;
+    const double *stored = row_of(rows, i, spare), *row = stored;
+    double bound = rule->bound, longer = rule->longer, norm = bound, squares;
     int clipped = 0;
+    if (rule->columns.gain) {
+        vec sum = {0};
+        for (ptrdiff_t j = 0; j < width; j += LANES) {
+            vec x = shifted(stored, j, width, &rule->columns);
+            put(own + j, x);
+            sum += x * x;
+        }
+        row = own, squares = added_up(sum);
+    } else
+        squares = sum_of_squares(row, width);
     if (rule->normalize || !(squares < 0.999 * (bound * bound))) { /* most rows are short, and need no root */
         if (!(squares <= LARGEST) || (rule->normalize && squares < SMALLEST)) {
             double peak = 0.0;
@@ -140,9 +202,9 @@ static int put_row(const struct rows *rows, int64_t i, const struct rule *rule, 
                 peak = fabs(row[j]) > peak ? fabs(row[j]) : peak;
             }
             peak = peak > DBL_MAX ? DBL_MAX : peak > 0.0 ? peak : 1.0;
-            for (ptrdiff_t j = 0; j < width; j++) /* what left float64 as it was moved is its largest */
-                moved[j] = (row[j] > DBL_MAX ? DBL_MAX : row[j] < -DBL_MAX ? -DBL_MAX : row[j]) / peak;
-            row = moved, bound /= peak, longer /= peak;
+            for (ptrdiff_t j = 0; j < width; j++) /* what left float64 as it was shifted is its largest */
+                own[j] = (row[j] > DBL_MAX ? DBL_MAX : row[j] < -DBL_MAX ? -DBL_MAX : row[j]) / peak;
+            row = own, bound /= peak, longer /= peak;
             squares = sum_of_squares(row, width);
         }
         norm = sqrt(squares);
@@ -153,105 +215,100 @@ static int put_row(const struct rows *rows, int64_t i, const struct rule *rule, 
             norm = norm > bound ? norm : bound;
         }
     }
-    const double factor = target / norm;
-    ptrdiff_t j = 0;
-    for (; j + 4 <= width; j += 4, out += apart)
-        for (int k = 0; k < 4; k++)
-            out[k] = TRUNCATE(row[j + k] * factor);
-    for (int k = 0; j < width; j++, k++)
-        out[k] = TRUNCATE(row[j] * factor);
+    const double factor = (rows->sides ? rows->sides[i] * rule->target : rule->target) / norm;
+    for (ptrdiff_t j = 0; j < width; j += LANES) {
+        vec x = lanes_of(row, j, width) * factor;
+        put(out + j / PANEL * apart + j % PANEL, __builtin_convertvector(__builtin_convertvector(x, ints), vec));
+    }
     return clipped;
 }
 
 /* Put the integers of rows into out, row by row; return how many are clipped, or -1 where one is not finite. */
-EXPORT int64_t fedpower_lattice_rows(const struct rows *rows, const struct rule *rule, double *moved, double *out)
+EXPORT int64_t NAMED(fedpower_lattice_rows)(const struct rows *rows, const struct rule *rule, double *spare,
+                                            double *out)
 {
+    const int64_t width = rows->width;
     int64_t n_clipped = 0;
     for (int64_t i = 0; i < rows->count; i++) {
-        int clipped = put_row(rows, i, rule, moved, out + i * rows->width, 4);
+        int last = (rows->count - i - 1) * width < LANES;
+        double *place = last ? spare + 2 * (width + PANEL) : out + i * width; /* the next row overwrites what is too much */
+        int clipped = put_row(rows, i, rule, spare, place, PANEL);
         if (clipped < 0)
             return -1;
+        if (last)
+            memcpy(out + i * width, place, sizeof(double) * (size_t)width);
         n_clipped += clipped;
     }
     return n_clipped;
 }
 
-#ifdef __ARM_NEON
-/* Elsewhere NumPy's BLAS has wider registers than a compiler may assume, and multiplies. */
-
-#define CHUNK 128 /* rows whose integers stay in a core's cache */
-#define APART (4 * CHUNK + 8) /* from four columns to the next four; a power of two would share cache lines */
-
-/* Add the products of 4 * PANELS columns (panels from p on) with 4 (panel q) to out, `step` from row to row. */
-#define TILE(name, panels)                                                                                   \
-    static void name(const double *p, const double *q, ptrdiff_t count, double *out, ptrdiff_t step)         \
-    {                                                                                                        \
-        float64x2_t sums[4][2 * panels] = {{{0}}};                                                           \
-        _Pragma("GCC unroll 4") for (ptrdiff_t k = 0; k < count; k++, p += 4, q += 4)                        \
-        {                                                                                                    \
-            const float64x2_t one = vld1q_f64(q), two = vld1q_f64(q + 2);                                    \
-            _Pragma("GCC unroll 4") for (int j = 0; j < 2 * panels; j++)                                     \
-            {                                                                                                \
-                const float64x2_t left = vld1q_f64(p + j / 2 * APART + j % 2 * 2);                           \
-                sums[0][j] = vfmaq_laneq_f64(sums[0][j], left, one, 0);                                      \
-                sums[1][j] = vfmaq_laneq_f64(sums[1][j], left, one, 1);                                      \
-                sums[2][j] = vfmaq_laneq_f64(sums[2][j], left, two, 0);                                      \
-                sums[3][j] = vfmaq_laneq_f64(sums[3][j], left, two, 1);                                      \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int i = 0; i < 4; i++)                                                                          \
-            for (int j = 0; j < 2 * panels; j++)                                                             \
-                vst1q_f64(out + i * step + 2 * j, vaddq_f64(vld1q_f64(out + i * step + 2 * j), sums[i][j])); \
-    }
-
-TILE(add_tile, 2)
-TILE(add_half_tile, 1)
-
-/* Add the sums of a panel's four columns to total. */
-static void add_columns(const double *panel, int64_t count, double *total)
+/* Add the products of four columns (from q on) with the PANEL columns of `panels` panels (from p on) to out,
+   `step` from row to row. */
+#define add_tile NAMED(add_tile)
+INLINE void add_tile(const double *p, const double *q, ptrdiff_t count, double *out, ptrdiff_t step, const int panels)
 {
-    pair a = at(total), b = at(total + 2), c = {0}, e = {0};
-    int64_t k = 0;
-    for (; k + 2 <= count; k += 2, panel += 8)
-        a += at(panel), b += at(panel + 2), c += at(panel + 4), e += at(panel + 6);
-    if (k < count)
-        a += at(panel), b += at(panel + 2);
-    put(total, a + c), put(total + 2, b + e);
+    enum { EACH = PANEL / LANES };
+    vec sums[4][4 * EACH];
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < panels * EACH; j++)
+            sums[i][j] = (vec){0};
+    for (ptrdiff_t k = 0; k < count; k++, p += PANEL, q += PANEL)
+        for (int j = 0; j < panels * EACH; j++) {
+            vec left = at(p + j / EACH * APART + j % EACH * LANES);
+            for (int i = 0; i < 4; i++)
+                sums[i][j] += left * q[i];
+        }
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < panels * EACH; j++) {
+            double *place = out + i * step + j * LANES;
+            put(place, at(place) + sums[i][j]);
+        }
 }
 
 /* Add the integers of rows to total, and their squares to the lower triangle of `squares`, while they are in a
    core's cache; return what fedpower_lattice_rows does.
 
-   exact: rows whose squares a double holds exactly.  scratch: (130 + padded + 2) * padded doubles, padded being
+   exact: rows whose squares a double holds exactly.  scratch: (133 + padded + 3) * padded + 64 doubles, padded being
    the width rounded up to 8. */
-EXPORT int64_t fedpower_lattice_squares(const struct rows *rows, const struct rule *rule, int64_t exact,
-                                        double *scratch, int64_t *total, int64_t *squares)
+EXPORT int64_t NAMED(fedpower_lattice_squares)(const struct rows *rows, const struct rule *rule, int64_t exact,
+                                               double *scratch, int64_t *total, int64_t *squares)
 {
-    const int64_t width = rows->width, padded = (width + 7) / 8 * 8, line = 8; /* doubles of a cache line */
-    double *panels = scratch, *moved = panels + 130 * padded, *sums = moved + padded, *products = sums + padded;
+    const int64_t width = rows->width, padded = (width + PANEL - 1) / PANEL * PANEL;
+    const size_t added = sizeof(double) * (size_t)((1 + padded) * padded);
+    double *panels = (double *)(((uintptr_t)scratch + 63) / 64 * 64);
+    double *sums = panels + padded / PANEL * APART, *products = sums + padded, *spare = products + padded * padded;
     int64_t n_clipped = 0;
-    memset(scratch, 0, sizeof(double) * (size_t)((132 + padded) * padded));
+    memset(panels, 0, sizeof(double) * (size_t)(padded / PANEL * APART));
+    memset(sums, 0, added);
     for (int64_t start = 0, held = 0; start < rows->count; start += CHUNK) {
         int64_t size = rows->count - start < CHUNK ? rows->count - start : CHUNK;
         for (int64_t k = 0; k < size; k++) {
-            int clipped = put_row(rows, start + k, rule, moved, panels + 4 * k, APART);
+            int clipped = put_row(rows, start + k, rule, spare, panels + PANEL * k, APART);
             if (clipped < 0)
                 return -1;
             n_clipped += clipped;
         }
-        /* The next rows come from memory meanwhile, a part of them before each column of tiles. */
-        int64_t next = (start + size) * width, share = size * width * 4 / padded;
-        int64_t last = start + 2 * size < rows->count ? next + size * width : rows->count * width;
-        for (int64_t j = 0; j < width; j += 4) {
-            for (int64_t stop = next + share; next < stop && next < last; next += line)
-                __builtin_prefetch(rows->values + next, 0, 2);
-            const double *panel = panels + j / 4 * APART;
-            add_columns(panel, size, sums + j);
-            int64_t i = 0;
-            for (; i < j; i += 8)
-                add_tile(panels + i / 4 * APART, panel, size, products + j * padded + i, padded);
-            if (i == j)
-                add_half_tile(panel, panel, size, products + j * padded + i, padded);
+        for (int64_t j = 0; j < width; j += PANEL) {
+            const double *panel = panels + j / PANEL * APART;
+            for (int k = 0; k < PANEL; k += LANES) {
+                vec sum = at(sums + j + k);
+                for (int64_t row = 0; row < size; row++)
+                    sum += at(panel + PANEL * row + k);
+                put(sums + j + k, sum);
+            }
+            for (int half = 0; half < PANEL; half += 4) {
+                const double *q = panel + half;
+                double *out = products + (j + half) * padded;
+                int64_t i = 0;
+                if (LANES == 8) {
+                    for (; i + 4 * PANEL <= j + PANEL; i += 4 * PANEL)
+                        add_tile(panels + i / PANEL * APART, q, size, out + i, padded, 4);
+                    for (; i + 2 * PANEL <= j + PANEL; i += 2 * PANEL)
+                        add_tile(panels + i / PANEL * APART, q, size, out + i, padded, 2);
+                }
+                for (; i <= j; i += PANEL)
+                    add_tile(panels + i / PANEL * APART, q, size, out + i, padded, 1);
+            }
         }
         held += size;
         if (held + CHUNK > exact || start + size == rows->count) {
@@ -260,67 +317,83 @@ EXPORT int64_t fedpower_lattice_squares(const struct rows *rows, const struct ru
                 for (int64_t i = 0; i <= j; i++)
                     squares[j * width + i] += (int64_t)products[j * padded + i];
             }
-            memset(sums, 0, sizeof(double) * (size_t)((1 + padded) * padded));
+            memset(sums, 0, added);
             held = 0;
         }
     }
     return n_clipped;
 }
-#endif
 
-/* ---- Counts ---- */
+/* ---- Counts: a row counts `weights` times; once where that is NULL. ---- */
 
-/* For each column, count rows by sign and exponent: counts has n_places for each column, `places` tells which one
-   the upper twelve bits of a value belong to. In all of these, a row counts `weights` times; once where it is NULL. */
-EXPORT void fedpower_count_octaves(const struct rows *rows, const int64_t *weights, const int16_t *places,
-                                   int64_t n_places, int64_t *counts)
+/* Count rows in the places of a strip of columns: by itself this loop does not wait for what it counts. */
+#define STRIP 64
+#define count_strip NAMED(count_strip)
+INLINE void count_strip(const int32_t *places, int64_t size, int64_t n_places, int64_t weight, int64_t *counts)
 {
+    for (int64_t j = 0; j < size; j++)
+        counts[j * n_places + places[j]] += weight;
+}
+
+/* For each column, count rows by sign and exponent: there are `middle` places for each sign, 0 between them, and one
+   for what is not finite. */
+EXPORT void NAMED(fedpower_count_octaves)(const struct rows *rows, const int64_t *weights, int64_t middle,
+                                          int64_t *counts)
+{
+    const int64_t width = rows->width, n_places = 2 * middle + 2;
+    const int32_t most = (int32_t)middle, least = 1022 - most / 2;
+    for (int64_t i = 0; i < rows->count; i++)
+        for (int64_t start = 0; start < width; start += STRIP) {
+            const double *row = rows->values + i * width + start;
+            const int64_t size = width - start < STRIP ? width - start : STRIP;
+            int32_t places[STRIP];
+            fetch(row, size);
+            for (int64_t j = 0; j < size; j++) {
+                uint64_t word;
+                memcpy(&word, row + j, 8);
+                int32_t exponent = (int32_t)(word >> 52), far = (exponent & 0x7ff) - least;
+                far = far < 0 ? 0 : far > most ? most : far;
+                far = most + (exponent & 0x800 ? -far : far);
+                places[j] = (exponent & 0x7ff) == 0x7ff ? 2 * most + 1 : far;
+            }
+            count_strip(places, size, n_places, weights ? weights[i] : 1, counts + start * n_places);
+        }
+}
+
+/* For each column, count rows by the integer part of their shifted values, which are clipped from 0 to n_places - 2;
+   a NaN belongs to the last place.  spare: room for a row. */
+EXPORT void NAMED(fedpower_count_bins)(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                                       double *spare, int64_t n_places, int64_t *counts)
+{
+    const int64_t width = rows->width;
     for (int64_t i = 0; i < rows->count; i++) {
-        const double *row = rows->values + i * rows->width;
-        const int64_t weight = weights ? weights[i] : 1;
-        int64_t *own = counts;
-        for (int64_t j = 0; j < rows->width; j++, own += n_places) {
-            uint64_t bits;
-            memcpy(&bits, row + j, 8);
-            own[places[bits >> 52]] += weight;
+        const double *row = row_of(rows, i, spare);
+        for (int64_t start = 0; start < width; start += STRIP) {
+            const int64_t size = width - start < STRIP ? width - start : STRIP;
+            int32_t places[STRIP];
+            for (int64_t j = 0; j < size; j += LANES) {
+                vec x = shifted(row, start + j, width, columns);
+                ints place = __builtin_convertvector(CHOOSE((bits)(x == x), x, (vec){0} + (double)(n_places - 1)), ints);
+                memcpy(places + j, &place, sizeof place);
+            }
+            count_strip(places, size, n_places, weights ? weights[i] : 1, counts + start * n_places);
         }
     }
 }
 
-/* For each column, count rows by the integer part of their moved values, which are clipped from 0 to n_places - 2;
-   a NaN belongs to the last place. */
-EXPORT void fedpower_count_bins(const struct rows *rows, const int64_t *weights, const struct columns *columns,
-                                double *moved, int64_t n_places, int64_t *counts)
+/* For each column, add up the nearest integers of shifted values, their squares, and the rows that have a value.
+   spare: room for a row.  sums: three times the width rounded up to 8, all below 2^53: exact. */
+EXPORT void NAMED(fedpower_sum_cells)(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                                      double *spare, double *sums)
 {
+    const int64_t width = rows->width, padded = (width + PANEL - 1) / PANEL * PANEL;
+    double *squares = sums + padded, *present = sums + 2 * padded;
     for (int64_t i = 0; i < rows->count; i++) {
-        const int64_t weight = weights ? weights[i] : 1;
-        int64_t *own = counts;
-        move(rows->values + i * rows->width, columns, rows->width, moved);
-        for (int64_t j = 0; j < rows->width; j++, own += n_places)
-            own[moved[j] == moved[j] ? (int32_t)moved[j] : n_places - 1] += weight;
-    }
-}
-
-/* Values that are not NaN, and 0 in place of those that are. */
-#define WHERE_NUMBER(x, values) ((pair)((mask)((x) == (x)) & (mask)(values)))
-
-/* The nearest integers, halves to even, of values below 2^51 in size. */
-#define NEAREST(x) (((x) + 0x1.8p52) - 0x1.8p52)
-
-/* For each column, add up the nearest integers of moved values, their squares, and the rows that have a value.
-   moved: the width rounded up to 2.  sums: three times as many, all below 2^53: exact. */
-EXPORT void fedpower_sum_cells(const struct rows *rows, const int64_t *weights, const struct columns *columns,
-                               double *restrict moved, double *restrict sums)
-{
-    const int64_t width = rows->width, padded = (width + 1) / 2 * 2;
-    double *restrict squares = sums + padded, *restrict present = sums + 2 * padded;
-    moved[padded - 1] = 0.0;
-    for (int64_t i = 0; i < rows->count; i++) {
-        const double once = weights ? (double)weights[i] : 1.0;
-        const pair weight = {once, once};
-        move(rows->values + i * width, columns, width, moved);
-        for (int64_t j = 0; j < width; j += 2) {
-            pair cells = at(moved + j), value = WHERE_NUMBER(cells, NEAREST(cells)), sum = weight * value;
+        const vec weight = (vec){0} + (weights ? (double)weights[i] : 1.0);
+        const double *row = row_of(rows, i, spare);
+        for (int64_t j = 0; j < width; j += LANES) {
+            vec cells = shifted(row, j, width, columns), value = WHERE_NUMBER(cells, NEAREST(cells));
+            vec sum = weight * value;
             put(sums + j, at(sums + j) + sum);
             put(squares + j, at(squares + j) + sum * value);
             put(present + j, at(present + j) + WHERE_NUMBER(cells, weight));
@@ -328,28 +401,28 @@ EXPORT void fedpower_sum_cells(const struct rows *rows, const int64_t *weights, 
     }
 }
 
-/* Count rows by the sum of squares of the nearest integers of their moved values, a NaN being 0: in the place of
-   the first of n_edges edges that is no less, or after all of them. */
-EXPORT void fedpower_count_norms(const struct rows *rows, const int64_t *weights, const struct columns *columns,
-                                 double *moved, const double *edges, int64_t n_edges, int64_t *counts)
+/* Count rows by the sum of squares of the nearest integers of their shifted values, a NaN being 0: in the place of
+   the first of n_edges edges that is no less, or after all of them.  spare: room for a row. */
+EXPORT void NAMED(fedpower_count_norms)(const struct rows *rows, const int64_t *weights, const struct columns *columns,
+                                        double *spare, const double *edges, int64_t n_edges, int64_t *counts)
 {
+    const int64_t width = rows->width;
     for (int64_t i = 0; i < rows->count; i++) {
-        move(rows->values + i * rows->width, columns, rows->width, moved);
-        for (int64_t j = 0; j < rows->width; j += 2)
-            put(moved + j, WHERE_NUMBER(at(moved + j), NEAREST(at(moved + j))));
-        double squares = sum_of_squares(moved, rows->width);
-        int64_t low = 0, high = n_edges;
-        while (low < high) {
-            int64_t middle = (low + high) / 2;
-            if (edges[middle] < squares)
-                low = middle + 1;
-            else
-                high = middle;
+        const double *row = row_of(rows, i, spare);
+        vec sum = {0};
+        for (int64_t j = 0; j < width; j += LANES) {
+            vec cells = shifted(row, j, width, columns), value = WHERE_NUMBER(cells, NEAREST(cells));
+            sum += value * value;
         }
-        counts[low] += weights ? weights[i] : 1;
+        double squares = added_up(sum);
+        int64_t place = 0;
+        for (int64_t k = 0; k < n_edges; k++)
+            place += edges[k] < squares;
+        counts[place] += weights ? weights[i] : 1;
     }
 }
 
+#ifdef NOISE
 /* ---- Noise ---- */
 
 #define PARTS 13 /* entries of the table of integer parts */
@@ -419,3 +492,4 @@ EXPORT void fedpower_signs(const int64_t *magnitudes, int64_t n, const uint8_t *
         out[i] = (magnitudes[i] ^ negative) - negative;
     }
 }
+#endif

@@ -80,7 +80,6 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """Return ln δ(ε) of a μ-GDP release, for 0 < μ < ∞ and 0 ≤ ε < ∞."""
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
         return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
@@ -98,12 +97,10 @@ def _mills(x: float | Array) -> Array:
 
 
 def _allowed(delta: float) -> float:
-    """Return the ln δ that a computed one must not exceed, so that the true one stays within δ."""
     return math.log(delta) - _DELTA_MARGIN
 
 
 def _bisect(keeps: Callable[[float], bool], good: float, bad: float) -> float:
-    """Return the float nearest to ``bad`` that keeps a promise, where ``good`` keeps it."""
     while (middle := (good + bad) / 2) not in (good, bad):
         if keeps(middle):
             good = middle
@@ -149,7 +146,7 @@ def _epsilon(epsilon: float) -> float:
 def check_delta(delta: float) -> float:
     """Return δ as a float, or refuse it."""
     if not 0 < delta < 1:
-        raise InputError.about("delta", must="lie between 0 and 1", got=f"{delta:g}", advice="1e-6 is usual")
+        raise InputError(f"delta must lie between 0 and 1, got {delta:g}; 1e-6 is usual")
     return float(delta)
 
 

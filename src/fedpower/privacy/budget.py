@@ -57,7 +57,6 @@ class Price(NamedTuple):
 
     @property
     def multiplier(self) -> float:
-        """Noise standard deviation over sensitivity; rounded up."""
         return math.nextafter(1.0 / self.mu, math.inf)
 
 
@@ -87,38 +86,29 @@ class Budget:
             what = "larger one promises nothing"
             if self.epsilon < SMALLEST_EPSILON:
                 what = "smaller one leaves nothing but noise"
-            raise InputError.about(
-                "epsilon",
-                must=f"be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf for no privacy",
-                got=f"{self.epsilon:g}",
-                advice=f"a {what}",
+            raise InputError(
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or "
+                f"inf for no privacy, got {self.epsilon:g}; a {what}"
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
         if self.delta > 0 >= self.delta - slack:
-            raise InputError.about(
-                "delta",
-                must="exceed {least:.1g} to release so many numbers at {epsilon:{spent:g}}",
-                got=f"{self.delta:g}",
-                advice="ask for a smaller epsilon",
-                least=slack,
-                spent=self.epsilon,
+            raise InputError(
+                f"delta must exceed {slack:.1g} to release so many numbers at epsilon={self.epsilon:g}, "
+                f"got {self.delta:g}; ask for a smaller epsilon"
             )
         object.__setattr__(self, "slack_delta", slack)
         object.__setattr__(self, "total_mu", mu_of(self.epsilon, self.left_delta))
 
     @property
     def left_delta(self) -> float:
-        """δ less what the releases are off."""
         return self.delta - self.slack_delta
 
     @property
     def size(self) -> int:
-        """How many numbers are released in all, in one attempt."""
         return sum(terms.size * terms.times for terms in self.queries)
 
     @property
     def distance(self) -> float:
-        """Total variation distance of all releases, in one attempt, from the ideal ones."""
         return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
 
     def terms(self, label: str) -> QueryTerms | None:
@@ -137,7 +127,6 @@ class Budget:
 
     @property
     def study_mu(self) -> float:
-        """What everything that a silo releases in one attempt costs together."""
         if self.mode != "paper":
             return self.total_mu
         return math.hypot(self.mu(PRODUCT), self.mu(MEAN))
@@ -177,7 +166,6 @@ class Budget:
 
     @property
     def _moment_multiplier(self) -> float:
-        """That of the moment; of one with the whole budget, where none is released."""
         return (
             self.price(MOMENT).multiplier
             if self.has_moment
@@ -186,12 +174,10 @@ class Budget:
 
     @property
     def with_trace(self) -> bool:
-        """Whether tr A leaves with each product."""
         return self.mode in ("moment", "clipped") or self.iteration_rank > 1
 
     @property
     def has_moment(self) -> bool:
-        """Whether the moment is released, and not only products or the like."""
         return self.terms(MOMENT) is not None
 
     def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
@@ -221,7 +207,6 @@ class Budget:
 
     @property
     def _most(self) -> int:
-        """C; 1 where a row is the unit."""
         return max(1, self.per_unit)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
@@ -237,7 +222,6 @@ class Budget:
         return self.std(n_rows) * math.sqrt(2.0 * self.n_features)
 
     def _slack(self, n_rows: int, columns: int) -> float:
-        """Return what float64 adds to the sensitivity of a release as wide as ``columns`` columns."""
         n_rows *= MOST_ROWS if self.per_unit else 1
         longest = _CENTRING * longest_sum(n_rows, self.n_features)
         return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)

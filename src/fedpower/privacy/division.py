@@ -77,7 +77,6 @@ class Design:
 
     @property
     def warm(self) -> bool:
-        """Whether the moment comes first."""
         return self.moment_share > 0
 
     def queries(self, n_features: int, *, center: bool) -> tuple[QueryTerms, ...]:
@@ -130,7 +129,6 @@ def predicted_error(
 
 
 def _kept(width: int) -> float:
-    """Return about which part of AZ clipping leaves: E‖p‖‖c(p)‖/E‖p‖² for r normal coordinates p."""
     mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
     return CLIP * mean * math.sqrt(2.0 / width)
 

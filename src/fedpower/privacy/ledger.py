@@ -70,7 +70,6 @@ class DataVersion:
 
     @property
     def name(self) -> str:
-        """What a ledger's keys and studies call these rows; another reading of them is another name."""
         return f"version {self.version}" + (f", read as {self.reading[:16]}" if self.reading else "")
 
 
@@ -136,7 +135,6 @@ class _Account:
 
     @property
     def spent(self) -> float:
-        """The epsilon of all releases together at the cap's delta, less the slack."""
         if self.mu == 0.0 and self.slack <= self.delta:
             return 0.0
         return _epsilon(self.mu, self.delta - self.slack)
@@ -147,7 +145,6 @@ class _Account:
 
     @property
     def left(self) -> float:
-        """The largest epsilon, at the cap's delta, of one more Gaussian release that fits."""
         if self.slack >= self.delta:
             return 0.0
         limit = mu_of(self.epsilon, self.delta - self.slack)
@@ -171,7 +168,6 @@ class _Account:
 
 @functools.lru_cache(maxsize=4096)  # equal steps, and statements asked for again
 def _epsilon(mu: float, delta: float) -> float:
-    """Return epsilon_of, or ∞ where it does not reach: no delta left, or hardly any noise."""
     return epsilon_of(mu, delta) if delta > 0 and mu < 1e6 else math.inf
 
 
@@ -282,17 +278,14 @@ class Ledger:
 
     @property
     def silo(self) -> str | None:
-        """The silo that it belongs to; None until the first release where it was made without a name."""
         return self._owner()[0]
 
     @property
     def data_set(self) -> str | None:
-        """The data set that it belongs to; None until a release of one that has a name."""
         return self._owner()[1]
 
     @property
     def for_experiments(self) -> bool:
-        """Whether it may record what is not private: made for experiments, or in memory only."""
         return bool(self._store.query("SELECT for_experiments FROM silo")[0][0])
 
     def release(
@@ -399,7 +392,6 @@ class Ledger:
 
     @property
     def cap(self) -> tuple[float, float]:
-        """The (ε, δ) that all releases together stay within."""
         return self._store.query("SELECT epsilon, delta FROM cap ORDER BY seq DESC LIMIT 1")[0]
 
     def spent(self) -> Spent:
@@ -510,7 +502,6 @@ class Ledger:
             )
 
     def _record_rows(self, data: DataVersion) -> None:
-        """Remember whose rows these are and which: those of their version from now on."""
         if None in self._owner():
             self._store.query(
                 "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?) "
@@ -523,7 +514,6 @@ class Ledger:
             self._store.append("version", data.version, data.columns, data.fingerprint)
 
     def _check_study(self, study: str, mu: float, most: float | None) -> None:
-        """Refuse a release beyond what its study agreed on."""
         if most is None:
             return
         spent = self._charges(study)
@@ -535,7 +525,6 @@ class Ledger:
             )
 
     def _charges(self, study: str | None = None, key: str = "") -> list[tuple[float, float]]:
-        """Return μ and slack of all releases, or of those of a study whose keys begin so."""
         return self._store.query(
             "SELECT mu, slack_delta FROM release WHERE study = coalesce(?, study) "
             "AND substr(key, 1, ?) = ? ORDER BY seq",
@@ -545,7 +534,6 @@ class Ledger:
         )
 
     def _account(self, charges: Sequence[tuple[float, float]] | None = None) -> _Account:
-        """Return the present cap and what was charged to it: everything, or these charges."""
         charges = self._charges() if charges is None else charges
         epsilon, delta = self.cap
         mu, slack = math.hypot(*(charge[0] for charge in charges)), math.fsum(charge[1] for charge in charges)
@@ -558,7 +546,6 @@ class Ledger:
         return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
 
     def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
-        """Return the bytes kept for a key, None when there are none."""
         rows = self._store.query("SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key)
         if not rows:
             return None
@@ -584,13 +571,11 @@ def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
 
 
 def _check_text(name: str, text: str) -> None:
-    """Refuse a name that is empty or would spoil a one-line message."""
     if not (text and text.isprintable()):
         raise InputError(f"{name} must be printable text on one line, got {text!a}; choose another name")
 
 
 def _unit_of(purposes: Sequence[str]) -> str:
-    """Return what a ledger protects: a person only where no release protects just a row."""
     by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
     by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
     row = "one row of this silo, replace-one neighbours"

@@ -240,7 +240,6 @@ class Store:
                 raise self._damaged()
 
     def _has_all_pages(self) -> bool:
-        """Return whether the file is as long as its pages: SQLite reads what is cut off as zeros."""
         pages, size = (int(self.query(f"PRAGMA {name}")[0][0]) for name in ("page_count", "page_size"))
         return self._path is None or self._path.stat().st_size >= pages * size
 
@@ -282,7 +281,6 @@ def _make_private_file(path: Path) -> None:
 
 
 def _check_private(path: Path) -> None:
-    """Refuse what is not a private, readable file before SQLite touches it."""
     try:
         info = path.stat()
     except FileNotFoundError:

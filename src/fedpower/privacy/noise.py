@@ -40,9 +40,7 @@ _EXTRA = 128  # further bits drawn, for x and for u, when 64 do not decide
 class NoiseSource(Protocol):
     """Independent uniform 64-bit words."""
 
-    def words(self, n: int) -> NDArray[np.uint64]:
-        """Return the next n words."""
-        ...
+    def words(self, n: int) -> NDArray[np.uint64]: ...
 
 
 class SystemNoise:
@@ -91,7 +89,6 @@ class BatchedNoise:
         return drawn[:n]
 
     def _take(self, n: int, scale: int) -> NDArray[np.int64] | None:
-        """Return the next n integers of a batch of this scale, if one has as many."""
         batches = self._left.get(scale, [])
         for place, left in enumerate(batches):
             if left.size >= n:
@@ -119,7 +116,6 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
 
 
 def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -> None:
-    """Do the work from each start to each stop of n integers, on several cores where that may be."""
     if n <= _SHARE or not isinstance(source, SystemNoise):
         work(0, n)
         return
@@ -132,7 +128,6 @@ def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -
 def _pieces(
     source: NoiseSource, n: int, scale: int, out: NDArray[np.int64] | None = None
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield n integers in the order in which they are drawn, put into ``out`` if that is given."""
     if isinstance(source, BatchedNoise):
         yield source.integers(n, scale)
         return
@@ -151,7 +146,6 @@ def _pieces(
 def _candidates(
     source: NoiseSource, n: int, scale: int, room: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
-    """Return round(scale·|X|) of those of n candidates that are accepted, in ``room`` for n or anew."""
     room = np.empty(n, dtype=np.int64) if room is None else room
     if n >= _BATCH and isinstance(source, SystemNoise) and native.loops() is not None:
         # The system's words take longer to make than all that is done with them: where there are many.
@@ -165,7 +159,6 @@ def _candidates(
 def _in_parts(
     source: NoiseSource, words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the same, a few at a time: where one needs further words NumPy decides those few."""
     if native.loops() is None:
         return _in_passes(source, words, scale)
     done = 0
@@ -182,7 +175,6 @@ def _in_parts(
 
 
 def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return three words a candidate, of two whose first was the beginning of two words, and their rest."""
     first, fractions = pairs
     bits, left = np.uint64(_PART_BITS), np.uint64(64 - _PART_BITS)
     ahead = first >> left << left
@@ -190,7 +182,6 @@ def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[n
 
 
 def _in_one_go(words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """Return what `_in_passes` returns, by the compiled loop, or None where that does not decide."""
     loops = native.loops()
     if loops is None:
         return None
@@ -211,12 +202,10 @@ def _in_one_go(words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]) -
 
 
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    """Return where an array lies in memory."""
     return ctypes.c_void_p(array.ctypes.data)
 
 
 def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
-    """Return the same of candidates with these three words each; the source has more where needed."""
     k_words, x, u = words
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
@@ -233,7 +222,6 @@ def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> ND
 
 
 def _product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return scale·x + 1/2 with x = 2⁻⁶⁴·(its word), rounded down, and where further bits may count."""
     # The whole part and the top 32 bits of the rest, exactly.
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     wide = np.uint64(scale) * (x >> half) + (np.uint64(scale) * (x & low) >> half)
@@ -243,7 +231,6 @@ def _product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDAr
 
 
 def _wide_product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the same for a scale of more than 32 bits, from all 128 bits of the product."""
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     high_scale, low_scale = np.uint64(scale >> 32), np.uint64(scale & (2**32 - 1))
     high_x, low_x = x >> half, x & low
@@ -259,7 +246,6 @@ def _wide_product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64],
 
 
 def _settle(source: NoiseSource, k: int, x: int, u: int, scale: int) -> tuple[bool, int]:
-    """Return acceptance and rounding of one candidate from 192 bits of x and of u."""
     extra = [int(word) for word in source.words(4)]
     x = x << _EXTRA | extra[0] << 64 | extra[1]
     u = u << _EXTRA | extra[2] << 64 | extra[3]
@@ -283,7 +269,6 @@ def _integer_parts(source: NoiseSource, words: NDArray[np.uint64]) -> NDArray[np
 def _with_signs(
     source: NoiseSource, magnitudes: NDArray[np.int64], room: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the magnitudes with fair signs, in ``room``: one bit each, also for 0."""
     bits = source.words(-(-magnitudes.size // 64)).view(np.uint8)
     loops = native.loops()
     if loops is not None:

@@ -39,11 +39,9 @@ class Smoothing:
 
     @property
     def std(self) -> float:
-        """The standard deviation of what is added."""
         return self.scale * self.spacing
 
     def __call__(self, summed: Array, key: bytes) -> Array:
-        """Return a packed sum with the noise that ``key`` gives, on the lattice."""
         drawn = gaussian_integers(WordsOfKey(key), summed.size, scale=self.scale)
         steps = np.rint(np.clip(summed / self.spacing, -_LARGEST_SUM, _LARGEST_SUM)).astype(np.int64)
         return (steps + drawn).astype(np.float64) * self.spacing

@@ -174,7 +174,6 @@ class Sensitivity:
 
     @property
     def size(self) -> int:
-        """How many numbers answer the query."""
         return sum(group.length for group in self.groups)
 
     def scales(self, multiplier: float, exponents: Sequence[int] | None = None, honest: int = 1) -> list[int]:
@@ -205,7 +204,6 @@ class Noise:
 
     @property
     def stds(self) -> tuple[float, ...]:
-        """The noise of the sum over the silos, in the units of the entries, by group."""
         together = math.sqrt(self.n_silos)
         return tuple(
             together * math.ldexp(scale, -power)
@@ -307,7 +305,6 @@ def noise_for(
 
 
 def _exponent(square: Fraction, least: int, *, real: bool) -> int:
-    """Return the least power of two, whole entries' from 0 on, that makes a scale at least ``least``."""
     ratio = least**2 / square
     guess = (ratio.numerator.bit_length() - ratio.denominator.bit_length()) // 2 - 2
     power = guess if real else max(guess, 0)

@@ -112,7 +112,6 @@ class PrivacyStatement:
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised at all."""
         return self.mode != "none" and self.leak is None
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,7 +120,6 @@ class PrivacyStatement:
 
     @property
     def brief(self) -> str:
-        """The promise in four lines: what is protected, how well against whom, and where the rest is."""
         if not self.is_private:
             return str(self)
         first, *others = (
@@ -167,7 +165,6 @@ def as_sentence(clause: str) -> str:
 
 
 def _listed(heading: str, entries: Iterable[str]) -> list[str]:
-    """Return lines of a list; none without entries."""
     lines = [f"- {entry}" for entry in entries]
     return [f"{heading}:", *lines] if lines else []
 

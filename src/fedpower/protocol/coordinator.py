@@ -119,7 +119,6 @@ class Coordinator:
 
     @property
     def interruptible(self) -> bool:
-        """Whether silos may be started again here at no cost: the keys of an open session would be lost."""
         body = None if self._ask is None else self._ask.body
         return not (isinstance(body, AskQuery) and body.session is not None)
 
@@ -193,23 +192,18 @@ class Coordinator:
             return RefusedError(f"silo {name!r} refused: {reason}")
         more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
         return ProtocolError(
-            "round {number} needs {needed} answers and got {answers}; bring back {silent} or lower "
-            "{min_silos}{more}",
-            number=current.number,
-            needed=needed,
-            answers=len(current.answers),
-            silent=", ".join(name for name in current.asked if name not in current.answers),
-            more="".join(more[:1]),
+            f"round {current.number} needs {needed} answers and got "
+            f"{len(current.answers)}; bring back "
+            f"{', '.join(name for name in current.asked if name not in current.answers)} "
+            f"or lower min_silos{''.join(more[:1])}"
         )
 
     def _advance(self, closed: Round | None) -> None:
-        """Hand the closed round to the solver and open the next, as often as that one is on record."""
         self._hand_over(closed)
         while self._round is not None and self._is_recorded(self._round):
             self._hand_over(self._round)
 
     def _hand_over(self, closed: Round | None) -> None:
-        """Hand the closed round to the solver and open the one that it asks for."""
         self._round = self._ask = None  # nobody needs the question any more, which may be large
         try:
             ask = next(self._solver) if closed is None else self._solver.send(closed)
@@ -222,7 +216,6 @@ class Coordinator:
             self._open(ask)
 
     def _is_recorded(self, opened: Round) -> bool:
-        """Return whether the round just opened was written down; it then holds what was."""
         if not self._recorded:
             return False
         known = self._recorded.popleft()
@@ -269,7 +262,6 @@ class Coordinator:
         return silo in self._round.answers or silo in self._round.refused
 
     def _problem_with(self, body: Any, silo: str) -> str | None:
-        """Return why ``body`` is no answer of a silo to the question of the round; None where it is."""
         assert self._ask is not None
         assert self._round is not None
         enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
@@ -297,17 +289,13 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
         if not is_showable(name):
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
-        raise ProtocolError.about(
-            "min_silos",
-            must="lie between 1 and the {silos} silos",
-            got=str(min_silos),
-            advice="choose a number in between",
-            silos=len(silos),
+        raise ProtocolError(
+            f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}; "
+            "choose a number in between"
         )
 
 
 def _digest(question: Question) -> str:
-    """Return what tells one question from another, whoever is asked it in whichever run."""
     return digest_of(Message(study="", run="", round=0, silo="", body=question))
 
 
@@ -318,8 +306,7 @@ MOST_ATTEMPTS = 3
 class Answers(Protocol):
     """Anything that answers like a silo."""
 
-    def answer(self, message: Message) -> Message:
-        """Return the answer to ``message``."""
+    def answer(self, message: Message) -> Message: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +367,6 @@ def _run(coordinator: Coordinator, current: Round, ask: Transport) -> None:
 
 
 def _take(coordinator: Coordinator, arrived: list[Arrived]) -> Receipt:
-    """Hand over what arrived, which nobody else holds then: an answer may be as large as a basis."""
     if isinstance(arrived[0], Unreadable):
         return coordinator.set_aside(arrived[0].silo, arrived[0].problem)
     return coordinator.receive(cast("Message", arrived.pop()))

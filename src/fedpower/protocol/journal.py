@@ -25,7 +25,6 @@ class Journal:
 
     @property
     def sound(self) -> int:
-        """How many bytes are sound."""
         return self.ends[-1]
 
 
@@ -35,8 +34,6 @@ class _Opening(Struct, forbid_unknown_fields=True):
 
 
 class _Closed(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A round as it is written: without what the coordinator and the solver compute again."""
-
     number: int
     kind: str
     step: int
@@ -87,7 +84,6 @@ def _framed(payload: bytes) -> bytes:
 
 
 def _frames(content: bytes, start: int) -> Iterator[tuple[bytes, int]]:
-    """Yield each payload and where it ends, up to the first that is cut short."""
     while start < len(content):
         begin = start + _LENGTH_BYTES
         end = begin + int.from_bytes(content[start:begin], "little")

@@ -43,7 +43,6 @@ class _Body(
 ):
     @property
     def kind(self) -> str:
-        """The name of this kind of message on the wire."""
         return str(self.__struct_config__.tag)
 
 
@@ -161,7 +160,6 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cac
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Rows by silo."""
         return {member.silo: member.n_rows for member in self.members}
 
 
@@ -300,7 +298,6 @@ def _parts(record: Struct) -> tuple[list[bytes | memoryview], Any]:
 
 
 def _fits_float32(array: NDArray[Any]) -> bool:
-    """Return whether float32 holds every number of ``array`` exactly."""
     flat = array.reshape(-1)
     with np.errstate(over="ignore"):
         return all(

@@ -117,14 +117,12 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
 
 
 def _with_the_moment(privacy: PrivacyStatement) -> PrivacyStatement:
-    """Return a statement that says that the moment is published too: nothing else changes."""
     said = (PUBLISHED, "the published moment and all that is computed from it")
     told = (replace(each, sees=each.sees.replace(*said)) for each in privacy.protections)
     return replace(privacy, protections=tuple(told))
 
 
 def _declared_versions(enrolled: Mapping[str, Enrolment]) -> tuple[str, ...]:
-    """Return the public fact of which versions of their data the silos declared; none where none did."""
     named = [f"{name} {each.data_version}" for name, each in enrolled.items() if each.data_version]
     if not named:
         return ()
@@ -132,7 +130,6 @@ def _declared_versions(enrolled: Mapping[str, Enrolment]) -> tuple[str, ...]:
 
 
 def _made_before(answer: Any, run: str) -> bool:
-    """Return whether an answer comes from a noised moment that an earlier run was given."""
     return getattr(answer, "made_for", "") not in ("", run)
 
 
@@ -176,7 +173,6 @@ def state_privacy(
 
 
 def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> PrivacyStatement:
-    """Return the statement in terms of edges, or with what it means for them that rows are protected."""
     terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
     if study.network == "edge":
         terms |= {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
@@ -193,7 +189,6 @@ def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> P
 
 
 def _by_person(study: Study, statement: PrivacyStatement, n_silos: int, distance: float) -> PrivacyStatement:
-    """Return the statement in terms of persons, where these are the unit."""
     if not study.unit:
         return statement
     assumptions = tuple(
@@ -212,7 +207,6 @@ def _by_person(study: Study, statement: PrivacyStatement, n_silos: int, distance
 
 
 def _in_several_silos(study: Study, first: Protection, distance: float) -> str:
-    """Return what holds for somebody with rows in two silos, against the first observer."""
     if secure := study.aggregation == "secure":
         both = epsilon_within(2.0 * first.mu, first.delta, distance)
     else:
@@ -233,7 +227,6 @@ def _state_plain_privacy(
     sampled: bool,
     used_before: bool,
 ) -> PrivacyStatement:
-    """Return the statement where silos noise by themselves, or nothing is private."""
     public = _public_facts(study)
     if budget is None:
         return PrivacyStatement(
@@ -294,7 +287,6 @@ def _state_plain_privacy(
 
 
 def _preparation_note(budget: Budget) -> str:
-    """Return what private preparation took of the budget, for a statement."""
     alone = epsilon_of(budget.mu(*STAGES), budget.left_delta)
     return (
         "offset, scale and bound of the columns were found privately, out of the same epsilon. That took "
@@ -305,7 +297,6 @@ def _preparation_note(budget: Budget) -> str:
 
 
 def _scores_note(budget: Budget) -> str:
-    """Return what the counts of scores took of the budget, for a statement."""
     alone = epsilon_of(budget.mu(SCORES), budget.left_delta)
     return (
         "rows were counted by their scores on the first two components, with noise, out of the same "
@@ -319,7 +310,6 @@ def _published(study: Study) -> str:
 
 
 def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
-    """Return whether the result is computed from one sum of everybody's noised moment, and that alone."""
     asked = [(each.kind, len(each.answers)) for each in rounds if each.kind != SCORES]
     return budget.mode == "moment" and asked == [(MOMENT, len(sizes))]
 
@@ -332,7 +322,6 @@ REHEARSED = (
 
 
 def _public_facts(study: Study) -> tuple[str, ...]:
-    """Return what everybody may know about a study."""
     booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
     return (
         f"the study's terms, hash {study.digest[:12]}{booked}",
@@ -365,7 +354,6 @@ def _public_number(study: Study) -> str:
 def _state_secure_privacy(
     study: Study, budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
 ) -> PrivacyStatement:
-    """Return the privacy statement of a secure sum over silos of ``sizes`` rows."""
     attempts = attempts_charged(rounds)
     m, c = len(sizes), budget.colluders
 

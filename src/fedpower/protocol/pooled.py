@@ -153,7 +153,6 @@ def estimated_clipping(
 
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
-    """Return shares of rows and energy, and unevenness, where squared norms follow a law (see above)."""
     n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
     levels = (np.arange(n_levels) + 0.5) / n_levels
     squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)

@@ -4,9 +4,9 @@ Every query has a lemma in docs/privacy-proof.md.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,62 +43,71 @@ class Rows(Protocol):
     """A silo's treated rows; :class:`fedpower.sums.local.LocalMoment` is one."""
 
     @property
-    def n_rows(self) -> int:
-        """s_i, the number of rows."""
+    def n_rows(self) -> int: ...
 
-    def mean(self) -> Array:
-        """Return the mean row."""
+    def mean(self) -> Array: ...
 
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        """Return A_i Z, with rows taken about ``center``, in an array that nobody else holds."""
+    def product(self, basis: Array, center: Array | None = None) -> Array: ...
 
-    def trace(self, center: Array | None = None) -> float:
-        """Return tr A_i, with rows taken about ``center``."""
+    def trace(self, center: Array | None = None) -> float: ...
 
-    def diagonal(self, center: Array | None = None) -> Array:
-        """Return the diagonal of A_i, with rows taken about ``center``."""
+    def diagonal(self, center: Array | None = None) -> Array: ...
 
-    def moment(self, center: Array | None = None) -> Array:
-        """Return A_i itself, d×d."""
+    def moment(self, center: Array | None = None) -> Array: ...
 
-    def factor(self, center: Array | None = None) -> Array:
-        """Return F, q×d, with FᵀF = A_i."""
+    def factor(self, center: Array | None = None) -> Array: ...
 
-    def sums(self) -> ExactMoments:
-        """Return the sums over bounded rows in whole numbers."""
+    def sums(self) -> ExactMoments: ...
 
     @property
-    def source(self) -> RowSource:
-        """The rows themselves."""
+    def source(self) -> RowSource: ...
 
     @property
-    def treatment(self) -> RowTreatment:
-        """What is done to them."""
+    def treatment(self) -> RowTreatment: ...
 
     @property
-    def watch(self) -> Watch:
-        """Is told of every block of them that is read."""
+    def watch(self) -> Watch: ...
 
 
 class Query(Protocol):
     """A question whose answer may leave a silo once noise is added to it."""
 
     @property
-    def label(self) -> str:
-        """Its name among the study's queries."""
+    def label(self) -> str: ...
 
     @property
-    def public(self) -> bytes:
-        """All that its answer depends on beside the rows and the study."""
+    def public(self) -> bytes: ...
 
     @property
-    def sensitivity(self) -> Sensitivity:
-        """How far one row, or one person, moves its answer."""
+    def sensitivity(self) -> Sensitivity: ...
 
-    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers:
-        """Return the exact answer, its groups times powers of two, in whole numbers."""
+    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers: ...
 
 
+class QueryKind(Protocol):
+    """The class of a query that silos can be asked for by its label."""
+
+    def parse(self, study: Study, label: str, public: bytes) -> Query:
+        """Return the query, its public bytes checked against the study's terms."""
+
+
+QUERIES: dict[str, QueryKind] = {}
+"""Classes of queries by the first word of their labels. A new query is registered here, by `answers`."""
+
+_Class = TypeVar("_Class", bound=QueryKind)
+
+
+def answers(*words: str) -> Callable[[_Class], _Class]:
+    """Register a class of queries for labels that begin with one of these words."""
+
+    def register(kind: _Class) -> _Class:
+        QUERIES.update(dict.fromkeys(words, kind))
+        return kind
+
+    return register
+
+
+@answers(MOMENT)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moment:
     """Σ z zᵀ, Σ z where the study centres, and Σ ‖z‖², over lattice rows or the edges of a network."""
@@ -110,13 +119,29 @@ class Moment:
     public: bytes = b""
     label: str = MOMENT
 
+    @classmethod
+    def parse(cls, study: Study, label: str, public: bytes) -> "Moment":
+        """Return the moment, of rows treated as ``public`` describes where the study prepares them."""
+        treatment = None
+        if study.preparation:
+            (low, high, offset, scale), bound = _prepared(study, label, public)
+            treatment = RowTreatment(center=offset, scale=scale, row_norm=bound, low=low, high=high)
+        else:
+            _no_bytes(public)
+        return cls(
+            n_features=study.n_features,
+            mean_weight=study.mean_weight if study.center else 0.0,
+            per_unit=study.counted_per_unit,
+            treatment=treatment,
+            public=public,
+        )
+
     @property
     def sensitivity(self) -> Sensitivity:
         """Lemma 1."""
         return of_moment(self.n_features, mean_weight=self.mean_weight, per_unit=self.per_unit)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the diagonal, what is below it row by row, the sum of rows and the trace."""
         if isinstance(rows, Survey):
             assert self.treatment is not None, "prepared rows are asked for with their treatment"
             rows = rows.treated(self.treatment)
@@ -124,8 +149,7 @@ class Moment:
         parts = PARTS if self.per_unit else 1
         if (sums.parts, sums.n_rows) != (parts, rows.n_rows):
             raise InputError(
-                f"noise must be made for the rows that were summed, got {rows.n_rows} for {sums.n_rows}; "
-                "start the silo again"
+                f"noise must be made for the {sums.n_rows} rows that were summed, got {rows.n_rows}"
             )
         # Squares, and the trace, are shifted down where so many rows would not fit in a word.
         powers = list(exponents)
@@ -154,12 +178,12 @@ class Moment:
 
 @functools.lru_cache(maxsize=4)
 def _triangle(n_features: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the diagonal is in a lower triangle, and where all else is."""
     places = np.arange(1, n_features + 1)
     diagonal = np.asarray(places * (places + 1) // 2 - 1)
     return diagonal, np.delete(np.arange(n_features * (n_features + 1) // 2), diagonal)
 
 
+@answers(*STAGES)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tally:
     """One of the sums that private preparation finds offset, scale and bound from."""
@@ -167,14 +191,33 @@ class Tally:
     stage: Stage
     per_unit: int = 0
 
+    @classmethod
+    def parse(cls, study: Study, label: str, public: bytes) -> "Tally":
+        """Return the tally of ranges, offsets and scales that the coordinator sends."""
+        (low, high, offset, scale), _ = _prepared(study, label, public)
+        places = [place for place, given in enumerate(study.ranges) if given is None]
+        if label == "zoom":
+            assert offset is not None, "its vectors were counted"
+            asked = np.flatnonzero(offset)
+            if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
+                raise ProtocolError("a zoom must be into columns without a range, one at least")
+        stage = Stage(
+            kind=next(kind for kind in STAGES if kind == label),
+            n_features=study.n_features,
+            open_columns=np.array(places, dtype=np.intp),
+            low=low,
+            high=high,
+            offset=offset,
+            scale=scale,
+        )
+        return cls(stage=stage, per_unit=study.counted_per_unit)
+
     @property
     def label(self) -> str:
-        """The kind of the stage."""
         return self.stage.kind
 
     @property
     def public(self) -> bytes:
-        """Ranges, offsets and scales, as far as the stage has them."""
         return vectors_to_bytes((self.stage.low, self.stage.high, self.stage.offset, self.stage.scale))
 
     @property
@@ -187,11 +230,11 @@ class Tally:
         return of_counts(stage.size, counted=counted, **how)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the counts, or Σ q, Σ q² and the numbers of cells."""
         assert isinstance(rows, Survey), "rows that are tallied are not treated yet"
         return _finer(rows.tally(self.stage), exponents)
 
 
+@answers(SCORES)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ScoreCounts:
     """How many rows lie in each place of a grid over their scores; zeros beyond its places."""
@@ -200,9 +243,14 @@ class ScoreCounts:
     per_unit: int = 0
     label: str = SCORES
 
+    @classmethod
+    def parse(cls, study: Study, label: str, public: bytes) -> "ScoreCounts":
+        """Return the counts on a grid of axes, offset, reach and bins."""
+        question = ScoreQuestion.from_bytes(public, study.n_features)
+        return cls(question=question, per_unit=study.counted_per_unit)
+
     @property
     def public(self) -> bytes:
-        """Axes, offset, reach and bins."""
         return self.question.to_bytes()
 
     @property
@@ -211,13 +259,13 @@ class ScoreCounts:
         return of_counts(SCORE_CELLS, per_unit=self.per_unit)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the counts."""
         treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
         source = rows.filled if isinstance(rows, Survey) else rows.source
         counts = count_scores(source, treatment, self.question, watch=rows.watch)
         return _finer(np.pad(counts, (0, SCORE_CELLS - counts.size)), exponents)
 
 
+@answers(PRODUCT)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Product:
     """Σ y·c(Zᵀy)ᵀ and κ Σ ‖y‖² for a public basis Z, where c shortens a vector to norm α."""
@@ -225,9 +273,16 @@ class Product:
     label: str
     question: ClippedQuestion
 
+    @classmethod
+    def parse(cls, study: Study, label: str, public: bytes) -> "Product":
+        """Return the product of a basis, α and centre."""
+        _require_clipped(study)
+        d, width = study.n_features, width_of(study, label)
+        question = ClippedQuestion.from_bytes(public, n_features=d, width=width, center=study.center)
+        return cls(label=label, question=question)
+
     @property
     def public(self) -> bytes:
-        """Basis, α and centre."""
         return self.question.to_bytes()
 
     @property
@@ -237,7 +292,6 @@ class Product:
 
     @property
     def kappa(self) -> int:
-        """What the trace is multiplied by."""
         return self._moved[1]
 
     @property
@@ -246,10 +300,10 @@ class Product:
         return of_clipped_product(self.question.clip, width, n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the product row by row, and the trace."""
         return _finer(clipped_sums(cast("LocalMoment", rows), self.question, kappa=self.kappa), exponents)
 
 
+@answers(MEAN)
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowSum:
     """Σ z, of a clipped fit that centres and starts cold."""
@@ -258,13 +312,18 @@ class RowSum:
     label: str = MEAN
     public: bytes = b""
 
+    @classmethod
+    def parse(cls, study: Study, label: str, public: bytes) -> "RowSum":
+        """Return the sum of the study's rows."""
+        _require_clipped(study)
+        _no_bytes(public)
+        return cls(n_features=study.n_features)
+
     @property
     def sensitivity(self) -> Sensitivity:
-        """A row of norm S at most moves it by 2S."""
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the sum of the bounded rows."""
         return _finer(mean_sums(cast("LocalMoment", rows)), exponents)
 
 
@@ -285,7 +344,6 @@ class StepProduct:
         return self.budget.product_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the product row by row, and the trace where it leaves too."""
         assert not isinstance(rows, Survey), "products are of treated rows"
         product = rows.product(self.basis, self.center).reshape(-1)
         trace = [rows.trace(self.center)] if self.budget.with_trace else []
@@ -307,9 +365,18 @@ class StepMean:
         return self.budget.mean_sensitivity(self.n_rows)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        """Return the mean row."""
         assert not isinstance(rows, Survey), "means are of treated rows"
         return _quantised(rows.mean(), exponents[0])
+
+
+def _no_bytes(public: bytes) -> None:
+    if public:
+        raise ProtocolError("the moment and the mean must be asked for with nothing beside them")
+
+
+def _require_clipped(study: Study) -> None:
+    if study.noise != "clipped":
+        raise ProtocolError("products and means of this study must be asked for as steps, not as queries")
 
 
 def norm_of(center: Array | None) -> float:
@@ -318,7 +385,6 @@ def norm_of(center: Array | None) -> float:
 
 
 def _finer(integers: Integers, exponents: Exponents) -> Integers:
-    """Return whole numbers in as many equal parts as there are exponents, times these powers of two."""
     whole = np.asarray(integers, dtype=np.int64).reshape(len(exponents), -1)
     powers = np.array(exponents, dtype=np.int64)[:, np.newaxis]
     up, down = np.maximum(powers, 0), np.maximum(-powers, 0)
@@ -327,72 +393,32 @@ def _finer(integers: Integers, exponents: Exponents) -> Integers:
 
 
 def _quantised(values: Array, power: int) -> Integers:
-    """Return real numbers times 2^power, rounded, within ±2⁶¹."""
     if not np.isfinite(values).all():
-        raise InputError("a release must be finite, got a NaN or an infinity; clean the rows first")
+        raise InputError("a release must be finite, got a NaN or an infinity")
     steps = np.clip(np.ldexp(values, power), -(2.0**61), 2.0**61)
     return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
 
 
 # --- questions that a coordinator sends, checked before a row is read ---------------------------------
 
-_Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
-"""Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
-
-N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
-"""How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
-the columns that are asked about, and 0 for others."""
-
-_LARGEST_CELL = 1e150
-"""Of ranges, offsets, scales and bounds that a coordinator may send."""
-
 
 def query_of(study: Study, label: str, public: bytes = b"") -> Query:
-    """Return the query of a study that is asked for; refuse what is none of it."""
-    if not any(terms.label == label for terms in study.queries):
+    """Return the query of a study that is asked for; refuse anything else."""
+    terms = next((terms for terms in study.queries if terms.label == label), None)
+    kind = QUERIES.get(label.partition(" ")[0])
+    if terms is None or kind is None:
+        raise ProtocolError("a query must be one of those that the study lists")
+    query = kind.parse(study, label, public)
+    if query.sensitivity.size != terms.size:
         raise ProtocolError(
-            "a query must be one of those that the study lists, got another; ask for them in its order"
+            f"the query {label!r} must have {query.sensitivity.size} numbers, got {terms.size}"
         )
-    if label == MOMENT:
-        return moment_of(study, public)
-    if label == SCORES:
-        question = ScoreQuestion.from_bytes(public, study.n_features)
-        return ScoreCounts(question=question, per_unit=study.counted_per_unit)
-    if label in STAGES:
-        return Tally(stage=_checked_stage(study, label, public), per_unit=study.counted_per_unit)
-    if study.noise != "clipped":
-        raise ProtocolError(
-            "products and means of this study must be asked for as steps, got a query; ask so"
-        )
-    if label == MEAN:
-        if public:
-            raise ProtocolError("the mean must be asked for with nothing beside it, got more; ask so")
-        return RowSum(n_features=study.n_features)
-    question_ = ClippedQuestion.from_bytes(
-        public, n_features=study.n_features, width=width_of(study, label), center=study.center
-    )
-    return Product(label=label, question=question_)
+    return query
 
 
 def moment_of(study: Study, public: bytes = b"") -> Moment:
-    """Return the moment that a study asks for, of rows treated as ``public`` says where it prepares them."""
-    treatment = None
-    if study.preparation:
-        vectors, bound = vectors_from_bytes(public)
-        if bound is None:
-            raise ProtocolError(
-                "the moment of prepared rows must be asked for with their bound, got none; send it"
-            )
-        treatment = _checked_treatment(study, vectors, bound)
-    elif public:
-        raise ProtocolError("the moment must be asked for with nothing beside it, got more; ask so")
-    return Moment(
-        n_features=study.n_features,
-        mean_weight=study.mean_weight if study.center else 0.0,
-        per_unit=study.counted_per_unit,
-        treatment=treatment,
-        public=public,
-    )
+    """Return the moment that a study asks for."""
+    return Moment.parse(study, MOMENT, public)
 
 
 def tally_parts(study: Study) -> int:
@@ -406,55 +432,37 @@ def width_of(study: Study, label: str) -> int:
     return (size - 1) // study.n_features
 
 
-def _checked_stage(study: Study, kind: str, public: bytes) -> Stage:
+_Vectors = tuple[Array | None, Array | None, Array | None, Array | None]
+"""Low and high ends of ranges, offsets and scales of all columns, as far as a question has them."""
+
+N_VECTORS = {"octaves": 0, "bins": 2, "zoom": 3, "means": 2, "norms": 4, MOMENT: 4}
+"""How many of them the question of a stage has, and that of the moment; the third of ``zoom`` is 1 for
+the columns that are asked about, and 0 for others."""
+
+_LARGEST_CELL = 1e150
+"""Of ranges, offsets, scales and bounds that a coordinator may send."""
+
+
+def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float | None]:
+    """Return the vectors and the bound of a question of preparation; refuse what bounds no row."""
     vectors, bound = vectors_from_bytes(public)
-    if bound is not None:
-        raise ProtocolError("a tally must be asked for without a bound, got one; leave it out")
-    _check_vectors(study, vectors, N_VECTORS[kind])
-    low, high, offset, scale = vectors
-    places = [place for place, given in enumerate(study.ranges) if given is None]
-    if kind == "zoom":
-        assert offset is not None, "it was looked for"
-        asked = np.flatnonzero(offset)
-        if not (asked.size and np.isin(asked, places).all() and (offset[asked] == 1.0).all()):
-            raise ProtocolError(
-                "a zoom must be into columns without a range, one at least, got another; ask for such"
-            )
-    return Stage(
-        kind=next(stage for stage in STAGES if stage == kind),
-        n_features=study.n_features,
-        open_columns=np.array(places, dtype=np.intp),
-        low=low,
-        high=high,
-        offset=offset,
-        scale=scale,
-    )
-
-
-def _checked_treatment(study: Study, vectors: _Vectors, bound: float) -> RowTreatment:
-    """Return the treatment of rows whose moment is asked for; refuse what bounds none."""
-    _check_vectors(study, vectors, N_VECTORS[MOMENT])
-    if not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
-        raise ProtocolError("a bound must be positive and finite, got another; send such")
-    low, high, offset, scale = vectors
-    return RowTreatment(center=offset, scale=scale, row_norm=bound, low=low, high=high)
-
-
-def _check_vectors(study: Study, vectors: _Vectors, expected: int) -> None:
+    d, expected = study.n_features, N_VECTORS[label]
     if [vector is not None for vector in vectors] != [place < expected for place in range(4)] or any(
-        vector.shape != (study.n_features,) or not (np.abs(vector) <= _LARGEST_CELL).all()
+        vector.shape != (d,) or not (np.abs(vector) <= _LARGEST_CELL).all()
         for vector in vectors
         if vector is not None
     ):
-        raise ProtocolError(
-            f"a question of preparation must have {expected} vectors of {study.n_features} finite "
-            "numbers, got others; send what the answers before give"
-        )
+        raise ProtocolError(f"a question of preparation must have {expected} vectors of {d} finite numbers")
     low, high, _, scale = vectors
     if low is not None and high is not None and not (high - low >= 1 / _LARGEST_CELL).all():
-        raise ProtocolError("a range must have its smaller end first, and some width, got another; send such")
+        raise ProtocolError("a range must have its smaller end first, and some width")
     if scale is not None and not (scale >= 1 / _LARGEST_CELL).all():
-        raise ProtocolError("a scale must be positive, got another; send such")
+        raise ProtocolError("a scale must be positive")
+    if (bound is not None) != (label == MOMENT):
+        raise ProtocolError("the moment of prepared rows, and only that, must be asked for with a bound")
+    if bound is not None and not 1 / _LARGEST_CELL <= bound <= _LARGEST_CELL:
+        raise ProtocolError("a bound must be positive and finite")
+    return vectors, bound
 
 
 def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
@@ -481,7 +489,4 @@ def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
     return (low, high, offset, scale), None if bound is None else float(bound[0])
 
 
-_NO_QUESTION = (
-    "a question of preparation must be four vectors and a bound, each after its length, got other bytes; "
-    "send what the answers before give"
-)
+_NO_QUESTION = "a question of preparation must be four vectors and a bound, each after its length"

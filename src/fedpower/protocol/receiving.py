@@ -111,86 +111,32 @@ def problem_with(
     keys: Collection[bytes] = (),
 ) -> str | None:
     """Return why ``body`` is no answer of ``silo`` to ``question``; None where it is one."""
-    expected = _ANSWER_TO[type(question)]
+    kinds = _ANSWER_TO[type(question)]
     try:
-        _expect(
-            isinstance(body, expected),
-            f"an answer to {question.kind!r}",
-            expected[0].__name__,
-            type(body).__name__,
-        )
-        if isinstance(body, SessionKey):
-            assert isinstance(question, OpenSession)
-            _check_rows(body.n_rows, study)
-            _expect(body.n_rows == n_rows, "a signed key", f"the {n_rows} rows of the enrolment", body.n_rows)
-            _check_charged(body.charged, study, least=0)
-            _check_key(body, question, study, silo=silo, run=run, keys=keys)
-        else:
-            _check(body, question, study, n_rows or 1)
+        _expect(isinstance(body, kinds), f"an answer to {question.kind!r}", kinds[0].__name__)
+        match body, question:
+            case Enrolment(), _:
+                _expect(body.n_features == study.n_features, "a silo", f"{study.n_features} columns")
+                known = body.data_version == "" or is_label(body.data_version)
+                _expect(known, "a version of data", "a name that can be shown")
+                _check_rows(body.n_rows, study)
+            case SessionKey(), OpenSession():
+                _check_key(body, question, study, silo=silo, run=run, keys=keys)
+                _expect(body.n_rows == n_rows, "a signed key", f"the {n_rows} rows of the enrolment")
+            case KeyGone(), _:
+                _expect(study.aggregation == "secure", "an answer to a query", "numbers")
+            case QueryAnswer(), AskQuery():
+                _check_query(body, question, study, n_rows or 1)
+            case _:
+                _check_numbers(body, question, study, n_rows or 1)
     except _MalformedError as problem:
         return str(problem)
     return None
 
 
-def _check(body: Answer, question: Question, study: Study, n_rows: int) -> None:
-    d = study.n_features
-    match body, question:
-        case Enrolment(), _:
-            _expect(body.n_features == d, "a silo", f"{d} columns", body.n_features)
-            known = body.data_version == "" or is_label(body.data_version)
-            _expect(known, "a version of data", "a name that can be shown", "another")
-            _check_rows(body.n_rows, study)
-        case KeyGone(), _:
-            _expect(study.aggregation == "secure", "an answer to a query", "numbers", "none")
-        case QueryAnswer(), AskQuery():
-            _check_query(body, question, study, n_rows)
-        case MeanRow(), AskMean():
-            _check_array("a mean", body.mean, (d,), _peak(study, n_rows))
-            if question.variances:
-                _check_array("variances", body.variances, (d,), _covariance_peak(study, n_rows))
-                _expect(float(np.min(body.variances)) >= 0, "variances", "no negative number", "one")  # type: ignore[arg-type]
-            else:
-                _check_absent("variances", body.variances)
-        case PackedMoment(), _:
-            _check_array("a covariance", body.triangle, (d * (d + 1) // 2,), _covariance_peak(study, n_rows))
-            _check_mean(body.mean, study, n_rows)
-            diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
-            least = -math.inf if study.is_private else -ROUNDING * float(np.abs(diagonal).sum())
-            _check_number("a total variance", body.total_variance, least, _covariance_peak(study, n_rows) * d)
-            _check_run(body.made_for, study)
-        case Factor(), _:
-            _check_factor(body, study, n_rows)
-        case LocalSteps(), AskSteps():
-            _check_steps(body, question, study, n_rows)
-
-
-@functools.lru_cache(maxsize=1024)
-def _peak(study: Study, n_rows: int, center_norm: float = 0.0) -> float:
-    """Return the largest number of a noised mean: 1 and the largest draw, √2 times a covariance's."""
-    budget = budget_of(study)
-    if budget is None:
-        return LARGEST_EXACT
-    multiplier = max(budget.price(terms.label).multiplier for terms in budget.queries)
-    return 1.0 + LARGEST_DRAW * 2.0 * max(budget.std(n_rows, center_norm), multiplier / n_rows)
-
-
-def _covariance_peak(study: Study, n_rows: int) -> float:
-    if not study.is_private:
-        return LARGEST_EXACT
-    return 2.0 * _peak(study, n_rows) ** 2 + (MOST_LAYERS if study.network == "edge" else 0)
-
-
-def _product_peak(study: Study, n_rows: int, ask: AskSteps) -> float:
-    if not study.is_private:
-        return LARGEST_EXACT
-    norm, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
-    product = 8.0 * study.n_features * (_peak(study, n_rows, norm) * (1.0 + norm)) ** 2
-    return product + ask.shift + pooled
-
-
 def _check_rows(n_rows: int, study: Study) -> None:
     possible = 1 <= n_rows <= _MOST_ROWS and _has_noise(study, n_rows)
-    _expect(possible, "a number of rows", "a whole number that the study can hold", f"{n_rows:.6g}")
+    _expect(possible, "a number of rows", "a whole number that the study can hold")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -207,29 +153,25 @@ def _has_noise(study: Study, n_rows: int) -> bool:
     return True
 
 
-def _check_charged(count: int, study: Study, *, least: int) -> None:
-    must = f"{least} to {study.attempts}"
-    _expect(least <= count <= study.attempts, "a number of charged attempts", must, count)
-
-
 def _check_key(
     body: SessionKey, call: OpenSession, study: Study, *, silo: str, run: str, keys: Collection[bytes]
 ) -> None:
+    _check_rows(body.n_rows, study)
+    _expect(0 <= body.charged <= study.attempts, "a number of charged attempts", f"0 to {study.attempts}")
     member = Member(silo=silo, n_rows=body.n_rows, key=body.key, signature=body.signature)
     public = dict(study.identities).get(silo)
-    attempt = call.attempt
-    signed = public is not None and is_member(member, public, study=study.digest, run=run, attempt=attempt)
-    _expect(signed, "a signed key", "its silo's signature", "another")
+    signed = public and is_member(member, public, study=study.digest, run=run, attempt=call.attempt)
+    _expect(signed, "a signed key", "its silo's signature")
     fresh = body.key not in keys and gives_secret(body.key)
-    _expect(fresh, "a key of a secure sum", "a secret that no other has", "one without")
+    _expect(fresh, "a key of a secure sum", "a secret that no other has")
 
 
 def _check_query(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) -> None:
-    what, budget = f"an answer to {ask.label!r}", budget_of(study)
-    size = study.queries[ask.index].size
-    _expect(body.words.shape == (size,), what, f"{size} numbers", body.words.shape)
+    what, budget, size = f"an answer to {ask.label!r}", budget_of(study), study.queries[ask.index].size
+    _expect(body.words.shape == (size,), what, f"{size} numbers")
     if study.aggregation == "secure":  # under masks any number is possible
-        _check_charged(body.charged, study, least=1)
+        charged = 1 <= body.charged <= study.attempts
+        _expect(charged, "a number of charged attempts", f"1 to {study.attempts}")
         return
     numbers = body.words.view(np.int64)
     if budget is None:
@@ -237,61 +179,85 @@ def _check_query(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) ->
     else:
         query = query_of(study, ask.label, ask.public)
         possible = budget.noise(ask.label, query.sensitivity, (n_rows,)).holds(numbers)
-    _expect(bool(possible), what, "numbers in the range of the query", "a larger one")
+    _expect(possible, what, "numbers in the range of the query")
 
 
-def _check_mean(mean: Array | None, study: Study, n_rows: int) -> None:
-    if study.center:
-        _check_array("a mean", mean, (study.n_features,), _peak(study, n_rows))
-    else:
-        _check_absent("a mean", mean)
+# --- answers in float64 -------------------------------------------------------------------------------
 
 
-def _check_factor(body: Factor, study: Study, n_rows: int) -> None:
-    d, count = study.n_features, len(body.factor) if body.factor.ndim == 2 else 0
-    _expect(not study.is_private, "an answer in a private study", "noise", "a factor of the covariance")
-    _check_array("a factor", body.factor, (count, d), math.sqrt(LARGEST_EXACT))
-    _expect(count <= min(n_rows, d), "a factor", f"{min(n_rows, d)} rows at most", count)
-    _check_mean(body.mean, study, n_rows)
-    squares = float(np.vdot(body.factor, body.factor))
-    slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
-    _check_number("a total variance", body.total_variance, squares - slack, squares + slack)
+def _check_numbers(body: Answer, ask: Question, study: Study, n_rows: int) -> None:
+    """Check the arrays of an answer: those that were asked for, their shapes, and their ranges."""
+    d, exact = study.n_features, not study.is_private
+    peak = _peak(study, n_rows)
+    square = LARGEST_EXACT if exact else 2.0 * peak**2 + (MOST_LAYERS if study.network == "edge" else 0)
+    made_for = ""
+    match body, ask:
+        case MeanRow(), AskMean():
+            _check_array("a mean", body.mean, (d,), peak)
+            _check_array("variances", body.variances, (d,) if ask.variances else None, square)
+            positive = body.variances is None or float(np.min(body.variances)) >= 0
+            _expect(positive, "variances", "no negative number")
+        case PackedMoment(), _:
+            _check_array("a covariance", body.triangle, (d * (d + 1) // 2,), square)
+            _check_array("a mean", body.mean, (d,) if study.center else None, peak)
+            diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
+            least = -ROUNDING * float(np.abs(diagonal).sum()) if exact else -math.inf
+            _check_total(body.total_variance, least, square * d)
+            made_for = body.made_for
+        case Factor(), _:
+            _expect(exact, "an answer in a private study", "noise")
+            count = len(body.factor) if body.factor.ndim == 2 else 0
+            _expect(count <= min(n_rows, d), "a factor", f"{min(n_rows, d)} rows at most")
+            _check_array("a factor", body.factor, (count, d), math.sqrt(LARGEST_EXACT))
+            _check_array("a mean", body.mean, (d,) if study.center else None, peak)
+            squares = float(np.vdot(body.factor, body.factor))
+            slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
+            _check_total(body.total_variance, squares - slack, squares + slack)
+        case LocalSteps(), AskSteps():
+            _check_steps(body, ask, study, n_rows)
+            made_for = body.made_for
+    named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
+    _expect(named, "the run of a release", "a short printable name")
+    _expect(not made_for or study.noise == "moment", "an answer", "no release of an earlier run")
 
 
 def _check_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> None:
-    shape, largest, budget = ask.basis.shape, _product_peak(study, n_rows, ask), budget_of(study)
+    shape, budget = ask.basis.shape, budget_of(study)
+    center, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
+    largest = LARGEST_EXACT
+    if budget is not None:
+        largest = 8.0 * study.n_features * (_peak(study, n_rows, center) * (1.0 + center)) ** 2
+        largest += ask.shift + pooled
     _check_array("a product", body.product, shape, largest)
-    if ask.align is None and ask.n_local_steps > 1:
-        _check_array("a basis", body.basis, shape, 1.0 + ROUNDING)
-        _expect(is_orthonormal(body.basis), "a basis", "orthonormal columns", "others")  # type: ignore[arg-type]
-    else:
-        _check_absent("a basis", body.basis)
+    beside = ask.align is None and ask.n_local_steps > 1
+    _check_array("a basis", body.basis, shape if beside else None, 1.0 + ROUNDING)
+    _expect(body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns")
     if budget is None or budget.with_trace:
         # A sum of squares: of the coordinates about the centre, for which the product stands.
-        about = 1.0 if ask.center is None else 1.0 + float(ask.center @ ask.center)
-        least = -ROUNDING * (about + _largest(body.product)) if budget is None else -math.inf
-        _check_number("a total variance", body.total_variance, least, largest * shape[0])
+        least = -ROUNDING * (1.0 + center**2 + _largest(body.product)) if budget is None else -math.inf
+        _check_total(body.total_variance, least, largest * shape[0])
     else:
-        _check_absent("a total variance", body.total_variance)
-    if ask.align is not None:
-        _check_number("a misalignment", body.misalignment, 0.0, 2.0 + ROUNDING)
-    else:
-        _check_absent("a misalignment", body.misalignment)
-    _check_run(body.made_for, study)
+        _expect(body.total_variance is None, "an answer", "no total variance")
+    known = body.misalignment is None if ask.align is None else body.misalignment is not None
+    _expect(known and 0.0 <= (body.misalignment or 0.0) <= 2.0 + ROUNDING, "a misalignment", "its range")
 
 
-def _check_run(made_for: str, study: Study) -> None:
-    named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
-    _expect(named, "the run of a release", "a short printable name", "another")
-    _expect(not made_for or study.noise == "moment", "an answer", "no release of an earlier run", "one")
+@functools.lru_cache(maxsize=1024)
+def _peak(study: Study, n_rows: int, center_norm: float = 0.0) -> float:
+    """Return the largest number of a mean: 1 and the largest draw of noise, √2 times a covariance's."""
+    budget = budget_of(study)
+    if budget is None:
+        return LARGEST_EXACT
+    multiplier = max(budget.price(terms.label).multiplier for terms in budget.queries)
+    return 1.0 + LARGEST_DRAW * 2.0 * max(budget.std(n_rows, center_norm), multiplier / n_rows)
 
 
-def _check_array(what: str, value: Array | None, shape: tuple[int, ...], largest: float) -> None:
+def _check_array(what: str, value: Array | None, shape: tuple[int, ...] | None, largest: float) -> None:
+    """Refuse an array of another shape or range, and any array where no shape is expected."""
     if value is None or value.shape != shape:
-        raise _malformed(what, f"the shape {shape}", "none" if value is None else value.shape)
-    peak = _largest(value)
-    _expect(math.isfinite(peak), what, "finite numbers", "others")
-    _expect(peak <= largest, what, f"numbers of at most {largest:.3g}", "a larger one")
+        _expect(value is None and shape is None, what, f"the shape {shape}")
+        return
+    _expect(_largest(value) <= largest, what, f"finite numbers of at most {largest:.3g}")
 
 
 def _largest(value: Array) -> float:
@@ -299,19 +265,11 @@ def _largest(value: Array) -> float:
     return max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
 
 
-def _check_number(what: str, value: float | None, least: float, largest: float) -> None:
+def _check_total(value: float | None, least: float, largest: float) -> None:
     possible = value is not None and max(least, -LARGEST_EXACT) <= value <= min(largest, LARGEST_EXACT)
-    _expect(possible, what, "a number in its range", "none" if value is None else f"{value:g}")
+    _expect(possible, "a total variance", "a number in its range")
 
 
-def _check_absent(what: str, value: object) -> None:
-    _expect(value is None, "an answer", f"not {what}, which was not asked for", "one")
-
-
-def _expect(holds: bool, what: str, must: str, got: object) -> None:
+def _expect(holds: object, what: str, must: str) -> None:
     if not holds:
-        raise _malformed(what, must, got)
-
-
-def _malformed(what: str, must: str, got: object) -> _MalformedError:
-    return _MalformedError(f"{what} must have {must}, got {got}")
+        raise _MalformedError(f"{what} must have {must}")

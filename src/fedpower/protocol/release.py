@@ -25,19 +25,15 @@ class Channel(Protocol):
     """How an answer leaves: alone, or under masks as a part of a sum over a session."""
 
     @property
-    def key(self) -> bytes:
-        """What the same question by another channel would have differently."""
+    def key(self) -> bytes: ...
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Rows of all silos whose answers are added up before anybody reads them."""
+    def sizes(self) -> tuple[int, ...]: ...
 
     @property
-    def purpose(self) -> str:
-        """What a ledger says beside the query."""
+    def purpose(self) -> str: ...
 
-    def seal(self, words: Words) -> Words:
-        """Return the noised words as they leave."""
+    def seal(self, words: Words) -> Words: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,6 @@ class Plain:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Its own rows."""
         return (self.n_rows,)
 
     def seal(self, words: Words) -> Words:
@@ -80,7 +75,6 @@ class Terms:
 
     @property
     def study_mu(self) -> float:
-        """The most that all releases of the study may cost together, in all attempts."""
         return self.budget.study_mu * math.sqrt(self.study.attempts)
 
     def key(self, query: Query, channel: Channel) -> str:

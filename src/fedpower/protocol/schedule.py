@@ -23,16 +23,12 @@ class Schedule:
             steps = self.explicit
             if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
                 raise InputError(
-                    "an explicit schedule must be increasing steps of at least 1, got {got}; give "
-                    "e.g. {steps}",
-                    got=list(steps),
+                    "an explicit schedule must be increasing steps of at least 1, got "
+                    f"{list(steps)}; give e.g. {{2, 4, 5}}"
                 )
         elif self.local_steps < 1:
-            raise InputError.about(
-                "local_steps",
-                must="be at least 1",
-                got=str(self.local_steps),
-                advice="1 means a round at every step",
+            raise InputError(
+                f"local_steps must be at least 1, got {self.local_steps}; 1 means a round at every step"
             )
         elif self.decay not in ("constant", "linear", "halving"):
             raise InputError(
@@ -42,7 +38,6 @@ class Schedule:
 
     @property
     def last_step(self) -> int | None:
-        """The last step of an explicit schedule; None where the schedule goes on for ever."""
         return None if self.explicit is None else self.explicit[-1]
 
     def steps(self) -> Iterator[int]:

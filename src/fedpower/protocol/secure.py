@@ -89,7 +89,6 @@ class PairSecrets:
         self._waiting: dict[frozenset[bytes], bytes] = {}
 
     def __call__(self, own: "X25519PrivateKey", other: bytes) -> bytes:
-        """Return what `exchanged` returns."""
         pair = frozenset((own.public_key().public_bytes_raw(), other))
         secret = self._waiting.pop(pair, None)
         if secret is None:
@@ -151,7 +150,6 @@ class Identity:
 
     @property
     def public(self) -> str:
-        """The public key as 64 hexadecimal digits: what a study lists."""
         return self._key.public_key().public_bytes_raw().hex()
 
     def sign(self, content: bytes) -> bytes:
@@ -332,17 +330,14 @@ class Masked:
 
     @property
     def key(self) -> bytes:
-        """The session: in another one the same question is another release."""
         return self.session.digest + self.question
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of all silos in the session."""
         return tuple(self.session.sizes.values())
 
     @property
     def purpose(self) -> str:
-        """With how many others."""
         return f", share of a secure sum over {len(self.session.members)} silos"
 
     def seal(self, words: Words) -> Words:
@@ -354,8 +349,6 @@ class Masked:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """The key of an attempt, and the session it is bound to once there is one."""
-
     run: str
     number: int
     reply: SessionKey
@@ -441,7 +434,6 @@ class SiloSessions:
             attempt.chain = None
 
     def _bound(self, session: Session, index: int, question: bytes) -> _Attempt | None:
-        """Return the attempt of the key in the session, now bound to it; None without its key."""
         attempt = self.attempt
         own = next(member for member in session.members if member.silo == self._name)
         if attempt is None or attempt.reply.key != own.key:

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 from msgspec import structs
@@ -21,6 +22,7 @@ from fedpower.linalg import (
     symmetric_of,
 )
 from fedpower.linalg.memory import LARGE, give_back
+from fedpower.linalg.subspace import Alignment
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.ledger import DataVersion, Ledger
@@ -98,7 +100,6 @@ class ExactReleases:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows."""
         return self._rows.n_rows
 
     def check_affordable(self) -> None:
@@ -179,12 +180,10 @@ class PrivateReleases:
 
     @property
     def n_rows(self) -> int:
-        """The public number of rows."""
         return self._rows.n_rows
 
     @property
     def attempts_charged(self) -> int:
-        """For how many attempts this silo was charged so far, in this study and on these rows."""
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
         return self._ledger.spent_on(self._terms.recorded_as, key=opening).n_releases
 
@@ -195,8 +194,8 @@ class PrivateReleases:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
                 raise BudgetError(
-                    f"a study must keep to the attempts it agreed on, but this silo was charged "
-                    f"for {charged} of {self._study.attempts} on these rows; agree on a new study"
+                    "a study must keep to the attempts it agreed on, but this silo was charged for "
+                    f"{charged} of {self._study.attempts} on these rows; agree on a new study"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
         self._ledger.check_affordable(
@@ -205,7 +204,8 @@ class PrivateReleases:
 
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
         """Return this silo's signed key for an attempt at the study's sums."""
-        sessions = self._secure()
+        sessions = self.sessions
+        assert sessions is not None, "sessions are of secure studies"
         with sessions.lock:
             if sessions.is_new(call, run):
                 self.check_affordable()
@@ -215,14 +215,9 @@ class PrivateReleases:
         """Return the answer to one of the study's queries, in plain or under masks."""
         listed = self._study.queries
         if not 0 <= ask.index < len(listed) or listed[ask.index].label != ask.label:
-            raise ProtocolError(
-                "a query must be one of those that the study lists, by its number and name, got another; "
-                "ask for them in the study's order"
-            )
+            raise ProtocolError("a query must be one of those that the study lists, by its number and name")
         asked = query_of(self._study, ask.label, ask.public)
         sessions = self.sessions
-        if (ask.session is None) != (sessions is None):
-            raise ProtocolError("a query must be asked in a session in a secure study, and only there")
         if ask.session is None or sessions is None:
             integers, _ = self._release(asked)
             return QueryAnswer(words=frozen(integers.view(np.uint64)))
@@ -257,7 +252,9 @@ class PrivateReleases:
         """Return the mean row: of the noised moment, or noised by itself."""
         if self._has_steps():
             query = StepMean(budget=self._budget, n_rows=self.n_rows)
-            return MeanRow(mean=read_only(self._values(query)))
+            integers, _ = self._release(query)
+            noise = noise_of(query, self._budget, (self.n_rows,))
+            return MeanRow(mean=read_only(noise.values(integers)))
         (_, mean, _), _ = self._noised_moment(run)
         assert mean is not None, "a study that centres releases the mean"
         return MeanRow(mean=read_only(mean))
@@ -287,23 +284,11 @@ class PrivateReleases:
 
     def factor(self) -> Factor:
         """Refuse: it has no price, and no noise is made for it."""
-        raise ProtocolError(
-            "a factor of the moment must be asked for in a study without privacy, got a private one; ask "
-            "for what it releases"
-        )
+        raise ProtocolError("a private study releases no factor of the moment")
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
-        """Return local steps with noised products, each of them a release."""
-        if ask.shift != 0:
-            raise ProtocolError(
-                f"a shift must be 0 where products are noised, got {ask.shift}; "
-                "only a noised moment needs one"
-            )
-        if ask.pooled is not None:
-            raise ProtocolError(
-                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
-                "one whose products are noised: the product they need would be one more release"
-            )
+        if ask.shift != 0 or ask.pooled is not None:
+            raise ProtocolError("drift-corrected steps and shifts must go without noised products")
         # By the question, and not by each step's basis: its last bits may be another machine's.
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
@@ -331,22 +316,14 @@ class PrivateReleases:
         return structs.replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
-        """Return the triangle, mean and trace of the one noised moment, and the run that it was made for."""
         if not any(terms.label == MOMENT for terms in self._study.queries):
-            raise ProtocolError(
-                f"the moment itself must be asked for in a study that lists it, got one with "
-                f"noise={self._study.noise!r} and without; ask for its steps or products"
-            )
+            raise ProtocolError("the moment must be asked for in a study that lists it")
         query = moment_of(self._study, public)
         if self._moment is None or self._moment[0] != public:
             integers, made_for = self._release(query, run)
             values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
             self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
         return self._moment[1:]
-
-    def _values(self, query: Query) -> Array:
-        integers, _ = self._release(query)
-        return noise_of(query, self._budget, (self.n_rows,)).values(integers)
 
     def _release(
         self,
@@ -370,24 +347,12 @@ class PrivateReleases:
         )
 
     def _has_steps(self) -> bool:
-        """Return whether every step is noised; refuse steps where there are none."""
         if self._study.noise == "clipped" or self._study.preparation:
-            raise ProtocolError(
-                "a study that prepares rows or clips products must be asked for the queries that it lists, "
-                "got another question; ask those"
-            )
+            raise ProtocolError("this study must be asked for the queries that it lists")
         return self._study.noise in ("step", "paper")
-
-    def _secure(self) -> SiloSessions:
-        if self.sessions is None:
-            raise ProtocolError(
-                "secure sums must be asked for in a study with aggregation='secure', got another"
-            )
-        return self.sessions
 
 
 def _product_of(values: Array, basis: Array) -> Array:
-    """Return the product in a release of it and perhaps the trace."""
     return values[: basis.size].reshape(basis.shape)
 
 
@@ -416,10 +381,7 @@ class Silo:
         survey: Survey | None = None,
     ) -> None:
         if (getattr(releases, "sessions", None) is not None) != (study.aggregation == "secure"):
-            raise InputError(
-                f"what silo {name!r} releases must be made for aggregation={study.aggregation!r}, got "
-                "something else; give a session with 'secure' and only with it"
-            )
+            raise InputError(f"releases of silo {name!r} must be made for aggregation={study.aggregation!r}")
         self.name = name
         self.study = study
         self.releases = releases
@@ -441,11 +403,11 @@ class Silo:
             logger.exception("silo %r could not answer round %s", self.name, message.round)
             body = Refusal(reason=NOT_YOURS)
         else:
-            self._tell_clipped()
+            self._report_clipped()
         return Message(study=self._digest, run=message.run, round=message.round, silo=self.name, body=body)
 
-    def _tell_clipped(self) -> None:
-        """Tell the operator, once and nobody else, how many rows the bound found shortened."""
+    def _report_clipped(self) -> None:
+        """Report to the operator, once and to nobody else, how many rows the bound shortened."""
         counts = None if self._survey is None else self._survey.clipped
         if counts is not None:
             survey, self._survey = self._survey, None
@@ -461,130 +423,93 @@ class Silo:
 
     def _answer(self, message: Message) -> Answer:
         if message.study != self._digest:
-            return Refusal(
-                reason=f"a question must belong to the study {self._digest[:12]} that this silo "
-                f"agreed to, got one of study {str(message.study)[:12]!a}; agree on one study first"
+            raise ProtocolError(
+                f"a question must belong to the study {self._digest[:12]} that this silo agreed to, got one "
+                f"of study {str(message.study)[:12]!a}"
             )
         if message.silo != self.name:
-            return Refusal(
-                reason=f"a question to silo {self.name!r} must name it, got one that names "
-                "another silo; send it there"
-            )
-        releases = self.releases
-        if isinstance(message.body, Enrol):
+            raise ProtocolError(f"a question to silo {self.name!r} must name it")
+        releases, run, ask = self.releases, message.run, message.body
+        if isinstance(ask, Enrol):
             # A silo that cannot pay says so before any other is charged.
             releases.check_affordable()
             return Enrolment(
                 n_rows=releases.n_rows, n_features=self.study.n_features, data_version=self._data_version
             )
-        if self.study.aggregation == "secure":
-            return self._summed(message, releases)
-        return self._computed(message, releases)
-
-    def _computed(self, message: Message, releases: Releases) -> Answer:
-        run = message.run
-        match message.body:
-            case AskMean() as ask:
-                problem = self._problem_with_mean(ask)
-                return Refusal(reason=problem) if problem else releases.mean(ask, run=run)
-            case AskSteps() as ask:
-                problem = self._problem_with(ask)
-                return Refusal(reason=problem) if problem else releases.steps(_cleaned(ask), run=run)
-            case AskMoment() as ask:
+        if self.study.aggregation == "secure" and not isinstance(ask, OpenSession | AskQuery):
+            raise ProtocolError("nothing but a secure sum leaves a silo of this study; open a session")
+        match ask:
+            case AskMean():
+                _check_mean(ask, self.study)
+                return releases.mean(ask, run=run)
+            case AskSteps():
+                _check_steps(ask, self.study)
+                return releases.steps(_cleaned(ask), run=run)
+            case AskMoment():
                 return releases.moment(ask, run=run)
             case AskFactor():
                 return releases.factor()
-            case AskQuery() as ask if ask.session is None:
+            case AskQuery():
+                if (ask.session is None) == (self.study.aggregation == "secure"):
+                    raise ProtocolError("a query must have a session with aggregation='secure' only")
                 return releases.query(ask, run=run)
-            case OpenSession() | AskQuery():
-                return Refusal(
-                    reason="secure sums must be asked for in a study with aggregation='secure', got another; "
-                    "agree on such a study first"
-                )
-            case _:
-                return Refusal(reason="a silo must be sent a question, got something else; ask one")
+            case OpenSession() if isinstance(releases, PrivateReleases) and releases.sessions is not None:
+                return releases.open(ask, run=run)
+            case OpenSession():
+                raise ProtocolError("a session must be opened with aggregation='secure'")
+        raise ProtocolError("a silo must be sent a question")
 
-    def _summed(self, message: Message, releases: Releases) -> Answer:
-        """Return the answer in a study of which nothing leaves but a part of a secure sum."""
-        assert isinstance(releases, PrivateReleases), "sums are noised"
-        match message.body:
-            case OpenSession() as call:
-                return releases.open(call, run=message.run)
-            case AskQuery() as ask:
-                return releases.query(ask, run=message.run)
-            case _:
-                return Refusal(
-                    reason="in a study with aggregation='secure' nothing but a secure sum leaves a silo, got "
-                    "another question; open a session"
-                )
 
-    def _problem_with_mean(self, ask: AskMean) -> str | None:
-        if ask.variances and self.study.is_private:
-            return "a private study releases no variances beside the mean; ask for the mean"
-        if not self.study.center and not ask.variances:
-            return "this study does not centre on the pooled mean; ask for no mean"
-        return None
+def _check_mean(ask: AskMean, study: Study) -> None:
+    if ask.variances and study.is_private:
+        raise ProtocolError("a private study releases no variances")
+    if not study.center and not ask.variances:
+        raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
 
-    def _problem_with(self, ask: AskSteps) -> str | None:
-        """Return why a question must be refused, or None [docs/privacy.md, rule 3]."""
-        rows, most = self.study.n_features, self.study.iteration_rank
-        given = (ask.basis, ask.center, ask.pooled, ask.gains)
-        arrays = [array for array in given if array is not None]
-        if any(array.dtype != np.float64 for array in arrays):
-            # A complex Z may have ZᵀZ = I and any norm.
-            return "a basis and a centre must hold float64 numbers, got others; send those"
-        shape = ask.basis.shape
-        if ask.basis.ndim != 2 or shape[0] != rows or not 1 <= shape[1] <= most:
-            return (
-                f"a basis must have {rows} rows and 1 to {most} columns, got shape {shape}; "
-                "send one that fits the study"
-            )
-        if not is_orthonormal(ask.basis):
-            return (
-                "a basis must have finite, orthonormal columns to 1e-6, got one that has not; "
-                "orthonormalise it first"
-            )
-        if ask.center is not None and (ask.center.shape != (rows,) or not np.isfinite(ask.center).all()):
-            return f"a centre must be {rows} finite numbers, got something else; send the mean row"
-        if (ask.center is not None) and not self.study.center:
-            return "this study does not centre on the pooled mean; send no centre"
-        if ask.gains is not None and self.study.is_private:
-            # They would make rows longer than the noise is made for.
-            return "a private study multiplies no columns; send no gains"
-        if ask.gains is not None and not (
-            ask.gains.shape == (rows,) and np.isfinite(ask.gains).all() and (ask.gains > 0).all()
-        ):
-            return f"gains must be {rows} positive numbers, got something else; send one a column"
-        if not 1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS:
-            return (
-                f"the number of local steps must lie between 1 and {_MOST_LOCAL_STEPS}, "
-                f"got {ask.n_local_steps}; choose one in between"
-            )
-        if not np.isfinite(ask.shift) or ask.shift < 0:
-            return "a shift must be finite and not negative, got another; send 0 or more"
-        if ask.align not in (None, "procrustes", "sign", "identity"):
-            return "an alignment must be one of those of the paper, got another; choose one"
-        if ask.pooled is not None:
-            return self._problem_with_pooled(ask.pooled, shape)
-        return None
 
-    def _problem_with_pooled(self, pooled: Array, shape: tuple[int, ...]) -> str | None:
-        if self.study.noise in ("step", "paper"):
-            return (
-                "drift-corrected steps must be asked for in a study with noise='moment' or none, got "
-                f"one with noise={self.study.noise!r}, where the product they need would be one more "
-                "release; send no pooled product"
-            )
-        if pooled.shape != shape or not np.isfinite(pooled).all():
-            return (
-                f"a pooled product must be finite and have the basis's shape {shape}, got one of "
-                f"shape {pooled.shape}; send A·Z of the basis"
-            )
-        return None
+def _check_steps(ask: AskSteps, study: Study) -> None:
+    """Refuse steps that the noise is not made for, or that no study has [docs/privacy.md, rule 3]."""
+    d, most, shape = study.n_features, study.iteration_rank, ask.basis.shape
+
+    def require(holds: object, sentence: str) -> None:
+        if not holds:
+            raise ProtocolError(sentence)
+
+    def is_row(array: Array) -> bool:
+        return array.shape == (d,) and bool(np.isfinite(array).all())
+
+    for array in (ask.basis, ask.center, ask.pooled, ask.gains):
+        # A complex Z may have ZᵀZ = I and any norm.
+        require(array is None or array.dtype == np.float64, "a basis and a centre must be float64 numbers")
+    require(
+        ask.basis.ndim == 2 and shape[0] == d and 1 <= shape[1] <= most,
+        f"a basis must have {d} rows and 1 to {most} columns, got shape {shape}",
+    )
+    require(is_orthonormal(ask.basis), "a basis must have finite, orthonormal columns to 1e-6")
+    require(ask.center is None or is_row(ask.center), f"a centre must be {d} finite numbers")
+    require(ask.center is None or study.center, "this study does not centre on the pooled mean")
+    # Gains would make rows longer than the noise is made for.
+    require(ask.gains is None or not study.is_private, "a private study multiplies no columns; send no gains")
+    require(
+        ask.gains is None or (is_row(ask.gains) and (ask.gains > 0).all()),
+        f"gains must be {d} positive numbers",
+    )
+    require(
+        1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS,
+        f"local steps must be between 1 and {_MOST_LOCAL_STEPS}, got {ask.n_local_steps}",
+    )
+    require(np.isfinite(ask.shift) and ask.shift >= 0, "a shift must be finite and not negative")
+    require(ask.align in (None, *get_args(Alignment)), "an alignment must be one of those of the paper")
+    if ask.pooled is not None:
+        # The product that they need would be one more release.
+        require(study.noise not in ("step", "paper"), "drift-corrected steps must go without noised products")
+        require(
+            ask.pooled.shape == shape and np.isfinite(ask.pooled).all(),
+            f"a pooled product must be finite and have the basis's shape {shape}",
+        )
 
 
 def _cleaned(ask: AskSteps) -> AskSteps:
-    """Return the question with its basis orthonormal to the last bit, not only to 1e-6."""
     if is_orthonormal(ask.basis, 1e-12):
         return ask
     return structs.replace(ask, basis=read_only(orth(ask.basis)))
@@ -605,10 +530,7 @@ def assemble(
     check_sums_are_noised(study.aggregation, study.epsilon)
     budget = budget_of(study)
     if isinstance(rows, Survey) != bool(study.preparation):
-        raise InputError(
-            f"the rows of silo {name!r} must be read to be prepared in a study that prepares them, and "
-            "only there, got another; read them as the study says"
-        )
+        raise InputError(f"the rows of silo {name!r} must be read as the study prepares them")
     releases: Releases
     if budget is None:
         assert not isinstance(rows, Survey), "only a private study prepares"
@@ -630,22 +552,19 @@ def assemble(
 
 
 def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
-    """Return the ledger that releases are charged to; refuse none, and seeded noise on a real one."""
     if ledger is None:
         raise InputError(
             "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
         )
     if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
         raise InputError(
-            f"the ledger of silo {name!r} must book private releases, got seeded noise, which whoever "
-            "knows the seed takes off again; leave the noise to the operating system, or make a ledger "
-            "for experiments"
+            f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone who "
+            "knows the seed can remove"
         )
     return ledger
 
 
 def _signing(name: str, identity: Identity | None) -> Identity:
-    """Return the key with which a silo of a secure sum signs; refuse none."""
     if identity is None:
         raise InputError(
             f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "

@@ -5,13 +5,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 
-from fedpower.errors import InputError, Sentence, is_showable
+from fedpower.errors import InputError, is_showable
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
@@ -70,231 +70,182 @@ class Study:
     scores: float = 0.0
 
     def __post_init__(self) -> None:
-        self._check_unit()
-        self._check_network()
-        if self.weights != "rows" and self.aggregation == "secure":
-            raise InputError(
-                "{weights} must be 'rows' with {aggregation:secure}, got {given!r}: silos of a "
-                "secure sum share the noise of one, so small ones add none; leave it alone",
-                given=self.weights,
-            )
-        if self.noise not in _NOISE_MODES:
-            raise InputError(
-                f"noise must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}; choose one"
-            )
-        if self.is_private == math.isinf(self.epsilon):
-            raise InputError(
-                f"noise mode {self.noise!r} and epsilon={self.epsilon} contradict each other; "
-                "epsilon=inf goes with noise='none' and only with it"
-            )
+        for holds, sentence in self._rules():
+            if not holds:
+                raise InputError(sentence)
+
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        """Yield what must hold and the sentence that refuses it; each relies on those before."""
+        d, columns = self.n_features, self.columns or ()
+        yield self.unit not in columns, f"unit must be no feature, got '{self.unit}' among the columns too"
+        yield (
+            self.rows_per_unit == 1 or bool(self.unit),
+            f"rows_per_unit must go with unit, got {self.rows_per_unit} without",
+        )
+        yield from self._network_rules()
+        yield (
+            self.weights == "rows" or self.aggregation == "plain",
+            f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: its noise is shared",
+        )
+        yield (
+            self.noise in _NOISE_MODES,
+            f"noise must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}",
+        )
+        yield (
+            self.is_private != math.isinf(self.epsilon),
+            f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {self.noise!r}",
+        )
         check_sums_are_noised(self.aggregation, self.epsilon)
-        if not 1 <= self.iteration_rank <= self.n_features:
-            raise InputError.about(
-                "iteration_rank",
-                must="lie between 1 and the number of columns {most}",
-                got=str(self.iteration_rank),
-                advice="choose a smaller one",
-                most=self.n_features,
+        yield (
+            1 <= self.iteration_rank <= d,
+            f"iteration_rank must lie between 1 and the number of columns {d}, got {self.iteration_rank}",
+        )
+        for name in (*columns, self.unit, *(silo for silo, _ in self.identities)):
+            yield (
+                is_showable(name),
+                f"names of columns and silos must hold no control characters, got {name!a}",
             )
-        for name in (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities)):
-            if not is_showable(name):
-                raise InputError(
-                    f"names of columns and silos must hold no control characters, got {name!a}; rename it"
-                )
         places = [place for group in self.groups for place in group]
-        if len(set(places)) < len(places) or not all(0 <= each < self.n_features for each in places):
-            raise InputError(
-                f"groups must be of different columns among the {self.n_features}, got others; leave "
-                "them to the rules"
+        yield (
+            len(set(places)) == len(places) and all(0 <= place < d for place in places),
+            f"groups must be of different columns among the {d}, got others",
+        )
+        yield from self._design_rules()
+        if self.preparation or self.ranges:
+            yield from self._preparation_rules()
+        if self.scores:
+            yield (
+                self.noise != "paper",
+                "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, "
+                "got both; choose noise='step'",
             )
-        if (self.noise == "clipped") != bool(self.design) or (self.design and self.weights != "rows"):
-            raise InputError(
-                "noise='clipped', and only that, must have its queries listed and weigh silos by their "
-                "rows, got another study; leave them to the study"
+            yield (
+                0 < self.scores < 1 if self.is_private else self.scores == 1,
+                f"counts of scores must have a share of the budget between 0 and 1, got {self.scores}",
             )
-        if self.noise == "clipped" and self.unit:
-            raise InputError(
-                Sentence(
-                    "{noise:clipped} must go without {unit}, whose persons it cannot weigh, got both; "
-                    "choose {noise:moment}, or leave {unit} out"
-                )
-            )
-        self._check_design()
-        self._check_preparation()
-        self._check_scores()
-        self._check_aggregation()
+        yield from self._aggregation_rules()
 
-    def _check_scores(self) -> None:
-        if not self.scores:
-            return
-        if self.noise == "paper":
-            raise InputError(
-                Sentence(
-                    "{scores_epsilon} must go without {noise:paper}, whose printed noise leaves nothing "
-                    "of its epsilon to scores, got both; choose {noise:step}"
-                )
-            )
-        if not 0 < self.scores < 1 if self.is_private else self.scores != 1:
-            raise InputError(
-                f"counts of scores must have a share of the budget between 0 and 1, or be exact in an "
-                f"exact study, got {self.scores}; leave it to the study"
-            )
-
-    def _check_unit(self) -> None:
-        if self.unit in (self.columns or ()):
-            raise InputError(
-                "{unit} must be no feature, for it only says whose each row is, got '{column}' among the "
-                "columns too; leave it out of them",
-                column=self.unit,
-            )
-        if self.rows_per_unit != 1 and not self.unit:
-            raise InputError(
-                "{rows_per_unit} must go with {unit}, got {given} without; name the column that says "
-                "whose each row is",
-                given=self.rows_per_unit,
-            )
-
-    def _check_network(self) -> None:
-        if self.network not in ("", "edge", "row"):
-            raise InputError(f"network must be 'edge' or 'row', got {self.network!r}; choose one")
+    def _network_rules(self) -> Iterator[tuple[bool, str]]:
+        yield self.network in ("", "edge", "row"), f"network must be 'edge' or 'row', got {self.network!r}"
         check_edge_weight(self.edge_weight)
-        if self.edge_weight != 1 and self.network != "edge":
-            raise InputError(
-                Sentence(
-                    "{edge_weight} must go with {network:edge}, whose noise it sets, got it without; "
-                    "leave it out"
-                )
+        yield (
+            self.edge_weight == 1 or self.network == "edge",
+            "edge_weight must go with network='edge', whose noise it sets, got it without",
+        )
+        yield (
+            not (self.network and (self.unit or self.rules or self.preparation)),
+            "network must go without persons, rules and private preparation, which are about tables",
+        )
+        yield (
+            self.network != "edge" or (not self.center and self.noise in ("moment", "none")),
+            "network='edge' must go with noise='moment', for the adjacency itself is released, got another",
+        )
+
+    def _design_rules(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            (self.noise == "clipped") == bool(self.design) and not (self.design and self.weights != "rows"),
+            "noise='clipped', and only that, must list its queries and weigh silos by their rows",
+        )
+        yield (
+            self.noise != "clipped" or not self.unit,
+            "noise='clipped' must go without unit, whose persons it cannot weigh, got both",
+        )
+        labels = [terms.label for terms in self.design]
+        yield (
+            len(set(labels)) == len(labels) <= _MOST_QUERIES
+            and not {SCORES, *STAGES} & set(labels)
+            and all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels),
+            f"queries must have names, each once and {_MOST_QUERIES} at most, got {labels[:5]!a}",
+        )
+        yield (
+            all(
+                type(terms.size) is int and terms.size >= 1 and 0 < terms.share <= 1 and terms.times == 1
+                for terms in self.design
+            ),
+            "every query must have 1 number or more and a share of the budget between 0 and 1, got another",
+        )
+        sizes = {MOMENT: summary_size(self.n_features, with_mean=self.center), MEAN: self.n_features}
+        yield (
+            all(terms.size == sizes.get(terms.label, terms.size) for terms in self.design),
+            "the moment and the mean must have as many numbers as the columns give, got another number",
+        )
+        yield (
+            math.fsum(terms.share for terms in self.design) + self.scores <= 1 + 2.0**-50,
+            "the shares of all queries must add up to 1 at most, got more",
+        )
+
+    def _preparation_rules(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            self.noise == "moment" and self.treatment == PREPARED,
+            "private preparation must go with noise='moment' and with no treatment that was agreed on",
+        )
+        yield (
+            len(self.preparation) == len(STAGES) and len(self.ranges) == self.n_features,
+            f"private preparation must have {len(STAGES)} shares and {self.n_features} ranges, got "
+            f"{len(self.preparation)} and {len(self.ranges)}",
+        )
+        asked = (*[self.n_open > 0] * 3, True, True)
+        yield (
+            all((share > 0) == ask for share, ask in zip(self.preparation, asked, strict=True))
+            and sum(self.preparation) + self.scores < 1,
+            f"shares of preparation must be positive, and below 1 together, got {self.preparation}",
+        )
+
+    def _aggregation_rules(self) -> Iterator[tuple[bool, str]]:
+        yield (
+            self.aggregation in ("plain", "secure"),
+            f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}",
+        )
+        if self.aggregation == "plain":
+            yield (
+                (self.colluders, self.identities, self.min_silos, self.attempts) == (0, (), 0, 1),
+                "colluders, identities, min_silos and attempts must go with aggregation='secure'",
             )
-        if self.network and (self.unit or self.rules or self.preparation):
-            raise InputError(
-                Sentence(
-                    "{network} must go without persons, rules and private preparation, which are about "
-                    "tables, got one of them; leave it out"
-                )
-            )
-        if self.network == "edge" and (self.center or self.noise not in ("moment", "none")):
-            raise InputError(
-                Sentence(
-                    "{network:edge} must go with {noise:moment}, for the adjacency itself is released, "
-                    "got another; leave {noise} alone"
-                )
-            )
+            return
+        yield (
+            self.noise in ("moment", "clipped"),
+            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}",
+        )
+        keys = [key for _, key in self.identities]
+        yield (
+            len(dict(self.identities)) == len(keys) == len(set(keys)),
+            "identities must have different names and keys, got one twice",
+        )
+        yield (
+            all(re.fullmatch("[0-9a-f]{64}", key) for key in keys),
+            "an identity must be 64 hexadecimal digits in lower case, as `fedpower identity show` prints it",
+        )
+        yield (
+            1 <= self.colluders < self.min_silos <= len(keys),
+            f"a secure sum must have 1 <= colluders < min_silos <= silos, got colluders={self.colluders}, "
+            f"min_silos={self.min_silos} and {len(keys)} silos",
+        )
+        yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
 
     @property
     def counted_per_unit(self) -> int:
         """C where a person is the unit of privacy; 0 where a row is."""
         return self.rows_per_unit if self.unit else 0
 
-    def _check_preparation(self) -> None:
-        if not self.preparation and not self.ranges:
-            return
-        if self.noise != "moment" or self.treatment != PREPARED:
-            raise InputError(
-                "private preparation must go with noise='moment' and with no treatment that was agreed "
-                f"on, got noise={self.noise!r}; give a code book instead"
-            )
-        if len(self.preparation) != len(STAGES) or len(self.ranges) != self.n_features:
-            raise InputError(
-                f"private preparation must have {len(STAGES)} shares and a range or none for each of the "
-                f"{self.n_features} columns, got {len(self.preparation)} and {len(self.ranges)}; prepare "
-                "anew"
-            )
-        opened = self.n_open > 0
-        asked = (opened, opened, opened, True, True)
-        if (
-            any((share > 0) != ask for share, ask in zip(self.preparation, asked, strict=True))
-            or sum(self.preparation) + self.scores >= 1
-        ):
-            raise InputError(
-                "shares of preparation must be positive for what is asked, and below 1 together, got "
-                f"{self.preparation}; leave them to the study"
-            )
-
     @property
     def n_open(self) -> int:
         """How many columns preparation finds a range for."""
         return sum(known is None for known in self.ranges)
 
-    def _check_aggregation(self) -> None:
-        if self.aggregation not in ("plain", "secure"):
-            raise InputError(f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}; choose one")
-        if self.aggregation == "plain":
-            if (self.colluders, self.identities, self.min_silos, self.attempts) != (0, (), 0, 1):
-                raise InputError(
-                    "colluders, identities, min_silos and attempts must go with aggregation='secure', "
-                    "got one of them without; leave them out"
-                )
-            return
-        if self.noise not in ("moment", "clipped"):
-            raise InputError(
-                "aggregation='secure' must go with noise='moment', whose sum is all that is needed, got "
-                f"noise={self.noise!r}; choose that and a finite epsilon"
-            )
-        keys = [key for _, key in self.identities]
-        if len(dict(self.identities)) < len(keys) or len(set(keys)) < len(keys):
-            raise InputError(
-                "identities must have different names and keys, got one twice; let every silo make its "
-                "own with `fedpower identity new`"
-            )
-        if not all(_is_public_key(key) for key in keys):
-            raise InputError(
-                "an identity must be 64 hexadecimal digits in lower case, got one that is not; take what "
-                "`fedpower identity show` prints"
-            )
-        if not 1 <= self.colluders < self.min_silos <= len(keys):
-            raise InputError(
-                "a secure sum must have 1 <= colluders < min_silos <= silos, got "
-                f"colluders={self.colluders}, min_silos={self.min_silos} and {len(keys)} silos; at least "
-                "1 silo counts as colluding, for each knows its own noise and sees the result"
-            )
-        if self.attempts < 1:
-            raise InputError(f"attempts must be at least 1, got {self.attempts}; give 1 or more")
-
-    def _check_design(self) -> None:
-        labels = [terms.label for terms in self.design]
-        if len(set(labels)) < len(labels) or not all(
-            label in (MOMENT, MEAN) or re.fullmatch(rf"{PRODUCT} [0-9]{{1,4}}", label) for label in labels
-        ):
-            raise InputError(
-                "queries must be the moment, the mean or numbered products, each once, got "
-                f"{labels!a}; rename them"
-            )
-        if len(labels) > _MOST_QUERIES or not all(
-            type(terms.size) is int and terms.size >= 1 and 0 < terms.share <= 1 and terms.times == 1
-            for terms in self.design
-        ):
-            raise InputError(
-                f"there must be at most {_MOST_QUERIES} queries, each of 1 number or more and with a share "
-                "of the budget between 0 and 1, got others; agree on other ones"
-            )
-        if math.fsum(terms.share for terms in self.design) + self.scores > 1 + 2.0**-50:
-            raise InputError(
-                "the shares of all queries must add up to 1 at most, got more; make them smaller"
-            )
-        wanted = {MOMENT: summary_size(self.n_features, with_mean=self.center), MEAN: self.n_features}
-        for label, size, _, _ in self.design:
-            if size != wanted.get(label, size) or (
-                label not in wanted and size % self.n_features != 1 % self.n_features
-            ):
-                raise InputError(
-                    f"the query {label!r} must have as many numbers as the columns give, got {size}; leave "
-                    "it to the study"
-                )
-
     @property
     def is_private(self) -> bool:
-        """Whether anything is promised about the rows: then, and only then, what leaves is noised."""
         return self.noise != "none"
 
     @property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        return _whole_digest(self)
+        return _digest(self, tuple(field.name for field in fields(self)))
 
     @property
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
-        return _moment_terms(self)
+        agreed = ("agreement",) if self.preparation or self.scores else ()
+        return _digest(self, _MOMENT_TERMS + agreed)
 
     @property
     def queries(self) -> tuple[QueryTerms, ...]:
@@ -303,13 +254,22 @@ class Study:
 
     @property
     def ledger_name(self) -> str:
-        """The name under which silos' ledgers book the releases of this study."""
+        """The name under which silos' ledgers record the releases of this study."""
         shared = self.noise == "moment" and self.aggregation == "plain"
         return self.moment_terms if shared else self.digest
 
 
-def _is_public_key(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")
+_MOMENT_TERMS = (
+    "columns", "n_features", "center", "treatment", "epsilon", "delta", "preparation", "ranges", "roster",
+    "mean_weight", "rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _digest(study: Study, names: tuple[str, ...]) -> str:
+    terms = {name: getattr(study, name) for name in names}
+    canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @functools.lru_cache(maxsize=256)
@@ -332,29 +292,6 @@ def _queries(study: Study) -> tuple[QueryTerms, ...]:
     share, size = rest / (steps + int(study.center)), d * study.iteration_rank + int(study.iteration_rank > 1)
     mean = (QueryTerms(MEAN, d, share),) if study.center else ()
     return (*mean, QueryTerms(PRODUCT, size, share, steps), *scores)
-
-
-@functools.lru_cache(maxsize=256)
-def _whole_digest(study: Study) -> str:
-    return _digest(study, tuple(field.name for field in fields(study)))
-
-
-_MOMENT_TERMS = (
-    "columns", "n_features", "center", "treatment", "epsilon", "delta", "preparation", "ranges", "roster",
-    "mean_weight", "rules", "groups", "unit", "rows_per_unit", "network", "edge_weight", "scores",
-)  # fmt: skip
-
-
-@functools.lru_cache(maxsize=256)
-def _moment_terms(study: Study) -> str:
-    agreed = ("agreement",) if study.preparation or study.scores else ()
-    return _digest(study, _MOMENT_TERMS + agreed)
-
-
-def _digest(study: Study, names: tuple[str, ...]) -> str:
-    terms = {name: getattr(study, name) for name in names}
-    canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,12 +340,10 @@ def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int
     """Return what to do about silos that cost more than they bring, in one sentence."""
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
-    return Sentence(
-        "with plain sums each silo adds as much noise as any other, and without {silos} the pooled "
-        "noise would be {share:.2g} of what it is; leave them out, take {weights:noise}, or share the "
-        "noise with {aggregation:secure}",
-        silos=f"{shown}{more}",
-        share=share,
+    return (
+        f"with plain sums each silo adds as much noise as any other, and without {shown}{more} "
+        f"the pooled noise would be {share:.2g} of what it is; leave them out, take "
+        "weights='noise', or share the noise with aggregation='secure'"
     )
 
 
@@ -437,49 +372,32 @@ def choose_solver(
     *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
 ) -> SolverChoice:
     """Return the solver that reaches the answer first."""
+
+    def chosen(solver: Solver, reason: str) -> SolverChoice:
+        return SolverChoice(solver=solver, reason=reason)
+
     if paper_settings:
-        return SolverChoice(
-            solver="fedpower",
-            reason=Sentence(
-                ", ".join(f"{{{name}}}" for name in paper_settings)
-                + " was given, which only the paper's method has"
-            ),
-        )
+        given = ", ".join(paper_settings)
+        return chosen("fedpower", f"{given} was given, which only the paper's method has")
     if noise == "paper":
-        return SolverChoice(
-            solver="fedpower", reason=Sentence("{noise:paper} asks for the paper's method as it is printed")
-        )
+        return chosen("fedpower", "noise='paper' asks for the paper's method as it is printed")
+    fits, square = n_features <= MOST_SQUARE_FEATURES, _size(8 * n_features**2)
     if noise == "step":
-        wide = ""
-        if n_features > MOST_SQUARE_FEATURES:
-            wide = Sentence(
-                " (a moment of {d} columns takes {size}; where all can hold that, {noise:moment} is more "
-                "accurate)",
-                d=n_features,
-                size=_size(8 * n_features**2),
-            )
-        return SolverChoice(
-            solver="krylov",
-            reason=Sentence(
-                "every product is noised and paid for, and krylov uses all of them together{wide}", wide=wide
-            ),
-        )
+        reason = "every product is noised and paid for, and krylov uses all of them together"
+        more = f" (a moment of {n_features} columns takes {square}; where it fits, noise='moment' is better)"
+        return chosen("krylov", reason + more * (not fits))
     triangle = 8 * n_features * (n_features + 1) // 2
-    blocks = _KRYLOV_ROUNDS * 2 * 8 * n_features * iteration_rank
+    block = 2 * 8 * n_features * iteration_rank
     upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
-    krylov = _KRYLOV_ROUNDS * _SECONDS_PER_ROUND + blocks / _BYTES_PER_SECOND
-    figures = (
-        f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
-        f"{_size(blocks // _KRYLOV_ROUNDS)}"
-    )
+    krylov = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
+    figures = f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of {_size(block)}"
     if noise == "moment" and n_features > _NARROW:
         figures += (
-            f"; every silo holds its noised moment of {_size(8 * n_features**2)}, which no solver that "
-            "noises its steps is as accurate as"
+            f"; every silo holds its noised moment of {square}, which is more accurate than noised steps"
         )
-    if n_features <= MOST_SQUARE_FEATURES and upload <= krylov:
-        return SolverChoice(solver="moment", reason=f"one upload of the moment is cheapest: {figures}")
-    return SolverChoice(solver="krylov", reason=f"the moment is too large to upload lightly: {figures}")
+    if fits and upload <= krylov:
+        return chosen("moment", f"one upload of the moment is cheapest: {figures}")
+    return chosen("krylov", f"the moment is too large to upload lightly: {figures}")
 
 
 def _size(count: int) -> str:
@@ -493,9 +411,7 @@ def budget_of(study: Study) -> Budget | None:
         return None
     if study.noise not in ("moment", "clipped") and study.n_steps is None:
         raise InputError(
-            "noise mode {mode!r} must know its number of steps to divide the budget, got none; give "
-            "{n_steps}",
-            mode=study.noise,
+            f"noise mode {study.noise!r} must know its number of steps to divide the budget; give n_steps"
         )
     return Budget(
         mode=study.noise,

@@ -28,24 +28,24 @@ _FOUND = (
 )
 
 
-class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a file: unknown keys are refused, defaults are not written."""
 
 
-class _Cost(_Part):
+class _Cost(Part):
     epsilon: float = 0.0
     delta: float = 0.0
     mu: float = 0.0
     rows: int = 0
 
 
-class _Clipped(_Part):
+class _Clipped(Part):
     rows: float
     energy: float
     uneven: float
 
 
-class _Column(_Part):
+class _Column(Part):
     offset: float
     scale: float
     low: float
@@ -56,7 +56,7 @@ class _Column(_Part):
     found: str = "given"
 
 
-class CodeBookFile(_Part):
+class CodeBookFile(Part):
     """The content of a code book's file."""
 
     format: str
@@ -77,22 +77,21 @@ class CodeBookFile(_Part):
         if book.follows_rules:
             return cls(format=FORMAT, rules=rules)
         if book.is_draft:
-            numbers = {key: _listed(getattr(book, key)) for key in _PUBLIC}
+            numbers = {key: _builtin(getattr(book, key)) for key in _PUBLIC}
             return cls(format=FORMAT, rules=rules, **numbers)
         keys = (*_PER_COLUMN, *(key for key in _COUNTED if getattr(book, key) is not None))
-        vectors = [getattr(book, key).tolist() for key in keys]
+        vectors = zip(*(getattr(book, key).tolist() for key in keys), strict=True)
         names = book.columns or (None,) * len(book.found)
         return cls(
             format=FORMAT,
             bound=book.bound,
             cost=_Cost(epsilon=book.epsilon, delta=book.delta, mu=book.mu, rows=book.n_rows),
-            clipped=None
-            if book.clipped is None
-            else _Clipped(**dict(zip(_Clipped.__struct_fields__, book.clipped, strict=True))),
+            clipped=book.clipped
+            and _Clipped(**dict(zip(_Clipped.__struct_fields__, book.clipped, strict=True))),
             rules=rules,
             column=[
                 _Column(name=name, found=found, **dict(zip(keys, numbers, strict=True)))
-                for name, found, *numbers in zip(names, book.found, *vectors, strict=True)
+                for name, found, numbers in zip(names, book.found, vectors, strict=True)
             ],
         )
 
@@ -101,13 +100,9 @@ class CodeBookFile(_Part):
         if self.rules is not None and rules is None:
             rules = table_rules(self.rules, where)
             if not rules.features:
-                raise InputError(
-                    f"the rules in {where} must keep at least one column, got none; add one under [rules]"
-                )
+                raise InputError(f"the rules in {where} must keep at least one column, got none")
         public = {key: getattr(self, key) for key in _PUBLIC}
-        if self.column is None and (
-            rules is not None or any(value not in (None, False) for value in public.values())
-        ):
+        if self.column is None and (rules is not None or any(public.values())):
             return CodeBook(rules=rules, **public)
         columns, cost = self.column or [], self.cost or _Cost()
         numbers = [self.bound, *(getattr(column, key) for column in columns for key in _PER_COLUMN)]
@@ -139,12 +134,9 @@ class CodeBookFile(_Part):
         )
 
 
-def _listed(value: Any) -> Any:
-    return (
-        value
-        if value is None or isinstance(value, float | int | Mapping)
-        else np.asarray(value, dtype=float).tolist()
-    )
+def _builtin(value: Any) -> Any:
+    kept = value is None or isinstance(value, float | int | Mapping)
+    return value if kept else np.asarray(value, dtype=float).tolist()
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -155,22 +147,17 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 
 
 def rendered(book: CodeBook) -> str:
-    """Return the text of a code book's file."""
+    """Return the text of a code book's file: plain values first, then tables, then lists of tables."""
     file = CodeBookFile.of(book)
-    return _HEAD + (_FOUND if file.column else "") + to_toml(msgspec.to_builtins(file, builtin_types=(date,)))
-
-
-def to_toml(content: Mapping[str, Any]) -> str:
-    """Return the text of a TOML file: plain values first, then tables, then lists of tables."""
     tables, lists, lines = [], [], []
-    for key, value in content.items():
+    for key, value in msgspec.to_builtins(file, builtin_types=(date,)).items():
         if isinstance(value, Mapping):
             tables += ["", f"[{toml_key(key)}]", *_pairs(value)]
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             lists += [line for entry in value for line in ("", f"[[{toml_key(key)}]]", *_pairs(entry))]
         else:
             lines += _pairs({key: value})
-    return "\n".join([*lines, *tables, *lists]) + "\n"
+    return _HEAD + (_FOUND if file.column else "") + "\n".join([*lines, *tables, *lists]) + "\n"
 
 
 def _pairs(table: Mapping[str, Any]) -> list[str]:
@@ -206,28 +193,20 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     where = f"the code book {path}"
     try:
         content = msgspec.toml.decode(Path(path).read_bytes())
+        if content.get("format") != FORMAT:
+            raise InputError(
+                f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one "
+                "with `fedpower prepare` or `fedpower inspect`"
+            )
+        return msgspec.convert(content, CodeBookFile).book(str(path))
     except FileNotFoundError:
         raise InputError(f"a code book must exist, got no file at {path}; check the path") from None
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{where} must be readable TOML, got something else ({reason}); correct it"
-        ) from None
-    if content.get("format") != FORMAT:
-        raise InputError(
-            f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one with "
-            "`fedpower prepare` or `fedpower inspect`"
-        )
-    unknown = [key for key in content if key not in CodeBookFile.__struct_fields__]
-    if unknown:
+    except msgspec.ValidationError as error:
         keys = ", ".join(CodeBookFile.__struct_fields__)
         raise InputError(
-            f"{where} must have only the keys {keys}, got {unknown[0]!r}; write rules under [rules]"
-        )
-    try:
-        file = msgspec.convert(content, CodeBookFile)
-    except msgspec.ValidationError as error:
-        raise InputError(
-            f"{where} must have numbers for its bound and columns, got another ({error}); correct it"
+            f"{where} must have numbers for its bound and columns, and no keys but {keys}, got another "
+            f"({error})"
         ) from None
-    return file.book(str(path))
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{where} must be readable TOML, got something else ({reason})") from None

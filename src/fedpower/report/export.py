@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
+from fedpower.report.charts import element
 from fedpower.report.files import as_text, write_csv
 from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
@@ -23,11 +23,13 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.source import pl
 
 Array = NDArray[np.float64]
+METADATA = "fedpower"  # the key under which files keep provenance, as JSON
+OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores on their way to a file."""
+    """Scores on their way to a file: blocks of ids, or None, and numbers."""
 
     names: tuple[str, ...]
     blocks: Iterable[tuple[Any, Array]]
@@ -47,86 +49,19 @@ def write_scores_csv(stream: IO[str], scores: Scores) -> int:
     for cells, block in scores.blocks:
         rows = block.tolist()
         if cells is not None:
-            labels = map(as_text, cells.to_list())
-            rows = [[label, *row] for label, row in zip(labels, rows, strict=True)]
+            rows = [[as_text(cell), *row] for cell, row in zip(cells.to_list(), rows, strict=True)]
         writer.writerows(rows)
         count += len(block)
     return count
 
 
-_SIDE, _EDGE = 480.0, 48.0
-"""Of a picture of scores and of its margin, in units of SVG."""
-
-
-def keeping_points(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
-    """Return scores that leave their first two numbers in ``kept`` as they go by."""
-
-    def blocks() -> Iterable[tuple[Any, Array]]:
-        for cells, block in scores.blocks:
-            kept.extend((float(row[0]), float(row[1])) for row in block)
-            yield cells, block
-
-    return replace(scores, blocks=blocks())
-
-
-def score_picture(
-    names: tuple[str, ...],
-    points: list[tuple[float, float]],
-    title: str,
-    behind: ScoreHistogram | None = None,
-) -> str:
-    """Return an SVG of the first two scores of every row, on axes of one unit."""
-    numbers = np.array(points)
-    whole = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
-    middle = (whole.max(axis=0) + whole.min(axis=0)) / 2
-    reach = max(float((whole.max(axis=0) - whole.min(axis=0)).max()) / 2, 1e-300)
-    room = _SIDE / 2 - _EDGE
-
-    def placed(points: Array) -> Array:
-        return np.asarray(_SIDE / 2 + room * (points - middle) / reach * [1.0, -1.0])
-
-    places, grid = placed(numbers), "" if behind is None else _grid(behind.together(), placed)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in places)
-    low, high, last = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14
-    ends = middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE:g} {_SIDE:g}" role="img" '
-        f'aria-label="{escape(title)}" font-family="sans-serif" font-size="12">'
-        f"<title>{escape(title)}</title>"
-        f'<rect width="{_SIDE:g}" height="{_SIDE:g}" fill="#fff"/>'
-        f'<path d="M{low:g} {low:g}V{high:g}H{high:g}" fill="none" stroke="#888"/>'
-        f'{grid}<g fill="#1f5fa8" fill-opacity="0.55">{dots}</g>'
-        f'<text x="{low:g}" y="{last:g}">{ends[0, 0]:.3g}</text>'
-        f'<text x="{high:g}" y="{last:g}" text-anchor="end">{ends[0, 1]:.3g}</text>'
-        f'<text x="{_SIDE / 2:g}" y="{last:g}" text-anchor="middle">{escape(names[0])}</text>'
-        f'<text x="{low - 6:g}" y="{high:g}" text-anchor="end">{ends[1, 0]:.2g}</text>'
-        f'<text x="{low - 6:g}" y="{low + 8:g}" text-anchor="end">{ends[1, 1]:.2g}</text>'
-        f'<text x="14" y="{_SIDE / 2:g}" text-anchor="middle" '
-        f'transform="rotate(-90 14 {_SIDE / 2:g})">{escape(names[1])}</text></svg>\n'
-    )
-
-
-def _grid(scores: ScoreHistogram, placed: Callable[[Array], Array]) -> str:
-    """Return the places that hold rows for certain, darker where they hold more."""
-    ((name, counts),) = scores.counts.items()
-    cells = []
-    for left, right, low, high, count in scores.cells(name):
-        if count >= scores.clear:
-            (x, y), (far, foot) = placed(np.array([[left, high], [right, low]]))
-            cells.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{far - x:.1f}" height="{foot - y:.1f}" '
-                f'fill-opacity="{0.1 + 0.6 * count / counts.max():.2f}"/>'
-            )
-    return f'<g fill="#8a6d3b">{"".join(cells)}</g>'
-
-
 def score_writer(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:
-    """Return what writes scores to a file of this ending and returns how many rows."""
-    known = [ending for ending in WRITERS if not (labelled and ending == ".npy")]
-    if path.suffix.lower() not in known:
-        why = ", for an array of numbers holds no ids" if path.suffix.lower() in WRITERS else ""
-        raise InputError(f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}; rename it")
-    return WRITERS[path.suffix.lower()]
+    """Return what writes scores to a file of this suffix and returns how many rows."""
+    writers = {".csv": _csv, ".parquet": _parquet} | ({} if labelled else {".npy": _npy})
+    if path.suffix.lower() not in writers:
+        why = ", which holds no ids" if path.suffix.lower() == ".npy" else ""
+        raise InputError(f"{path} must end in one of {', '.join(writers)}, got {path.suffix!r}{why}")
+    return writers[path.suffix.lower()]
 
 
 def _csv(path: Path, scores: Scores) -> int:
@@ -135,7 +70,6 @@ def _csv(path: Path, scores: Scores) -> int:
 
 
 def _parquet(path: Path, scores: Scores) -> int:
-    """Write the scores as float64, and ids in the type that they have in their table."""
     parts = []
     for cells, block in scores.blocks:
         columns = [*([] if cells is None else [cells]), *block.T]
@@ -146,28 +80,72 @@ def _parquet(path: Path, scores: Scores) -> int:
 
 
 def _npy(path: Path, scores: Scores) -> int:
-    """Write the rows, then the header again with their number: NumPy leaves room for it to grow."""
-    count, width = 0, len(scores.names)
-    with path.open("wb") as stream:
-        _npy_header(stream, 0, width)
-        for _, block in scores.blocks:
-            stream.write(np.ascontiguousarray(block, dtype="<f8").tobytes())
-            count += len(block)
-        stream.seek(0)
-        _npy_header(stream, count, width)
-    return count
+    together = np.vstack([block for _, block in scores.blocks])
+    with path.open("wb") as stream:  # np.save would append a suffix
+        np.save(stream, together)
+    return len(together)
 
 
-def _npy_header(stream: IO[bytes], n_rows: int, width: int) -> None:
-    header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, width)}
-    np.lib.format.write_array_header_1_0(stream, header)
+def keeping_points(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
+    """Return scores that leave their first two numbers in ``kept`` as they go by."""
+
+    def blocks() -> Iterator[tuple[Any, Array]]:
+        for cells, block in scores.blocks:
+            kept.extend(map(tuple, block[:, :2].tolist()))
+            yield cells, block
+
+    return replace(scores, blocks=blocks())
 
 
-WRITERS: dict[str, Callable[[Path, Scores], int]] = {".csv": _csv, ".parquet": _parquet, ".npy": _npy}
+_SIDE, _EDGE = 480.0, 48.0  # of a picture of scores and of its margin, in units of SVG
 
 
-# The key of a Parquet file's metadata that holds where the result is from, as JSON
-METADATA = "fedpower"
+def score_picture(
+    names: tuple[str, ...],
+    points: list[tuple[float, float]],
+    title: str,
+    behind: ScoreHistogram | None = None,
+) -> str:
+    """Return an SVG of the first two scores of every row, on axes of one unit."""
+    numbers = np.array(points)
+    drawn = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
+    middle = (drawn.max(axis=0) + drawn.min(axis=0)) / 2
+    reach = max(float(np.ptp(drawn, axis=0).max()) / 2, 1e-300)
+
+    def placed(points: Array) -> list[list[float]]:
+        room = (_SIDE / 2 - _EDGE) * np.array([1.0, -1.0])
+        places: list[list[float]] = np.round(_SIDE / 2 + room * (points - middle) / reach, 1).tolist()
+        return places
+
+    cells = []
+    if behind is not None:
+        whole = behind.together()
+        ((silo, counts),) = whole.counts.items()
+        for left, right, bottom, top, count in whole.cells(silo):
+            if count >= whole.clear:  # bins that hold rows for certain, darker where they hold more
+                (x, y), (x2, y2) = placed(np.array([[left, top], [right, bottom]]))
+                shade, size = f"{0.1 + 0.6 * count / counts.max():.2f}", {"width": x2 - x, "height": y2 - y}
+                cells.append(element("rect", x=x, y=y, **size, fill_opacity=shade))
+    low, high, last, half = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14, _SIDE / 2
+    (left, right), (bottom, top) = (middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])).tolist()
+    picture = element(
+        "svg",
+        element("title", title),
+        element("rect", width=_SIDE, height=_SIDE, fill="#fff"),
+        element("path", d=f"M{low:g} {low:g}V{high:g}H{high:g}", fill="none", stroke="#888"),
+        element("g", cells, fill="#8a6d3b"),
+        element("g", (element("circle", cx=x, cy=y, r=2.5) for x, y in placed(numbers)),
+                fill="#1f5fa8", fill_opacity=0.55),
+        element("text", f"{left:.3g}", x=low, y=last),
+        element("text", f"{right:.3g}", x=high, y=last, text_anchor="end"),
+        element("text", names[0], x=half, y=last, text_anchor="middle"),
+        element("text", f"{bottom:.2g}", x=low - 6, y=high, text_anchor="end"),
+        element("text", f"{top:.2g}", x=low - 6, y=low + 8, text_anchor="end"),
+        element("text", names[1], x=14, y=half, text_anchor="middle", transform=f"rotate(-90 14 {half:g})"),
+        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {_SIDE:g} {_SIDE:g}", role="img",
+        aria_label=title, font_family="sans-serif", font_size=12,
+    )  # fmt: skip
+    return f"{picture}\n"
 
 
 def loadings(result: Result) -> dict[str, Any]:
@@ -190,7 +168,7 @@ def write_loadings_csv(result: Result, path: Path) -> None:
 
 
 def write_loadings_parquet(result: Result, path: Path) -> None:
-    """Write the table as Parquet, with variances and where it is from in the file's metadata."""
+    """Write the table as Parquet, with variances and provenance in the file's metadata."""
     metadata = json.dumps(result.provenance(), allow_nan=False)
     pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
 
@@ -205,53 +183,51 @@ def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Pat
         )
     values = result.singular_values**2 / result.n_features
     eigenval.write_text("".join(f"{value!r}\n" for value in values.tolist()), encoding="utf-8")
-    count = 0
-    seen: set[str] = set()
+    ids = _Ids()
     with eigenvec.open("w", encoding="utf-8", newline="") as stream:
         names = (f"PC{place}" for place in range(1, result.n_components + 1))
         stream.write("\t".join(("#IID", *names)) + "\n")
         for cells, block in scores.blocks:
-            rows = (block / result.singular_values).tolist()
-            for name, row in zip(_ids(cells, count, len(rows), seen), rows, strict=True):
+            labels = [None] * len(block) if cells is None else cells.to_list()
+            for label, row in zip(labels, (block / result.singular_values).tolist(), strict=True):
+                name = ids.checked(label, labelled=cells is not None)
                 stream.write("\t".join((name, *map(repr, row))) + "\n")
-            count += len(rows)
-    return count
+    return ids.count
 
 
-def _ids(cells: Any, first: int, size: int, seen: set[str]) -> Iterator[str]:
-    """Yield the samples' ids, each one word and not seen before; else their numbers."""
-    if cells is None:
-        yield from (str(first + place + 1) for place in range(size))
-        return
-    for place, cell in enumerate(cells.to_list()):
+class _Ids:
+    """The ids of PLINK's samples: words that differ, or numbers from 1."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen: set[str] = set()
+
+    def checked(self, cell: Any, *, labelled: bool) -> str:
+        self.count += 1
+        if not labelled:
+            return str(self.count)
         name = "" if cell is None else str(cell)
-        if name in ("", "0") or name.split() != [name]:
-            raise _refusal("a word other than 0, without blanks", "another", first + place)
-        if name in seen:
-            raise _refusal("different from all others", "one for the second time", first + place)
-        seen.add(name)
-        yield name
+        bad = name in ("", "0") or name.split() != [name]
+        if bad or name in self._seen:
+            must, got = (
+                ("a word other than 0, without blanks", "another") if bad else ("unique", "a repeated one")
+            )
+            raise InputError(
+                f"an id for PLINK must be {must}, got {got} at row {self.count}; give another "
+                "--id-column, or leave it out to number the samples"
+            )
+        self._seen.add(name)
+        return name
 
 
-def _refusal(must: str, got: str, row: int) -> InputError:
-    return InputError(
-        f"an id for PLINK must be {must}, got {got} at row {row + 1}; give another --id-column, or "
-        "leave it out to have samples numbered"
-    )
-
-
-OPSET, IR_VERSION = 18, 9
-"""Old enough for runtimes of 2023; nothing newer is needed."""
-
-
-def onnx() -> Any:
-    """Return the onnx package, imported on first use, or refuse to go on without it."""
-    if importlib.util.find_spec("onnx") is None:
+def _imported(name: str, what: str) -> Any:
+    """Return an optional package; refuse to go on without it."""
+    if importlib.util.find_spec(name) is None:
+        extra = {"anndata": "h5ad"}.get(name, name)
         raise InputError(
-            "a result must be written as ONNX with the onnx package, got none installed; run "
-            + installing("onnx")
+            f"{what} must be written with the {name} package, got none installed; run {installing(extra)}"
         )
-    return import_module("onnx")
+    return import_module(name)
 
 
 def write_onnx(result: Result, path: Path) -> None:
@@ -261,62 +237,48 @@ def write_onnx(result: Result, path: Path) -> None:
 
 def graph_of(result: Result) -> Any:
     """Return the model: ``rows`` n×d of float64 to ``scores`` n×k."""
-    helper = onnx().helper
+    onnx = _imported("onnx", "a graph")
     nodes: list[Any] = []
     constants: list[Any] = []
-    last = "rows"
 
-    def then(kind: str, *inputs: str, output: str) -> None:
-        nonlocal last
-        nodes.append(helper.make_node(kind, list(inputs), [output]))
-        last = output
+    def node(kind: str, *inputs: str | Array, output: str) -> str:
+        """Append a node; an array becomes a constant called after the output."""
+        name = f"constant of {output}"
+        names = [value if isinstance(value, str) else name for value in inputs]
+        constants.extend(
+            onnx.numpy_helper.from_array(np.ascontiguousarray(value), name)
+            for value in inputs
+            if not isinstance(value, str)
+        )
+        nodes.append(onnx.helper.make_node(kind, names, [output]))
+        return output
 
-    def constant(name: str, values: NDArray[np.generic]) -> str:
-        constants.append(onnx().numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
-
-    axes = result.components.T
+    last, axes = "rows", result.components.T
     if result.normalize:
         if result.center is not None:
-            then("Sub", last, constant("center", result.center), output="centred")
+            last = node("Sub", last, result.center, output="centred")
         if result.scale is not None:
-            then("Div", last, constant("scale", result.scale), output="scaled")
-        raw = last
-        then("ReduceL2", raw, constant("along", np.array([1])), output="norms")
-        tiny = constant("tiny", np.array(np.finfo(np.float64).tiny))
-        then("Max", "norms", tiny, output="divisors")
-        then("Div", raw, "divisors", output="unit")
+            last = node("Div", last, result.scale, output="scaled")
+        norms = node("ReduceL2", last, np.array([1]), output="norms")
+        divisors = node("Max", norms, np.array(np.finfo(np.float64).tiny), output="divisors")
+        last = node("Div", last, divisors, output="unit")
     elif result.scale is not None:
         axes = axes / result.scale[:, np.newaxis]
-    then("Sub", last, constant("mean", result.mean), output="about_the_mean")
-    then("MatMul", last, constant("axes", axes), output="scores")
+    node("MatMul", node("Sub", last, result.mean, output="about_the_mean"), axes, output="scores")
 
-    double = onnx().TensorProto.DOUBLE
-    graph = helper.make_graph(
-        nodes,
-        "fedpower",
-        [helper.make_tensor_value_info("rows", double, ["n", result.n_features])],
-        [helper.make_tensor_value_info("scores", double, ["n", result.n_components])],
-        constants,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
-    metadata = {"fedpower": json.dumps(result.provenance(), allow_nan=False)}
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, ["n", width])
+        for name, width in (("rows", result.n_features), ("scores", result.n_components))
+    ]
+    graph = onnx.helper.make_graph(nodes, "fedpower", ends[:1], ends[1:], constants)
+    opset = onnx.helper.make_opsetid("", OPSET)
+    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
+    metadata = {METADATA: json.dumps(result.provenance(), allow_nan=False)}
     if result.feature_names is not None:
         metadata["feature_names"] = json.dumps(result.feature_names)
-    helper.set_model_props(model, metadata)
-    onnx().checker.check_model(model, full_check=True)
+    onnx.helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model, full_check=True)
     return model
-
-
-SCORES, COMPONENTS = "X_pca", "PCs"
-# Of anndata's on-disk format: the version of each encoding that is written here
-_ENCODINGS = {
-    "array": "0.2.0",
-    "string": "0.2.0",
-    "numeric-scalar": "0.2.0",
-    "null": "0.1.0",
-    "dict": "0.1.0",
-}
 
 
 def write_cells(result: Result, rows: Path, place: Path) -> int:
@@ -325,55 +287,16 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
         raise InputError(
             f"the cells must be in an .h5ad file, got {rows}; give the file that the scores belong to"
         )
+    write_element = _imported("anndata", "cells").io.write_elem
     source = open_source(rows)
-    chosen = result.select(source)
+    scores = np.vstack(list(result.score_blocks(result.select(source))))
     shutil.copyfile(rows, place)
-    with h5py().File(place, "r+") as file:
-        scores = _fresh(_group(file, "obsm"), SCORES).create_dataset(
-            SCORES, (source.n_rows, result.n_components), "f8"
-        )
-        _mark(scores, "array")
-        count = 0
-        for block in result.score_blocks(chosen):
-            scores[count : count + len(block)] = block
-            count += len(block)
-        _put(_group(file, "varm"), COMPONENTS, result.loadings_of(source))
+    with h5py().File(place, "r+") as file:  # the matrix of cells stays on disk
+        for group in ("obsm", "varm", "uns"):
+            if group not in file:
+                write_element(file, group, {})
+        write_element(file, "obsm/X_pca", scores)
+        write_element(file, "varm/PCs", result.loadings_of(source))
         for key, value in result.unstructured().items():
-            _put(_group(file, "uns"), key, value)
-    return count
-
-
-def _group(file: Any, name: str) -> Any:
-    """Return one of the groups that a file of annotated data has, made where it is missing."""
-    if name not in file:
-        _mark(file.create_group(name), "dict")
-    return file[name]
-
-
-def _fresh(group: Any, key: str) -> Any:
-    """Return the group without what it has under a key."""
-    if key in group:
-        del group[key]
-    return group
-
-
-def _put(group: Any, key: str, value: Any) -> None:
-    """Write a value under a key, in place of what is there."""
-    _fresh(group, key)
-    if isinstance(value, dict):
-        made = group.create_group(key)
-        _mark(made, "dict")
-        for name, inner in value.items():
-            _put(made, name, inner)
-    elif value is None:
-        _mark(group.create_dataset(key, data=h5py().Empty("f4")), "null")
-    elif isinstance(value, str):
-        _mark(group.create_dataset(key, data=value, dtype=h5py().string_dtype()), "string")
-    else:
-        kind = "array" if isinstance(value, np.ndarray) else "numeric-scalar"
-        _mark(group.create_dataset(key, data=value), kind)
-
-
-def _mark(element: Any, kind: str) -> None:
-    element.attrs["encoding-type"] = kind
-    element.attrs["encoding-version"] = _ENCODINGS[kind]
+            write_element(file, f"uns/{key}", value)
+    return len(scores)

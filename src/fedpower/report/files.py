@@ -26,17 +26,13 @@ def new_folder(folder: Path, *, known: Collection[str], force: bool = False) -> 
 
 
 @contextmanager
-def new_file(path: Path, *, force: bool = False, option: str | None = None) -> Iterator[Path]:
+def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
     """Give a path to write to that takes the place of ``path`` when the block ends well."""
     if path.is_dir():
-        raise InputError(f"{path} must name a file, got a folder; give the path of a new file")
+        raise InputError(f"{path} must name a file, got a folder")
     if path.exists() and not force:
-        raise InputError(
-            "{path} must not exist yet, got a file there; {elsewhere} or pass {force:True}",
-            path=path,
-            **_named_by(option),
-        )
-    with staged(path, option=option) as staging:
+        raise InputError(f"{path} must not exist yet, got a file there; name another file or pass force=True")
+    with staged(path) as staging:
         require_room(path)
         yield staging
 
@@ -46,14 +42,11 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
     folder = place.absolute().parent
     while not folder.exists():
         folder = folder.parent
-    wanted, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
-    if free < wanted:
+    needed, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
+    if free < needed:
         raise InputError(
-            "the disk of {place} must have {wanted} MB free for what is written there, got {free} MB; "
-            "free some space, or {elsewhere}",
-            place=place,
-            wanted=-(-wanted // 10**6),
-            free=free // 10**6,
+            f"the disk of {place} must have {-(-needed // 10**6)} MB free for what is written there, got "
+            f"{free // 10**6} MB"
         )
 
 
@@ -91,7 +84,7 @@ def as_text(cell: Any) -> Any:
 
 
 @contextmanager
-def staged(place: Path, *, folder: bool = False, option: str | None = None) -> Iterator[Path]:
+def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
     """Give a new file or folder next to ``place`` that takes its place at the end, or vanishes."""
     target = place.resolve() if folder else place.absolute()
     staging = _sibling(target)
@@ -102,13 +95,13 @@ def staged(place: Path, *, folder: bool = False, option: str | None = None) -> I
         else:
             staging.touch()
     except OSError as error:
-        raise _unwritable(place, error, option) from None
+        raise _unwritable(place, error) from None
     try:
         yield staging
         try:
             _put(staging, target)
         except OSError as error:
-            raise _unwritable(place, error, option) from error
+            raise _unwritable(place, error) from error
     finally:
         if folder:
             shutil.rmtree(staging, ignore_errors=True)
@@ -136,38 +129,25 @@ def _sibling(path: Path) -> Path:
 
 
 def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
-    """Refuse a place that is taken."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise InputError("{folder} must be a folder, got a file there; {elsewhere}", folder=folder)
+        raise InputError(f"{folder} must be a folder, got a file there; name another place")
     held = sorted(entry.name for entry in folder.iterdir())
     foreign = [name for name in held if name not in known]
     if held and not force:
+        hint = "" if foreign else ", or pass force=True to replace that result"
         raise InputError(
-            "{folder} must be new or empty, got a folder that holds {held!r}; {elsewhere}"
-            + ("" if foreign else ", or pass {force:True} to replace that result"),
-            folder=folder,
-            held=held[0],
+            f"{folder} must be new or empty, got a folder that holds {held[0]!r}; name another place{hint}"
         )
     if foreign:
         raise InputError(
-            "{folder} must hold an earlier result and nothing else to be replaced, got {held!r} in it; "
-            "{elsewhere}",
-            folder=folder,
-            held=foreign[0],
+            f"{folder} must hold an earlier result and nothing else to be replaced, got {foreign[0]!r} in "
+            "it; name another place"
         )
 
 
-def _unwritable(path: Path, error: OSError, option: str | None) -> InputError:
+def _unwritable(path: Path, error: OSError) -> InputError:
     return InputError(
-        "{path} must be in a folder that can be written, got none ({why}); {elsewhere}",
-        path=path,
-        why=error.strerror,
-        **_named_by(option),
+        f"{path} must be in a folder that can be written, got none ({error.strerror}); name another place"
     )
-
-
-def _named_by(option: str | None) -> dict[str, str]:
-    """Return the advice for a file that its own option names; else the command says it."""
-    return {} if option is None else {"elsewhere": f"name another with {option}"}

@@ -1,18 +1,19 @@
 """``Moment``: a pooled, noised covariance that is paid for once, as an object and as a folder."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement, featured_as
+from fedpower.privacy.statement import featured_as
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.study import PREPARED, Study
+from fedpower.protocol.study import PREPARED
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_folder, write_csv
 from fedpower.report.page import Account, Table, analysis_page
@@ -21,13 +22,13 @@ from fedpower.report.record import (
     PRIVACY,
     REPORT,
     RUN,
-    UNREADABLE,
     Record,
-    damaged,
+    Released,
     read_folder,
     signature,
     write_arrays,
     write_json,
+    write_text,
 )  # fmt: skip
 from fedpower.report.text import count, number
 from fedpower.rows.treatment import RowTreatment
@@ -42,7 +43,7 @@ MOMENT_AND_COMMUNITIES = (RUN, MOMENT, ANALYSIS, "communities.csv", "rates.csv",
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Moment:
+class Moment(Released):
     """The pooled moment of rows that silos hold, with the noise that was paid for: see `FedMoment`.
 
     Everything computed from it is post-processing: it costs no budget, and the statement stays as it is.
@@ -61,43 +62,9 @@ class Moment:
 
     pooled: Pooled
     treatment: RowTreatment
-    feature_names: tuple[str, ...] | None
-    record: Record
 
     def __repr__(self) -> str:
-        promise = f"epsilon={self.privacy.asked_epsilon:g}" if self.privacy.is_private else "not private"
-        rows = f"{self.n_samples} {self.record.counted}s{self.record.without}"
-        return f"<Moment: {self.n_features} columns, {rows}, {promise}>"
-
-    @property
-    def n_features(self) -> int:
-        """The number of columns, d."""
-        return int(self.pooled.moment.shape[0])
-
-    @property
-    def n_samples(self) -> int:
-        """The number of rows, of all silos together."""
-        return self.record.n_samples
-
-    @property
-    def silo_sizes(self) -> dict[str, int]:
-        """Rows by silo."""
-        return {silo.name: silo.rows for silo in self.record.silos if silo.rows}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the columns are called: x0, x1, ... where they have no names."""
-        return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
-
-    @property
-    def privacy(self) -> PrivacyStatement:
-        """What is promised about the rows; print it."""
-        return self.record.privacy
-
-    @property
-    def study(self) -> Study:
-        """The terms of the release."""
-        return self.record.study.terms
+        return self._described(f"{self.n_features} columns")
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -163,7 +130,7 @@ class Moment:
         return self.noise_std / (math.sqrt(2.0) * self.pooled.mean_weight)
 
     def column(self, name: str | int) -> int:
-        """Return the place of a column, given by name or place; another is refused in one sentence."""
+        """Return the place of a column, given by name or place; another is refused."""
         if isinstance(name, int | np.integer) and not isinstance(name, bool):
             if 0 <= name < self.n_features:
                 return int(name)
@@ -171,10 +138,6 @@ class Moment:
             return self.names.index(name)
         listed = ", ".join(self.names[:8]) + (", ..." if self.n_features > 8 else "")
         raise InputError(f"a column must be one of the moment's, got {name!r}; it has {listed}")
-
-    def with_record(self, record: Record) -> "Moment":
-        """Return the moment with the record of its run as it is now."""
-        return replace(self, record=record)
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the moment as a folder, whole or not at all, with its page, and return where it is.
@@ -202,15 +165,15 @@ class Moment:
         )
         heads = (thing.capitalize(), "Mean", "Noise of the mean", "Variance", "Noise of the variance")
         rows = tuple(zip(self.names, *(values.tolist() for values in columns), strict=True))
-        if self.noise_std == 0:
-            noise = "It is exact: no noise was added, and nothing is promised about the rows."
-        else:
+        noise = "It is exact: no noise was added, and nothing is promised about the rows."
+        if self.noise_std > 0:
             noise = (
                 "Its noise is normal and known: each table gives its standard deviation next to the number. "
                 f"In units of the bound on rows it is {number(self.noise_std, 3)} on the diagonal, and √2 "
                 "times less off it. A noised moment need not be positive: analyses floor its spectrum, and "
-                "say so."
+                "report it."
             )
+        facts = ("n_features", "n_samples", "noise_std", "mean_noise_std", "centered")
         return Account(
             kind="moment",
             title=f"The pooled moment of {count(self.n_features, thing)}",
@@ -220,23 +183,8 @@ class Moment:
                 noise,
             ),
             tables=(Table(title="Means and variances", headings=heads, rows=rows, file="columns.csv"),),
-            facts={
-                "n_features": self.n_features,
-                "n_samples": self.n_samples,
-                "columns": list(self.names),
-                "noise_std": self.noise_std,
-                "mean_noise_std": self.mean_noise_std,
-                "centered": self.centered,
-            },
+            facts={**{name: getattr(self, name) for name in facts}, "columns": list(self.names)},
         )
-
-
-def write_release(place: Path, moment: Moment) -> None:
-    """Write the files of a released moment into an existing folder."""
-    write_json(place / RUN, write_moment(place, moment).as_dict())
-    if moment.code_book is not None:
-        (place / CODE_BOOK).write_text(rendered(moment.code_book), encoding="utf-8")
-    _write_page(place, moment.account(), moment)
 
 
 _NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")
@@ -257,6 +205,39 @@ def write_moment(place: Path, moment: Moment) -> Record:
     return structs.replace(moment.record, moment_sha256=signature(place / MOMENT, moment.record))
 
 
+def write_release(place: Path, moment: Moment, account: Account | None = None) -> None:
+    """Write a moment, or a moment and an analysis of it, into an existing folder."""
+    write_json(place / RUN, write_moment(place, moment).as_dict())
+    if account is not None:
+        _write_analysis(place, account, moment)
+        return
+    if moment.code_book is not None:
+        write_text(place / CODE_BOOK, rendered(moment.code_book))
+    write_pages(place, moment, analysis_page(moment.account(), moment.record))
+
+
+def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
+    """Write an analysis as a folder, whole or not at all, and return where it is."""
+    files = (ANALYSIS, *(table.file for table in account.tables), PRIVACY, REPORT)
+    with new_folder(folder, known=files, force=force) as place:
+        _write_analysis(place, account, moment)
+    return folder
+
+
+def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
+    for table in account.tables:
+        heads = [heading.strip().lower().replace(" ", "_") for heading in table.headings]
+        write_csv(place / table.file, heads, table.rows)
+    write_json(place / ANALYSIS, account.facts)
+    write_pages(place, moment, analysis_page(account, moment.record))
+
+
+def write_pages(place: Path, release: Released, page: str) -> None:
+    """Write the privacy statement and the page of a folder."""
+    write_text(place / PRIVACY, f"{release.privacy}\n")
+    write_text(place / REPORT, page)
+
+
 def read_moment(folder: str | PathLike[str]) -> Moment:
     """Return the moment that a folder holds; anything else, or one that was changed, is refused.
 
@@ -271,67 +252,29 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
             "with --solver moment, or use `fedpower release`"
         )
-    record, arrays = read_folder(place, MOMENT, command="release")
-    if record.moment_sha256 != signature(place / MOMENT, record):
-        raise InputError(
-            f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "
-            "the folder, or release again: with the same ledgers that costs nothing"
-        )
-    try:
-        moment = Moment(
-            pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
-            treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]
-            feature_names=arrays.get("feature_names"),
-            record=structs.replace(record, moment_sha256=None),
-        )
-        fits = _fits_together(moment)
-    except UNREADABLE:
-        fits = False
-    if not fits:
-        raise damaged(place / MOMENT)
-    return moment
+    return read_folder(place, MOMENT, _moment_of, command="release")
 
 
-def _fits_together(moment: Moment) -> bool:
-    """Return whether the numbers are those of the study on record."""
+def _moment_of(record: Record, arrays: dict[str, Any]) -> Moment | None:
+    """Return the moment where its numbers are those of the study on record, else None."""
+    moment = Moment(
+        pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
+        treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]
+        feature_names=arrays.get("feature_names"),
+        record=record,
+    )
     values, study = moment.pooled.moment, moment.study
     vectors = (moment.pooled.center, moment.treatment.center, moment.treatment.scale)
-    return (
+    fits = (
         values.shape == (study.n_features, study.n_features)
         and bool(np.isfinite(values).all())
         # Centring rounds the two triangles apart by a last digit.
         and bool(np.abs(values - values.T).max() <= 1e-12 * np.abs(values).max())
         and all(vector is None or vector.shape == (study.n_features,) for vector in vectors)
+        and record.n_features == study.n_features
         and (moment.pooled.center is not None) == study.center
         and (moment.pooled.noise_std > 0) == study.is_private
         and moment.feature_names == study.columns
         and study.treatment in (PREPARED, moment.treatment.digest())
     )
-
-
-def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
-    """Write an analysis as a folder, whole or not at all, and return where it is."""
-    files = (ANALYSIS, *(table.file for table in account.tables), PRIVACY, REPORT)
-    with new_folder(folder, known=files, force=force) as place:
-        _write_analysis(place, account, moment)
-    return folder
-
-
-def write_moment_and_analysis(place: Path, account: Account, moment: Moment) -> None:
-    """Write a moment and what was found from it into one existing folder."""
-    write_json(place / RUN, write_moment(place, moment).as_dict())
-    _write_analysis(place, account, moment)
-
-
-def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
-    for table in account.tables:
-        heads = [heading.strip().lower().replace(" ", "_") for heading in table.headings]
-        write_csv(place / table.file, heads, table.rows)
-    write_json(place / ANALYSIS, account.facts)
-    _write_page(place, account, moment)
-
-
-def _write_page(place: Path, account: Account, moment: Moment) -> None:
-    (place / PRIVACY).write_text(f"{moment.privacy}\n", encoding="utf-8")
-    text = analysis_page(account, moment.record)
-    (place / REPORT).write_text(text, encoding="utf-8", newline="\n")
+    return moment if fits else None

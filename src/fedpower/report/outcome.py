@@ -19,7 +19,7 @@ from fedpower.report.codebook_file import CodeBookFile
 from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
-from fedpower.report.view import score_record
+from fedpower.report.view import POOLED
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
@@ -78,7 +78,13 @@ def result_of(
         },
         clipping=cut,
         row_bound=None if cut is None else treatment.row_norm or 1.0,
-        scores=None if solution.scores is None else score_record(solution.scores, bound),
+        scores=None
+        if solution.scores is None
+        else {
+            "reach": [float(reach) * bound for reach in solution.scores.reach],
+            "noise_std": solution.scores.noise_std,
+            "counts": {name or POOLED: counts for name, counts in solution.scores.counts.items()},
+        },
     )
     pooled = solution.pooled
     return Result(

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,8 @@ from fedpower.privacy.statement import (  # noqa: F401
 from fedpower.protocol.solvers.angles import DETERMINED  # noqa: F401
 from fedpower.report import charts, text  # noqa: F401
 from fedpower.report.charts import element, printable
-from fedpower.report.record import MOST_NAMES, Record  # noqa: F401
-from fedpower.report.text import MISSING, column, count, equals, number, percent
+from fedpower.report.record import Record
+from fedpower.report.text import MISSING, MOST_NAMES, column, count, equals, number, percent  # noqa: F401
 from fedpower.report.view import POOLED, Fitted, ScoreHistogram, component_names, findings  # noqa: F401
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number in a table: how it reads, and what it is sorted by."""
+    """A number in a table: its text, and its value for sorting."""
 
     text: str
     value: float | None = None
@@ -78,16 +78,6 @@ class Figure:
         if math.isinf(self.value):
             return "Infinity" if self.value > 0 else "-Infinity"
         return str(self.value) if isinstance(self.value, int) else f"{self.value:.9g}"
-
-
-class Grid:
-    """The columns of a table as a template writes it; those that hold figures are flush right."""
-
-    def __init__(self, columns: Mapping[str, Iterable[Any]]) -> None:
-        cells = [list(entries) for entries in columns.values()]
-        self.headings = list(columns)
-        self.numeric = [any(isinstance(cell, Figure) for cell in entries) for entries in cells]
-        self.rows = list(zip(*cells, strict=True))
 
 
 def result_page(fit: Fitted) -> str:
@@ -139,9 +129,12 @@ def _environment() -> "Environment":
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
         "epsilon": lambda value: equals("ε", value), "code": lambda value: element("code", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
-        "loading": loading,
+        "loading": loading, "numeric": numeric, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
-    made.globals |= globals()  # templates call the functions below, and what is imported for them
+    made.globals |= {
+        **globals(),
+        "zip": zip,
+    }  # templates call the functions below, and what is imported for them
     return made
 
 
@@ -154,57 +147,53 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
+def numeric(cells: Iterable[Any]) -> bool:
+    """Return whether a column of a table holds figures, which are flush right."""
+    return any(isinstance(cell, Figure) for cell in cells)
+
+
 def names(given: Iterable[str]) -> list[Markup]:
     """Return names that somebody gave: whichever way one is written, it turns nothing around it."""
     return [element("bdi", name) for name in given]
 
 
 def figures(values: Iterable[float | None], text: Callable[[Any], str] = number) -> list[Figure]:
-    """Return numbers, each written on its own."""
     return [Figure(text(value), value) for value in values]
 
 
 def cumsum(values: Sequence[float]) -> list[float]:
-    """Return the sums of the first value, of the first two and so on."""
     return list(np.cumsum(values).tolist())
 
 
-def aligned(values: Sequence[float | None]) -> list[Figure]:
+def aligned(values: Iterable[float | None]) -> list[Figure]:
     """Return numbers with the same decimals."""
-    return [Figure(*pair) for pair in zip(column(values), values, strict=True)]
-
-
-def percentages(shares: Iterable[float | None]) -> list[Figure]:
-    """Return shares in percent."""
-    return figures(shares, percent)
+    listed = list(values)
+    return [Figure(*pair) for pair in zip(column(listed), listed, strict=True)]
 
 
 def whole(values: Iterable[int | None]) -> list[Figure]:
-    """Return whole numbers."""
     return figures(values, lambda value: MISSING if value is None else f"{value:,}")
 
 
 def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     """Return the columns of an analysis's table, and which of its rows are not shown."""
     shown = table.rows[:_MOST_ROWS]
-    columns = {
-        heading: _cells([row[place] for row in shown], first=place == 0)
-        for place, heading in enumerate(table.headings)
-    }
+    columns: dict[str, list[Any]] = {}
+    for place, heading in enumerate(table.headings):
+        cells = [row[place] for row in shown]
+        if any(isinstance(cell, float) for cell in cells):
+            columns[heading] = aligned(
+                float(cell) if isinstance(cell, int | float) else None for cell in cells
+            )
+        else:  # names, or whole numbers, which the first column has as names
+            columns[heading] = [
+                Figure(number(cell), cell)
+                if isinstance(cell, int) and place
+                else element("bdi", "" if cell is None else str(cell))
+                for cell in cells
+            ]
     cut = f"The first {_MOST_ROWS} of {len(table.rows):,} rows are shown; {table.file} has all."
     return columns, cut if len(shown) < len(table.rows) else None
-
-
-def _cells(cells: list[Cell], *, first: bool) -> list[Any]:
-    """Return a column of a table: numbers that line up, or names."""
-    if any(isinstance(cell, float) for cell in cells):
-        return aligned([float(cell) if isinstance(cell, int | float) else None for cell in cells])
-    return [
-        Figure(number(cell), cell)
-        if isinstance(cell, int) and not first
-        else element("bdi", "" if cell is None else str(cell))
-        for cell in cells
-    ]
 
 
 def observers(promise: PrivacyStatement) -> list[Markup]:
@@ -226,7 +215,6 @@ def odds(epsilon: float) -> str:
 
 
 def loading(value: float) -> str:
-    """Return a loading with four decimals."""
     return text.signed(f"{value + 0.0:.4f}")
 
 
@@ -235,11 +223,6 @@ def largest_loadings(fit: Fitted, place: int) -> tuple[list[str], list[float]]:
     loadings, known = fit.components[place], fit.names
     order = np.argsort(-np.abs(loadings), kind="stable")[:_MOST_LOADINGS].tolist()
     return [known[feature] for feature in order], loadings[order].tolist()
-
-
-def determined_places(fit: Fitted) -> list[int]:
-    """Return which components are determined."""
-    return [place for place, determined in enumerate(fit.determined) if determined]
 
 
 def score_panels(scores: ScoreHistogram) -> list[dict[str, Any]]:
@@ -253,6 +236,16 @@ def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
     cells = [cell for cell in scores.cells(silo) if cell[4] >= scores.clear]
     cells.sort(key=lambda cell: -cell[4])
     shown, edges = cells[:_MOST_LISTED], scores.edges
+
+    def between(low: float, high: float, ends: Any) -> str:
+        if math.isclose(low, ends[0]):
+            return f"below {number(high, 3)}"  # the outermost bins have no end
+        return (
+            f"above {number(low, 3)}"
+            if math.isclose(high, ends[-1])
+            else f"{number(low, 3)} to {number(high, 3)}"
+        )
+
     return {
         "silo": silo,
         "least": scores.clear,
@@ -261,20 +254,11 @@ def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
         "largest": float(scores.counts[silo].max()),
         "n_clear": len(cells),
         "columns": {
-            "pc1": [_between(low, high, edges[0]) for low, high, *_ in shown],
-            "pc2": [_between(low, high, edges[1]) for _, _, low, high, _ in shown],
+            "pc1": [between(*cell[:2], edges[0]) for cell in shown],
+            "pc2": [between(*cell[2:4], edges[1]) for cell in shown],
             "Count": figures(cell[4] for cell in shown),
         },
     }
-
-
-def _between(low: float, high: float, edges: Any) -> str:
-    """Return the range of a bin; the outermost ones have no end."""
-    if math.isclose(low, edges[0]):
-        return f"below {number(high, 3)}"
-    if math.isclose(high, edges[-1]):
-        return f"above {number(low, 3)}"
-    return f"{number(low, 3)} to {number(high, 3)}"
 
 
 def participants(record: Record) -> tuple[list[str], list[list[bool]]]:
@@ -287,18 +271,16 @@ def participants(record: Record) -> tuple[list[str], list[list[bool]]]:
 def silo_columns(record: Record, silos: list[str], present: list[list[bool]]) -> dict[str, list[Any]]:
     """Return what is known of each silo; what is known of none is left out."""
     known, federation = {silo.name: silo for silo in record.silos}, record.federation
+    rows, sources = ([getattr(known.get(silo), key, None) for silo in silos] for key in ("rows", "source"))
     columns: dict[str, list[Any]] = {
         "Silo": names(silos),
-        f"{record.counted.capitalize()}s": whole(
-            known[silo].rows if silo in known else None for silo in silos
-        ),
+        f"{record.counted.capitalize()}s": whole(rows),
         "Rounds answered": whole(map(sum, present)),
     }
     if federation and federation.silent:
         columns["Questions missed"] = whole(federation.silent.get(silo, 0) for silo in silos)
     if federation and federation.set_aside:
         columns["Set aside"] = names(federation.set_aside.get(silo, MISSING) for silo in silos)
-    sources = [known[silo].source if silo in known else None for silo in silos]
     if any(sources):
         columns["Rows come from"] = names(source or MISSING for source in sources)
     return columns
@@ -306,19 +288,21 @@ def silo_columns(record: Record, silos: list[str], present: list[list[bool]]) ->
 
 def round_columns(record: Record) -> dict[str, list[Any]]:
     """Return a row per round."""
-    rounds = record.rounds
+
+    def of(key: str) -> list[Any]:
+        return [getattr(entry, key) for entry in record.rounds]
+
     columns: dict[str, list[Any]] = {
-        "Round": figures([entry.round for entry in rounds], str),
-        "Question": [entry.kind for entry in rounds],
-        "Step": figures([entry.step for entry in rounds], str),
-        "Answered": whole(entry.n_participants for entry in rounds),
-        "Bytes up": whole(entry.bytes_up for entry in rounds),
-        "Bytes down": whole(entry.bytes_down for entry in rounds),
+        "Round": figures(of("round"), str),
+        "Question": of("kind"),
+        "Step": figures(of("step"), str),
+        "Answered": whole(of("n_participants")),
+        "Bytes up": whole(of("bytes_up")),
+        "Bytes down": whole(of("bytes_down")),
     }
     for key, heading in (("change", "Change (sin θ)"), ("misalignment", "Misalignment (ρ)")):
-        values = [getattr(entry, key) for entry in rounds]
-        if any(values):  # a covariance that left whole has changed by 0, once
-            columns[heading] = figures(values)
+        if any(of(key)):  # a covariance that left whole has changed by 0, once
+            columns[heading] = figures(of(key))
     return columns
 
 
@@ -327,20 +311,6 @@ def convergence(record: Record) -> list[tuple[str, str, list[float | None]]]:
     kinds = (("change", "dot"), ("misalignment", "square"))
     series = [(kind, mark, [getattr(entry, kind) for entry in record.rounds]) for kind, mark in kinds]
     return [entry for entry in series if sum(value is not None for value in entry[2]) > 1]
-
-
-def budget_columns(record: Record) -> dict[str, list[Any]]:
-    """Return the ledgers after the fit, where one operator holds all of them."""
-    held = [(silo.name, silo.budget) for silo in record.silos if silo.budget is not None]
-    budgets = [budget for _, budget in held]
-    return {
-        "Silo": names(name for name, _ in held),
-        "ε spent": aligned([math.inf if budget.spent is None else budget.spent for budget in budgets]),
-        "ε left for one fit": aligned([budget.left for budget in budgets]),
-        "ε of the cap": aligned([budget.cap for budget in budgets]),
-        "δ": figures(budget.delta for budget in budgets),
-        "Used": percentages(budget.used for budget in budgets),
-    }
 
 
 def parameter(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""``Record``: everything about a run but its arrays. A result folder is one record plus arrays."""
+"""``Record``: everything about a run but its arrays. A folder is one record plus arrays."""
 
 import hashlib
 import importlib.metadata
@@ -7,12 +7,12 @@ import math
 import platform
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,8 @@ from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping, told
 from fedpower.protocol.study import Study
-from fedpower.report.codebook_file import CodeBookFile
+from fedpower.report.codebook_file import CodeBookFile, Part
+from fedpower.report.text import and_more
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
@@ -34,21 +35,17 @@ RUN, ARRAYS, MOMENT, PRIVACY, REPORT = (
     "privacy.txt",
     "report.html",
 )
-MOST_NAMES = 8  # of silos in one line
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 # What a damaged or foreign file may raise when it is read
-UNREADABLE = (
+_UNREADABLE = (
     zipfile.BadZipFile, zlib.error, msgspec.MsgspecError, EOFError, OSError, ValueError, KeyError, TypeError,
     AttributeError,
 )  # fmt: skip
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")]
+T = TypeVar("T")
 
 
-class _Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A part of a record: unknown keys are refused, defaults are not written."""
-
-
-class StudyTerms(_Part):
+class StudyTerms(Part):
     """The terms of a study; they must have the hash that the record gives."""
 
     hash: str
@@ -59,15 +56,15 @@ class StudyTerms(_Part):
             raise ValueError("the terms of the study do not have their hash")
 
 
-class SolverChoiceRecord(_Part):
+class SolverRecord(Part):
     """The solver and the reason for it."""
 
     solver: str
     reason: str
 
 
-class AngleRecord(_Part):
-    """How far components may be off, in degrees, and their variances without what noise adds."""
+class AngleRecord(Part):
+    """Angles to the components of the rows, in degrees, and variances without noise."""
 
     confidence: float
     components: Annotated[list[float], Meta(min_length=1)]
@@ -79,7 +76,7 @@ class AngleRecord(_Part):
     variance_ratios: list[float | None]
 
 
-class BudgetRecord(_Part):
+class BudgetRecord(Part):
     """The state of a silo's ledger after the fit."""
 
     spent: float | None
@@ -89,7 +86,7 @@ class BudgetRecord(_Part):
     used: float
 
 
-class SiloRecord(_Part):
+class SiloRecord(Part):
     """A silo whose rows are in the result."""
 
     name: str
@@ -99,7 +96,7 @@ class SiloRecord(_Part):
     kernel: str | None = None
 
 
-class RoundRecord(_Part):
+class RoundRecord(Part):
     """A round of questions."""
 
     round: int
@@ -114,15 +111,15 @@ class RoundRecord(_Part):
     misalignment: float | None
 
 
-class ScoreRecord(_Part):
-    """Counts of rows on a grid over their scores; the grid reaches as far to either side of 0."""
+class ScoreRecord(Part):
+    """Counts of rows on a grid over their scores, which reaches as far to either side of 0."""
 
     reach: tuple[float, float]
     noise_std: float
     counts: Annotated[dict[str, list[list[float]]], Meta(min_length=1)]
 
 
-class FederationRecord(_Part):
+class FederationRecord(Part):
     """The federation that ran a study."""
 
     name: str
@@ -130,10 +127,10 @@ class FederationRecord(_Part):
     run: str
     silent: dict[str, int]
     rounds_resumed: int = 0
-    set_aside: dict[str, str] = {}
+    set_aside: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-class Record(_Part):
+class Record(Part):
     """Everything about a run but its arrays, as ``run.json`` holds it."""
 
     format: str
@@ -143,7 +140,7 @@ class Record(_Part):
     versions: dict[str, str]
     study: StudyTerms
     parameters: dict[str, Any]
-    solver: SolverChoiceRecord
+    solver: SolverRecord
     n_components: int
     n_features: int
     n_samples: int
@@ -156,7 +153,7 @@ class Record(_Part):
     rounds: list[RoundRecord]
     privacy: PrivacyStatement
     angles: AngleRecord
-    absent: list[str] = []
+    absent: list[str] = msgspec.field(default_factory=list)
     row_bound: float | None = None
     clipping: Clipping | None = None
     scores: ScoreRecord | None = None
@@ -174,9 +171,7 @@ class Record(_Part):
                 raise msgspec.ValidationError("Expected at least one round - at `$.rounds`")
         except msgspec.ValidationError as error:
             reason = " ".join(str(error).split())
-            raise InputError(
-                f"{name} must be as fedpower wrote it, got another ({reason}); restore it, or fit again"
-            ) from None
+            raise InputError(f"{name} must be as fedpower wrote it, got another ({reason})") from None
         return record
 
     def as_dict(self) -> dict[str, Any]:
@@ -209,8 +204,7 @@ class Record(_Part):
     @property
     def without(self) -> str:
         """Which silos are missing, as the end of a sentence; empty where none is."""
-        more = [f"{len(self.absent) - MOST_NAMES} more"] if len(self.absent) > MOST_NAMES else []
-        return f", without {', '.join([*self.absent[:MOST_NAMES], *more])}" if self.absent else ""
+        return f", without {', '.join(and_more(self.absent))}" if self.absent else ""
 
     @property
     def standardized(self) -> bool:
@@ -220,11 +214,6 @@ class Record(_Part):
         if asked is None:  # then those of a code book are
             asked = self.code_book is not None or given.get("codebook") is not None
         return bool(asked) and not given.get("normalize") and not given.get("network")
-
-    @property
-    def summed_securely(self) -> bool:
-        """Whether masked sums left the silos."""
-        return bool(self.parameters.get("aggregation") == "secure")
 
     @property
     def clipping_summary(self) -> str | None:
@@ -245,7 +234,54 @@ class Record(_Part):
         return None if self.code_book is None else self.code_book.book("in the record", self.table_rules)
 
 
-def _builtins(part: _Part) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Released:
+    """What a result and a released moment share: names of columns and the record of their run."""
+
+    feature_names: tuple[str, ...] | None
+    record: Record
+
+    def _described(self, contents: str) -> str:
+        promise = f"epsilon={self.privacy.asked_epsilon:g}" if self.privacy.is_private else "not private"
+        rows = f"{self.n_samples} {self.record.counted}s{self.record.without}"
+        return f"<{type(self).__name__}: {contents}, {rows}, {promise}>"
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns, d."""
+        return self.record.n_features
+
+    @property
+    def n_samples(self) -> int:
+        """The number of rows, of all silos together."""
+        return self.record.n_samples
+
+    @property
+    def silo_sizes(self) -> dict[str, int]:
+        """Rows by silo, of those whose rows counted."""
+        return {silo.name: silo.rows for silo in self.record.silos if silo.rows is not None}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns: x0, x1, ... where they have none."""
+        return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
+
+    @property
+    def privacy(self) -> PrivacyStatement:
+        """The privacy statement; print it."""
+        return self.record.privacy
+
+    @property
+    def study(self) -> Study:
+        """The terms of the study."""
+        return self.record.study.terms
+
+    def with_record(self, record: Record) -> Self:
+        """Return the same numbers with another record of their run."""
+        return replace(self, record=record)
+
+
+def _builtins(part: Part) -> dict[str, Any]:
     content: dict[str, Any] = msgspec.to_builtins(part, enc_hook=str)  # sentences become plain text
     return content
 
@@ -261,9 +297,10 @@ def plain(value: Any) -> Any:
     """Return a value in JSON's types: infinity as ``"inf"``, NaN as None, arrays as lists."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | list | tuple | set | frozenset):
-        items = sorted(value) if isinstance(value, set | frozenset) else list(value)
-        return [plain(item) for item in items]
+    if isinstance(value, set | frozenset):
+        return plain(sorted(value))
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(item) for item in value]
     if isinstance(value, np.generic):
         return plain(value.item())
     if isinstance(value, float):
@@ -277,10 +314,13 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
 
 
+def write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write strict JSON for people and programs."""
-    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
-    path.write_text(f"{text}\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -293,29 +333,40 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     np.savez(path, **stored)
 
 
-def read_folder(place: Path, arrays: str, *, command: str) -> tuple[Record, dict[str, Any]]:
-    """Return the record and the arrays of a folder: texts as tuples, numbers as read-only float64."""
-    wanted = f"{place} must be a folder that `fedpower {command}` wrote, got"
+def read_folder(
+    place: Path, name: str, make: Callable[[Record, dict[str, Any]], T | None], *, command: str
+) -> T:
+    """Return what ``make`` makes of the record and the arrays of a folder; None is refused as damaged.
+
+    Texts are tuples and numbers read-only float64.
+    """
+    expected = f"{place} must be a folder that `fedpower {command}` wrote, got"
     if not place.is_dir():
-        raise InputError(f"{wanted} {'a file' if place.exists() else 'nothing there'}; check the path")
-    absent = [name for name in (arrays, RUN) if not (place / name).is_file()]
+        raise InputError(f"{expected} {'a file' if place.exists() else 'nothing there'}; check the path")
+    absent = [file for file in (name, RUN) if not (place / file).is_file()]
     if absent:
-        raise InputError(f"{wanted} one without {absent[0]}; check the path")
+        raise InputError(f"{expected} one without {absent[0]}; check the path")
     try:
         content = msgspec.json.decode((place / RUN).read_bytes())
         written = content["format"]
-    except UNREADABLE:
-        raise damaged(place / RUN) from None
+    except _UNREADABLE:
+        raise _damaged(place / RUN) from None
     if written != FORMAT:
-        raise InputError(
-            f"{place} must be of format {FORMAT!r}, got {written!r}; read it with the fedpower that wrote it"
-        )
+        raise InputError(f"{place} must be of format {FORMAT!r}, got {written!r}")
     record = Record.of(content, place / RUN)
     try:
-        with np.load(place / arrays, allow_pickle=False) as stored:
-            return record, {key: _value(stored[key]) for key in stored.files}
-    except UNREADABLE:
-        raise damaged(place / arrays) from None
+        with np.load(place / name, allow_pickle=False) as stored:
+            arrays = {key: _value(stored[key]) for key in stored.files}
+    except _UNREADABLE:
+        raise _damaged(place / name) from None
+    _check_signature(place, record)
+    try:
+        made = make(structs.replace(record, moment_sha256=None), arrays)
+    except _UNREADABLE:
+        made = None
+    if made is None:
+        raise _damaged(place / name)
+    return made
 
 
 def _value(stored: Any) -> Any:
@@ -328,8 +379,7 @@ def _value(stored: Any) -> Any:
     return numbers
 
 
-def damaged(path: Path) -> InputError:
-    """Return the error for a file that is not as it was written."""
+def _damaged(path: Path) -> InputError:
     return InputError(
         f"{path} must be as fedpower wrote it, got a damaged or foreign file; fit again or restore the folder"
     )
@@ -339,3 +389,12 @@ def signature(arrays: Path, record: Record) -> str:
     """Return SHA-256 of a file of arrays and of their record: it shows a change, not who made it."""
     content = structs.replace(record, moment_sha256=None).as_dict()
     return hashlib.sha256(arrays.read_bytes() + json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _check_signature(place: Path, record: Record) -> None:
+    """Refuse a released moment that was changed since."""
+    if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
+        raise InputError(
+            f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "
+            "the folder, or release again: with the same ledgers that costs nothing"
+        )

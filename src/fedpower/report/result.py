@@ -13,11 +13,10 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
-from fedpower.privacy.statement import PrivacyStatement
-from fedpower.protocol.study import SolverChoice, Study
+from fedpower.protocol.study import SolverChoice
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
-from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment
+from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment, write_pages
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
@@ -25,13 +24,12 @@ from fedpower.report.record import (
     PRIVACY,
     REPORT,
     RUN,
-    UNREADABLE,
     Record,
-    damaged,
     plain,
     read_folder,
     write_arrays,
     write_json,
+    write_text,
 )  # fmt: skip
 from fedpower.report.view import Fitted
 from fedpower.rows.columns import columns_of_fit
@@ -94,12 +92,7 @@ class Result(Fitted):
     moment: Moment | None = None
 
     def __repr__(self) -> str:
-        privacy = self.record.privacy
-        promise = f"epsilon={privacy.asked_epsilon}" if privacy.is_private else "not private"
-        return (
-            f"<{type(self).__name__}: {self.n_components} components of {self.n_features} columns, "
-            f"{self.n_samples} {self.record.counted}s{self.record.without}, {promise}>"
-        )
+        return self._described(f"{self.n_components} components of {self.n_features} columns")
 
     @property
     def run(self) -> dict[str, Any]:
@@ -120,11 +113,6 @@ class Result(Fitted):
     def n_steps(self) -> int:
         """Steps taken."""
         return self.record.n_steps
-
-    @property
-    def silo_sizes(self) -> dict[str, int]:
-        """Rows by silo, of those whose rows counted."""
-        return {silo.name: silo.rows for silo in self.record.silos if silo.rows is not None}
 
     @property
     def absent(self) -> tuple[str, ...]:
@@ -162,19 +150,9 @@ class Result(Fitted):
         return SolverChoice(**structs.asdict(self.record.solver))
 
     @property
-    def study(self) -> Study:
-        """The terms of the fit."""
-        return self.record.study.terms
-
-    @property
     def code_book(self) -> CodeBook | None:
         """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
         return self.record.book
-
-    @property
-    def privacy(self) -> PrivacyStatement:
-        """What is promised about the rows; print it."""
-        return self.record.privacy
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
@@ -365,12 +343,11 @@ class Result(Fitted):
         the features already is taken as it is. For a missing genotype stands what stood for it in the
         fit, the public offset, or else the mean.
         """
-        rules, names = self.rules, source.columns or ()
-        if rules is not None and not (
-            set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
-        ):
-            # columns without a name are features already, in their order
-            source = source if source.columns is None else _by_rules(source, rules)
+        rules, names = self.rules, source.columns
+        if rules is not None and names is not None:  # columns without a name are features, in their order
+            features = set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
+            if not features:
+                source = features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
         selected = columns_of_fit(source, self.feature_names, self.n_features)
         return fill_missing(selected, self.mean if self.center is None else self.center)
 
@@ -380,31 +357,28 @@ class Result(Fitted):
 
     def score_blocks(self, source: RowSource) -> Iterator[Array]:
         """Yield the scores of a selected source, block by block."""
-        project = self._projection()
-        for block in source.blocks(_rows_at_once(source)):
-            yield project(block)
+        return map(self._projection(), source.blocks(_rows_at_once(source)))
 
     def labelled_scores(self, source: RowSource, column: str) -> Iterator[tuple[Any, Array]]:
-        """Return the cells of a column of ids beside the scores of a source, block by block.
+        """Yield a Polars series of ids and the scores of a source, block by block.
 
         Parameters
         ----------
         source
             The rows of a table; columns beyond those of the fit are left out.
         column
-            A column of it that is no feature of the fit; its cells come as a Polars series.
+            The name of the ids, which is no feature of the fit.
         """
         if not isinstance(source, TableSource):
             raise InputError(
                 f"{source.name} must be a table with named columns to take {column!r} from, got rows "
-                "without them; give a CSV, Parquet or Feather file, or leave the id column out"
+                "without them; leave the id column out"
             )
-        taken = dict.fromkeys(self.score_names, "the name of a score")
-        taken |= dict.fromkeys(self.feature_names or (), "a feature of the fit")
-        if column in taken:
+        if column in self.score_names or column in (self.feature_names or ()):
+            what = "the name of a score" if column in self.score_names else "a feature of the fit"
             raise InputError(
-                "an id column must be neither a feature of the fit nor named as a score is, got "
-                f"{column!r}, {taken[column]}; name another column"
+                f"an id column must be neither a feature of the fit nor named as a score is, got {column!r}, "
+                f"{what}"
             )
         features = tuple(name for name in source.columns if name != column)
         labelled = self.select(source.select(features, extra="drop"))
@@ -443,17 +417,13 @@ def write_files(place: Path, result: Result) -> None:
     heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
     write_csv(place / EIGENVALUES, heads, zip(result.score_names, *numbers, strict=True))
     if result.code_book is not None:
-        (place / CODE_BOOK).write_text(rendered(result.code_book), encoding="utf-8")
+        write_text(place / CODE_BOOK, rendered(result.code_book))
     counts = result.score_counts
     if counts is not None:
         heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
-        write_csv(
-            place / SCORE_COUNTS,
-            heads,
-            ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo)),
-        )
-    (place / PRIVACY).write_text(f"{result.privacy}\n", encoding="utf-8")
-    (place / REPORT).write_text(result_page(result), encoding="utf-8", newline="\n")
+        cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
+        write_csv(place / SCORE_COUNTS, heads, cells)
+    write_pages(place, result, result_page(result))
 
 
 def write_result(
@@ -481,8 +451,8 @@ def write_result(
     result = getattr(model, "result_", model)
     if not isinstance(result, Result):
         raise InputError(
-            f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__} "
-            "without a result; fit it first"
+            f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__}; fit it "
+            "first"
         )
     complete = result.with_origin(command=command, silos=silos, started=started)
     complete.save(folder, force=force)
@@ -517,39 +487,29 @@ def read_result(folder: str | PathLike[str]) -> Result:
     2
     """
     place = Path(folder)
-    record, arrays = read_folder(place, ARRAYS, command="fit")
-    values = {name: arrays.get(name) for name in _ARRAY_NAMES}
-    result = Result(record=structs.replace(record, moment_sha256=None), **values)  # type: ignore[arg-type]
-    try:
-        whole = _fits_together(result)
-    except UNREADABLE:
-        whole = False
-    if not whole:
-        raise damaged(place / ARRAYS)
+    result = read_folder(place, ARRAYS, _result_of, command="fit")
     return replace(result, moment=read_moment(place)) if (place / MOMENT).is_file() else result
 
 
-def _fits_together(result: Result) -> bool:
-    if result.components.ndim != 2 or result.components.size == 0:
-        return False
-    k, d = result.components.shape
+def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
+    """Return the result where arrays and record have the same shape, else None."""
+    result = Result(record=record, **{name: arrays.get(name) for name in _ARRAY_NAMES})  # type: ignore[arg-type]
+    k, d = record.n_components, record.n_features
     per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
     per_column = [values for values in (result.mean, result.scale, result.center) if values is not None]
     spectrum = np.zeros(0) if result.spectrum is None else result.spectrum
     finite = (result.components, *per_column, result.explained_variance, spectrum)
-    return (
-        all(values.shape == (k,) for values in per_component)
+    fits = (
+        result.components.shape == (k, d)
+        and k * d > 0
+        and all(values.shape == (k,) for values in per_component)
         and all(values.shape == (d,) for values in per_column)
         and (result.feature_names is None or len(result.feature_names) == d)
-        and (result.record.n_components, result.record.n_features) == (k, d)
-        and len(result.record.angles.components) == k
+        and len(record.angles.components) == k
         and spectrum.ndim == 1
         and all(bool(np.isfinite(values).all()) for values in finite)
     )
-
-
-def _by_rules(source: RowSource, rules: TableRules) -> RowSource:
-    return features_of(ruled(columns_of_fit(source, rules.columns, len(rules.columns)), rules))
+    return result if fits else None
 
 
 def _rows_at_once(source: RowSource) -> int:

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_MONTHS = (
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
-    "November", "December",
-)  # fmt: skip
 _SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _MOST_DECIMALS = 8
 MISSING = "–"
+MOST_NAMES = 8  # of silos in one line
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -85,6 +82,12 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def and_more(names: Sequence[str]) -> list[str]:
+    """Return the first names, and how many more there are."""
+    rest = len(names) - MOST_NAMES
+    return [*names[:MOST_NAMES], f"{rest} more"] if rest > 0 else list(names)
+
+
 def human_bytes(size: int) -> str:
     """Return a number of bytes with a unit."""
     left = float(size)
@@ -98,5 +101,4 @@ def human_bytes(size: int) -> str:
 def date_and_time(stamp: str, *, seconds: bool = False) -> str:
     """Return a time of the record as a date and a time in UTC."""
     when = datetime.fromisoformat(stamp).astimezone(UTC)
-    clock = "%H:%M:%S" if seconds else "%H:%M"
-    return f"{when.day} {_MONTHS[when.month - 1]} {when.year}, {when:{clock}} UTC"
+    return f"{when:{'%Y-%m-%d, %H:%M:%S' if seconds else '%Y-%m-%d, %H:%M'}} UTC"

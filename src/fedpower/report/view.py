@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
-from fedpower.protocol.solvers.shared import CountedScores
-from fedpower.report.record import Record, ScoreRecord
+from fedpower.report.record import Released, ScoreRecord
 from fedpower.report.text import count, degrees, listed
 
 Array = NDArray[np.float64]
@@ -92,17 +91,8 @@ class ScoreHistogram:
                 yield first[row], first[row + 1], second[column], second[column + 1], value
 
 
-def score_record(scores: CountedScores, unit: float) -> dict[str, Any]:
-    """Return counts for a record, ``unit`` being what one of the treated rows' is in the scores'."""
-    return {
-        "reach": [float(reach) * unit for reach in scores.reach],
-        "noise_std": scores.noise_std,
-        "counts": {name or POOLED: counts for name, counts in scores.counts.items()},
-    }
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Fitted:
+class Fitted(Released):
     """The arrays of a fit and its record; `Result` adds what can be done with them."""
 
     components: Array
@@ -110,32 +100,15 @@ class Fitted:
     explained_variance_ratio: Array
     singular_values: Array
     mean: Array
-    feature_names: tuple[str, ...] | None
     scale: Array | None
     normalize: bool
     center: Array | None
     spectrum: Array | None
-    record: Record
 
     @property
     def n_components(self) -> int:
         """The number of components, k."""
         return int(self.components.shape[0])
-
-    @property
-    def n_features(self) -> int:
-        """The number of columns, d."""
-        return int(self.components.shape[1])
-
-    @property
-    def n_samples(self) -> int:
-        """The number of rows of the fit, of all silos together."""
-        return self.record.n_samples
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns: x0, x1, ... where they have none."""
-        return self.feature_names or tuple(f"x{place}" for place in range(self.n_features))
 
     @property
     def score_names(self) -> tuple[str, ...]:
@@ -191,10 +164,16 @@ class Fitted:
 
 def findings(fit: Fitted) -> list[str]:
     """Return which components are determined, which only together, and what limits them."""
-    exact = fit.record.privacy.mode == "none"
+    exact, angles, clipping = fit.record.privacy.mode == "none", fit.record.angles, fit.record.clipping
     sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
-    if not exact:
-        sentences += _shares_of_an_angle(fit)
+    if not exact and clipping is not None and any(fit.determined):
+        place = fit.determined.index(True)
+        whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
+        share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
+        sentences.append(
+            f"Of the {whole} of pc{place + 1}, noise makes {noise}; the rest comes from rows that the bound "
+            f"shortens ({share} of their squared length)."
+        )
     cause = cause_of_noise(fit)
     return sentences if cause is None else [*sentences, f"{cause[0].upper()}{cause[1:]}."]
 
@@ -202,14 +181,39 @@ def findings(fit: Fitted) -> list[str]:
 def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exact: bool) -> list[str]:
     """Return which components are determined, and which only together; if exact, only the latter."""
     # All columns together span everything, whatever the rows are.
-    subspaces = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0)
+    joint = np.where(np.arange(1, len(subspaces) + 1) < n_features, subspaces, 90.0) <= DETERMINED
     determined = components <= DETERMINED
-    sentences = [] if exact else [_determined(np.flatnonzero(determined).tolist())]
-    if not exact and not any(subspaces <= DETERMINED):
-        return sentences
-    for fixed, places in groupby(range(len(components)), lambda place: bool(determined[place])):
-        if not fixed:
-            sentences += _undetermined(list(places), subspaces, exact=exact)
+    sentences = []
+    if not exact:
+        places, confidence = np.flatnonzero(determined).tolist(), f"at {CONFIDENCE:.0%} confidence"
+        verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
+        sentences.append(
+            f"{component_names(places)} {verb} determined: {subject} is within 45° of the component that "
+            f"the rows have, {confidence}."
+            if places
+            else f"No component is determined: each may be more than 45° off, {confidence}."
+        )
+        if not joint.any():
+            return sentences
+    for fixed, run in groupby(range(len(components)), lambda place: bool(determined[place])):
+        places = list(run)
+        last = max((place for place in places if joint[place]), default=-1)
+        group, rest = (
+            [place for place in places if place <= last],
+            [place for place in places if place > last],
+        )
+        if group and not fixed:
+            one = len(group) == 1
+            verb = "is not determined by itself" if one else "cannot be told apart"
+            before = f" with {component_names(range(group[0]))}" if group[0] else ""
+            sentences.append(
+                f"{component_names(group)} {verb}; together{before} {'it is' if one else 'they are'} within "
+                f"{degrees(subspaces[last])}."
+            )
+        if rest and not fixed:
+            why = ": without variance, or with the same as others" if exact else ""
+            verb = "is" if len(rest) == 1 else "are"
+            sentences.append(f"{component_names(rest)} {verb} not determined{why}.")
     return sentences
 
 
@@ -220,48 +224,6 @@ def component_names(places: Sequence[int]) -> str:
         names = [f"pc{place + 1}" for _, place in run]
         words += names if len(names) < 4 else [f"{names[0]} to {names[-1]}"]
     return listed(words)
-
-
-def _determined(places: list[int]) -> str:
-    confidence = f"at {CONFIDENCE:.0%} confidence"
-    if not places:
-        return f"No component is determined: each may be more than 45° off, {confidence}."
-    verb, subject = ("is", "it") if len(places) == 1 else ("are", "each")
-    within = f"{subject} is within 45° of the component that the rows have"
-    return f"{component_names(places)} {verb} determined: {within}, {confidence}."
-
-
-def _undetermined(places: list[int], subspaces: Array, *, exact: bool) -> list[str]:
-    """Return what is known of consecutive components none of which is determined by itself."""
-    joint = [place for place in places if subspaces[place] <= DETERMINED]
-    group = [place for place in places if joint and place <= joint[-1]]
-    rest = places[len(group) :]
-    sentences = []
-    if group:
-        verb, they = (
-            ("is not determined by itself", "it is")
-            if len(group) == 1
-            else ("cannot be told apart", "they are")
-        )
-        before = f" with {component_names(range(group[0]))}" if group[0] else ""
-        within = degrees(subspaces[group[-1]])
-        sentences.append(f"{component_names(group)} {verb}; together{before} {they} within {within}.")
-    if rest:
-        why = ": without variance, or with the same as others" if exact else ""
-        sentences.append(f"{component_names(rest)} {'is' if len(rest) == 1 else 'are'} not determined{why}.")
-    return sentences
-
-
-def _shares_of_an_angle(fit: Fitted) -> list[str]:
-    """Return how much of an angle is noise, and how much comes from rows that the bound shortens."""
-    angles, clipping = fit.record.angles, fit.record.clipping
-    if clipping is None or not any(fit.determined):
-        return []
-    place = fit.determined.index(True)
-    whole, noise = degrees(angles.components[place]), degrees(angles.noise_components[place])
-    share = f"about {clipping.energy:.0%}" if clipping.energy >= 0.01 else "less than 1%"
-    rest = f"the rest comes from rows that the bound shortens ({share} of their squared length)"
-    return [f"Of the {whole} of pc{place + 1}, noise makes {noise}; {rest}."]
 
 
 def cause_of_noise(fit: Fitted) -> str | None:

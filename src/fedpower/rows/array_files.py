@@ -385,7 +385,7 @@ def _sparse_h5ad(stored: Any, path: Path, name: str, *, is_csr: bool) -> Positio
         raise damaged(name, ".h5ad")
     if not is_csr:
         parts = (stored["data"][:], stored["indices"][:], indptr)
-        return sparse_source(sparse.csc_array(parts, shape=shape), name)
+        return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name)
 
     @contextmanager
     def opened() -> Iterator[Slices]:

@@ -51,31 +51,23 @@ class TextForm:
         if self.separator is not None:
             sign = _SEPARATOR_WORDS.get(self.separator, self.separator)
             if not (isinstance(sign, str) and len(sign) == 1 and _separates(sign)):
-                raise InputError.about(
-                    "separator",
-                    must="be one character that is no letter, digit, quote or point",
-                    got=repr(self.separator),
-                    advice="give e.g. ';', ',' or tab",
+                raise InputError(
+                    "separator must be one character that is no letter, digit, quote or "
+                    f"point, got {self.separator!r}; give e.g. ';', ',' or tab"
                 )
             object.__setattr__(self, "separator", sign)
         if self.decimal not in (None, ".", ","):
-            raise InputError.about(
-                "decimal", must="be a point or a comma", got=repr(self.decimal), advice="give one"
-            )
+            raise InputError(f"decimal must be a point or a comma, got {self.decimal!r}; give one")
         if self.decimal == "," and self.separator == ",":
-            raise InputError.about(
-                "decimal",
-                must="be another sign than the one between cells",
-                got="commas for both",
-                advice="give one of them otherwise",
+            raise InputError(
+                "decimal must be another sign than the one between cells, got commas for "
+                "both; give one of them otherwise"
             )
         if self.encoding is not None:
             if not _is_encoding(self.encoding):
-                raise InputError.about(
-                    "encoding",
-                    must="be the name of a text encoding",
-                    got=repr(self.encoding),
-                    advice="give e.g. utf-8, cp1252 or latin-1",
+                raise InputError(
+                    f"encoding must be the name of a text encoding, got {self.encoding!r}; "
+                    "give e.g. utf-8, cp1252 or latin-1"
                 )
             name = codecs.lookup(self.encoding).name.removesuffix("-sig")
             object.__setattr__(self, "encoding", name)
@@ -114,11 +106,9 @@ def csv_part(path: Path, name: str, form: TextForm = TextForm(), *, usual: str =
     separator = _separator(name, lines[0], form, usual)
     decimal = form.decimal or _decimal(name, lines[1:], separator)
     if decimal == separator:
-        raise InputError.about(
-            "decimal",
-            must="be another sign than the one between cells",
-            got=f"commas for both in {name}",
-            advice="give {separator} too",
+        raise InputError(
+            "decimal must be another sign than the one between cells, got commas for "
+            f"both in {name}; give separator too"
         )
     heading, *rows = _records(sample, separator)
     require_header(name, heading)
@@ -264,10 +254,9 @@ def _records(sample: str, separator: str) -> list[list[str]]:
 def _unreadable(name: str, encoding: str) -> InputError:
     """Return the error for a file that is not delimited text in its encoding."""
     return InputError(
-        "{source} must be delimited text in {encoding_name}, got one that cannot be parsed to its end; "
-        "write it again as plain CSV, or say with {encoding} how it is written, e.g. as cp1252",
-        source=name,
-        encoding_name=encoding.upper(),
+        f"{name} must be delimited text in {encoding.upper()}, got one that cannot be "
+        "parsed to its end; write it again as plain CSV, or say with encoding how it is "
+        "written, e.g. as cp1252"
     )
 
 
@@ -277,10 +266,8 @@ def _separator(name: str, heading: str, form: TextForm, usual: str) -> str:
     if form.separator is not None:
         if form.separator not in bare and any(sign in bare for sign in _SEPARATORS):
             raise InputError(
-                "the first line of {source} must have the separator between its names, got {said!r} "
-                "nowhere in it; correct {separator}, or leave it out",
-                source=name,
-                said=form.separator,
+                f"the first line of {name} must have the separator between its names, got "
+                f"{form.separator!r} nowhere in it; correct separator, or leave it out"
             )
         return form.separator
     if usual != "," and usual in bare:  # a comma is in many a name, and in a CSV file of semicolons
@@ -288,10 +275,9 @@ def _separator(name: str, heading: str, form: TextForm, usual: str) -> str:
     found = [sign for sign in ",;\t" if sign in bare]
     if len(found) > 1:
         raise InputError(
-            "the first line of {source} must show what separates its cells, got {signs} in it; say which "
-            "it is with {separator}",
-            source=name,
-            signs=" and ".join(_SEPARATORS[sign] for sign in found),
+            f"the first line of {name} must show what separates its cells, got "
+            f"{' and '.join(_SEPARATORS[sign] for sign in found)} in it; say which it "
+            "is with separator"
         )
     if found:
         return found[0]
@@ -314,10 +300,9 @@ def _decimal(name: str, lines: list[str], separator: str) -> str:
     points = any(_POINT.fullmatch(cell) for cell in cells)
     if points or all(_THOUSANDS.fullmatch(cell) for cell in commas):
         raise InputError(
-            "numbers in {source} must show which sign their decimals begin with, got {got}; say which it "
-            "is with {decimal}",
-            source=name,
-            got="both points and commas" if points else "commas that may part thousands",
+            f"numbers in {name} must show which sign their decimals begin with, got "
+            f"{'both points and commas' if points else 'commas that may part thousands'}; "
+            "say which it is with decimal"
         )
     return ","
 

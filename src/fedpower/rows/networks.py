@@ -88,8 +88,7 @@ class NetworkSource:
         """Return the network among exactly these nodes, in this order."""
         if self.columns is None:
             raise InputError(
-                "the nodes of {source} must have names to be selected by, got none; give {nodes}",
-                source=self.name,
+                f"the nodes of {self.name} must have names to be selected by, got none; give nodes"
             )
         places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
         layers = tuple(_csr(layer[places][:, places]) for layer in self.layers)
@@ -155,10 +154,8 @@ def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
         if (first.columns is None) != (other.columns is None):
             named, unnamed = (other, first) if first.columns is None else (first, other)
             raise InputError(
-                "either every network or none must name its nodes, got names in {named} and none in "
-                "{unnamed}; give {nodes}",
-                named=named.name,
-                unnamed=unnamed.name,
+                "either every network or none must name its nodes, got names in "
+                f"{named.name} and none in {unnamed.name}; give nodes"
             )
         odd = set(first.columns or ()) ^ set(other.columns or ())
         got = f"{first.n_features} and {other.n_features} nodes"
@@ -212,10 +209,9 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
             )
         if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
             raise InputError(
-                "edges of {source} must have the weights 0 or 1 where no public maximum is given, got "
-                "others, and noise would be too small for them; give {edge_weight}, at which weights are "
-                "capped",
-                source=name,
+                f"edges of {name} must have the weights 0 or 1 where no public maximum is "
+                "given, got others, and noise would be too small for them; give "
+                "edge_weight, at which weights are capped"
             )
         apart = one != other
         one, other, weight = one[apart], other[apart], weight[apart]
@@ -308,10 +304,8 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
         )
     if nodes is not None and len(nodes) != side:
         raise InputError(
-            "{nodes} must name each of the {side} nodes of {source}, got {count} names; give one a node",
-            side=side,
-            source=source.name,
-            count=len(nodes),
+            f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} "
+            "names; give one a node"
         )
     entries = found.tocoo()
     one, other = (np.asarray(each, dtype=np.int64) for each in entries.coords)
@@ -332,9 +326,8 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
         )
     if nodes is None:
         raise InputError(
-            "an edge list must be given the names of all nodes, which are public, for which of them have "
-            "edges is not, got {source} without; give {nodes}",
-            source=table.name,
+            "an edge list must be given the names of all nodes, which are public, for "
+            f"which of them have edges is not, got {table.name} without; give nodes"
         )
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):
@@ -388,10 +381,9 @@ def _placed(
     found = [places.get(end, -1) if end is not None else -1 for end in ends]
     if -1 in found:
         raise InputError(
-            "every edge of {source} must be between two of the public nodes, got another name in row "
-            "{row}; mend it, or add the node to {nodes}",
-            source=name,
-            row=before + found.index(-1) + 1,
+            f"every edge of {name} must be between two of the public nodes, got another "
+            f"name in row {before + found.index(-1) + 1}; mend it, or add the node to "
+            "nodes"
         )
     return np.array(found, dtype=np.int64)
 

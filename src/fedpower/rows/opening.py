@@ -107,10 +107,8 @@ def open_source(
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
         raise InputError(
-            "{source} must have {n_features:{wanted}} columns, got {width}; correct {n_features} or the data",
-            source=source.name,
-            wanted=n_features,
-            width=source.n_features,
+            f"{source.name} must have n_features={n_features} columns, got "
+            f"{source.n_features}; correct n_features or the data"
         )
     return source
 
@@ -135,8 +133,9 @@ def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
         table = _path_table(Path(data), name, form)
     elif form.is_given:
         raise InputError(
-            "{separator}, {decimal} and {encoding} must go with text files, got {source}; leave them out",
-            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+            "separator, decimal and encoding must go with text files, got "
+            f"{name or (data if isinstance(data, str | os.PathLike) else type(data).__name__)}; "
+            "leave them out"
         )
     elif isinstance(data, SqlQuery):
         table = query_table(data, name or "the query")
@@ -146,9 +145,9 @@ def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
         table = frame_table(data, name)
     if table is None and harmony.is_given:
         raise InputError(
-            "{source} must be a table with names of columns to rename or convert them, got another kind "
-            "of data; leave out {rename}, factors and offsets",
-            source=name or (data if isinstance(data, str | os.PathLike) else type(data).__name__),
+            f"{name or (data if isinstance(data, str | os.PathLike) else type(data).__name__)} "
+            "must be a table with names of columns to rename or convert them, got "
+            "another kind of data; leave out rename, factors and offsets"
         )
     return None if table is None else harmonised(table, harmony)
 
@@ -309,16 +308,13 @@ def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     if source.columns is None:
         raise InputError(
-            "{source} must have column names to drop {unwanted}, got none; name them with {with_columns}",
-            source=source.name,
-            unwanted=shown(unwanted),
+            f"{source.name} must have column names to drop {shown(unwanted)}, got none; "
+            "name them with open_source(data, columns=[...])"
         )
     unknown = [column for column in unwanted if column not in source.columns]
     if unknown:
         raise InputError(
-            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-            source=source.name,
-            unknown=shown(unknown),
+            f"{source.name} must have the columns to drop, got none named {shown(unknown)}; correct drop"
         )
     kept = tuple(column for column in source.columns if column not in unwanted)
     if not kept:
@@ -362,9 +358,7 @@ def split_by_group(
     unknown = [name for name in unwanted if name not in table.columns]
     if unknown:
         raise InputError(
-            "{source} must have the columns to drop, got none named {unknown}; correct {drop}",
-            source=table.name,
-            unknown=shown(unknown),
+            f"{table.name} must have the columns to drop, got none named {shown(unknown)}; correct drop"
         )
     sources = {}
     for label, count in sorted(_count(table, column).items()):

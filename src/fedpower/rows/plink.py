@@ -304,12 +304,12 @@ def read_variants(path: Path) -> VariantList:
         ) from None
     if not lines:
         raise InputError(f"{path} must list one variant at least, got none; check the file")
-    rows, alleles, frequencies = [(words[0],) for words in lines], None, None
+    rows, alleles, frequencies = [words[:1] for words in lines], None, None
     if lines[0][0].startswith("#"):
         head = [word.lstrip("#") for word in lines[0]]
         try:
             places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
-            rows = [tuple(words[place] for place in places) for words in lines[1:]]
+            rows = [[words[place] for place in places] for words in lines[1:]]
             alleles, frequencies = tuple(row[1] for row in rows), np.array([float(row[2]) for row in rows])
         except (ValueError, IndexError):
             raise InputError(

@@ -151,8 +151,10 @@ class RowTreatment:
             if self.center is not None:
                 rows = np.asarray(rows) - self.center
             if divisors is not None:
-                sparse = is_sparse(rows)
-                rows = with_data(rows, rows.data / divisors[rows.indices]) if sparse else rows / divisors
+                if is_sparse(rows):
+                    rows = with_data(rows, rows.data / divisors[rows.indices])
+                else:
+                    rows = np.asarray(rows) / divisors
         values = rows.data if is_sparse(rows) else np.asarray(rows)
         if rows is not block and not np.isfinite(values).all():
             if not self.bounded:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from fedpower.errors import CellError, Sentence
+from fedpower.errors import CellError
 from fedpower.rows.columns import LARGEST_EXACT
 from fedpower.rows.source import pl
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
@@ -61,12 +61,8 @@ class Problem:
     def error(self, called: str, row: int) -> CellError:
         """Return it as the error about its first row."""
         return CellError(
-            "{called} must {must}, got {got} at row {row}; {advice}",
-            called=called,
-            must=self.must,
-            got=self.got,
-            row=row if self.row is None else self.row + 1,
-            advice=self.advice,
+            f"{called} must {self.must}, got {self.got} at row "
+            f"{row if self.row is None else self.row + 1}; {self.advice}"
         )
 
 
@@ -253,7 +249,7 @@ def _no_texts(rule: Rule, cells: Cells, text: pl.Expr, wrong: pl.Expr, plain: bo
     hint = Problem(
         must=f"hold numbers with a decimal {before}",
         got=f"one with a {got}",
-        advice=Sentence("say which it is with {decimal}, and write all of them so"),
+        advice="say which it is with decimal, and write all of them so",
         where=swapped,
     )
     return [hint, _no_number(rule, "text", wrong & ~swapped)]
@@ -261,10 +257,10 @@ def _no_texts(rule: Rule, cells: Cells, text: pl.Expr, wrong: pl.Expr, plain: bo
 
 def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
     """Return the problem of a column that is not numeric, where it has no rule."""
-    advice = Sentence(
-        "drop the column{without_column:{column}}, or turn it into numbers, by a rule in a code book for "
-        "instance",
-        column=rule.column,
+    advice = (
+        f"drop the column (table.drop(columns='{rule.column}'), or open_source(path, "
+        f"drop=['{rule.column}']) for a file), or turn it into numbers, by a rule in a "
+        "code book for instance"
     )
     return Problem(must="hold numbers", got=got, advice=advice, where=where)
 

@@ -23,20 +23,16 @@ class Harmony:
             _require_mapping(label, getattr(self, label))
         for own, name in self.rename.items():
             if not (isinstance(name, str) and name):
-                raise InputError.about(
-                    "rename",
-                    must="give every column a name",
-                    got=f"none for '{own}'",
-                    advice="give it in quotes",
+                raise InputError(
+                    f"rename must give every column a name, got none for '{own}'; give it in quotes"
                 )
         for label in ("factors", "offsets"):
             for name, value in getattr(self, label).items():
                 if not (is_number(value) and math.isfinite(value) and (value or label != "factors")):
-                    raise InputError.about(
-                        label,
-                        must="be finite numbers" + (" other than 0" * (label == "factors")),
-                        got=f"another for '{name}'",
-                        advice="correct it",
+                    raise InputError(
+                        f"{label} must "
+                        f"{'be finite numbers' + ' other than 0' * (label == 'factors')}, "
+                        f"got another for '{name}'; correct it"
                     )
 
     @property
@@ -48,12 +44,10 @@ class Harmony:
 def _require_mapping(label: str, value: object) -> None:
     """Refuse what does not map names to something."""
     if not (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
-        raise InputError.about(
-            label,
-            must="map names of columns to what they become",
-            got=type(value).__name__,
-            advice="give for instance {example}",
-            example="{'gewicht_kg': 'weight'}" if label == "rename" else "{'weight': 2.2046}",
+        example = "{'gewicht_kg': 'weight'}" if label == "rename" else "{'weight': 2.2046}"
+        raise InputError(
+            f"{label} must map names of columns to what they become, got {type(value).__name__}; give for "
+            f"instance {example}"
         )
 
 
@@ -81,14 +75,10 @@ def _require_known(name: str, label: str, given: Mapping[str, Any], have: tuple[
     """Refuse names that a table does not have, with those that it has."""
     unknown = [each for each in given if each not in have]
     if unknown:
-        raise InputError.about(
-            label,
-            must="be of columns of {source}",
-            got=shown(unknown),
-            advice="its columns are {columns}",
-            source=name,
-            columns=", ".join(f"'{each}'" for each in have[:_MOST_LISTED])
-            + (f" and {len(have) - _MOST_LISTED} more" * (len(have) > _MOST_LISTED)),
+        listed = ", ".join(f"'{name}'" for name in have[:_MOST_LISTED])
+        more = f" and {len(have) - _MOST_LISTED} more" * (len(have) > _MOST_LISTED)
+        raise InputError(
+            f"{label} must be of columns of {name}, got {shown(unknown)}; its columns are {listed}{more}"
         )
 
 

@@ -89,9 +89,8 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
 
 def _says_already(name: str) -> InputError:
     return InputError(
-        "{source} must have one row a person to be given {unit}, got rules of one rating a row, which "
-        "say whose each is; leave {unit} out",
-        source=name,
+        f"{name} must have one row a person to be given unit, got rules of one rating a "
+        "row, which say whose each is; leave unit out"
     )
 
 

@@ -81,7 +81,7 @@ class Moved:
         within: tuple[float, float] | None = None,
     ) -> None:
         """Clip to ``ends`` before rows are moved, and to ``within`` afterwards, where given."""
-        self._center, self._gain = (np.ascontiguousarray(each, dtype=np.float64) for each in (center, gain))
+        self._center, self._gain = center, gain
         self._ends: list[Vector] = []
         if ends is not None:
             with np.errstate(all="ignore"):  # moving is monotone, so that clipping may come after it
@@ -91,10 +91,12 @@ class Moved:
             moved = self._ends or [np.full_like(center, least), np.full_like(center, most)]
             self._ends = [np.clip(end, least, most) for end in moved]
 
-    @property
+    @functools.cached_property
     def columns(self) -> ctypes.Structure:
-        """The same for compiled loops."""
-        return _Columns(*(array.ctypes.data for array in (self._center, self._gain, *self._ends)))
+        """The same for compiled loops, which read eight numbers at a time."""
+        padding = (0, -self._center.size % 8)
+        self._padded = [np.pad(array, padding) for array in (self._center, self._gain, *self._ends)]
+        return _Columns(*(array.ctypes.data for array in self._padded))
 
     def of(self, block: NDArray[Any]) -> Matrix:
         """Return the moved rows, by NumPy."""
@@ -137,7 +139,7 @@ class LatticeRows:
         block = np.ascontiguousarray(block, dtype=np.float64)
         out = np.empty(block.shape) if out is None else out
         if native.loops() is not None:
-            moved = room("moved", (block.shape[1],))
+            moved = room("moved", (3 * (block.shape[1] + 8),))
             return out, self._called("fedpower_lattice_rows", CRows.of(block, shares), moved, out)
         rows = block if self._moved is None else self._moved.of(block)
         treated, factors, n_clipped = self._scaled(rows, block, shares)
@@ -157,13 +159,13 @@ class LatticeRows:
 
     def squares(self, width: int) -> bool:
         """Return whether `add_squares` is there: it is where it is faster than a BLAS."""
-        return width <= _MOST_SQUARED and hasattr(native.loops(), "fedpower_lattice_squares")
+        return width <= _MOST_SQUARED and native.loops() is not None
 
     def add_squares(self, block: NDArray[Any], total: NDArray[np.int64], squares: NDArray[np.int64]) -> int:
         """Add Σ z and the lower triangle of Σ z zᵀ; return how many rows are clipped."""
         block = np.ascontiguousarray(block, dtype=np.float64)
         padded = -(-block.shape[1] // 8) * 8
-        scratch = room("squares", ((132 + padded) * padded,))
+        scratch = room("squares", ((136 + padded) * padded + 64,))
         return self._called("fedpower_lattice_squares", CRows.of(block), EXACT_ROWS, scratch, total, squares)
 
     def _called(self, name: str, rows: CRows, *arguments: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from fedpower.errors import InputError, Sentence
+from fedpower.errors import InputError
 from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
@@ -282,9 +282,7 @@ class EdgeMoment(LocalMoment):
 
     def __init__(self, source: RowSource, treatment: RowTreatment | None = None, **options: Any) -> None:
         if options.pop("device", None) is not None:
-            raise InputError(
-                Sentence("{device} must be left alone with {network:edge}, got one; leave it out")
-            )
+            raise InputError("device must be left alone with network='edge', got one; leave it out")
         options["choice"] = choice = KernelChoice(kind="moment", reason=_ADJACENCY)
         super().__init__(source, RowTreatment() if treatment is None else treatment, **options)
         self.choice = choice

@@ -20,7 +20,7 @@ from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.sums.lattice import CRows, Moved
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
-from fedpower.sums.reduce import reduce, room
+from fedpower.sums.reduce import NotFiniteError, reduce, room
 
 Integers = NDArray[np.int64]
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
@@ -157,7 +157,9 @@ def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
         # Sign and exponent are the upper bits of a number.
         return _counts(np.take(_PLACES, block.view(np.uint64) >> np.uint64(52)), N_OCTAVES + 1, weights)
     counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
-    native.call("fedpower_count_octaves", CRows.of(block), weights, _PLACES, N_OCTAVES + 1, counts)
+    native.call("fedpower_count_octaves", CRows.of(block), weights, 2 * _OCTAVES, counts)
+    if counts[N_OCTAVES :: N_OCTAVES + 1].any() and np.isinf(block).any():
+        raise NotFiniteError("rows must hold finite numbers, got an infinite one; leave that row out")
     return counts
 
 
@@ -168,7 +170,7 @@ def _count_bins(block: Matrix, weights: Integers | None, moved: Moved) -> Intege
         np.copyto(cells, N_BINS, where=np.isnan(cells))
         return _counts(cells.astype(np.int64), N_BINS + 1, weights)
     counts = np.zeros((N_BINS + 1) * block.shape[1], dtype=np.int64)
-    scratch = room("moved", (block.shape[1] + 1,))
+    scratch = room("moved", (block.shape[1] + 8,))
     native.call("fedpower_count_bins", CRows.of(block), weights, moved.columns, scratch, N_BINS + 1, counts)
     return counts
 
@@ -184,8 +186,8 @@ def _sum_cells(block: Matrix, weights: Integers | None, moved: Moved) -> Integer
         sums = np.concatenate([counts @ cells, counts @ (cells * cells), counts @ present])
     else:
         width = block.shape[1]
-        padded = np.zeros((3, width + width % 2))  # by pairs of columns
-        scratch = room("moved", (width + 1,))
+        padded = np.zeros((3, width + -width % 8))
+        scratch = room("moved", (width + 8,))
         native.call("fedpower_sum_cells", CRows.of(block), weights, moved.columns, scratch, padded)
         sums = padded[:, :width].reshape(-1)
     return sums.astype(np.int64)
@@ -199,7 +201,7 @@ def _count_norms(block: Matrix, weights: Integers | None, moved: Moved) -> Integ
         cells[np.isnan(cells)] = 0.0
         places = np.searchsorted(edges, np.einsum("ij,ij->i", cells, cells))
         return _counts(places[:, np.newaxis], edges.size + 1, weights)
-    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("moved", (block.shape[1] + 1,))
+    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("moved", (block.shape[1] + 8,))
     native.call(
         "fedpower_count_norms", CRows.of(block), weights, moved.columns, scratch, edges, edges.size, counts
     )
@@ -297,7 +299,7 @@ class Survey:
         """Read the rows once now: counted, checked and tallied by octave, which needs no earlier answer."""
         width = self.source.n_features
         stage = Stage(kind="octaves", n_features=width, open_columns=np.arange(width))
-        for_all = self._counted(stage, checked=True)
+        for_all = self._counted(stage, checked=native.loops() is None)
         self._octaves, self._n_rows = for_all.total.reshape(width, -1), for_all.n_rows
 
     def tally(self, stage: Stage) -> Integers:

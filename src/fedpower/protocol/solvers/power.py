@@ -65,15 +65,13 @@ class PowerSettings:
     def __post_init__(self) -> None:
         if self.corrected and self.n_participants is not None:
             raise InputError(
-                "drift-corrected steps must hear every silo, got {n_participants:{drawn}}; leave it "
-                "out or use {solver:krylov}",
-                drawn=self.n_participants,
+                f"drift-corrected steps must hear every silo, got n_participants={self.n_participants}; "
+                "leave it out or use solver='krylov'"
             )
         if self.corrected and isinstance(self.rank, float):
             raise InputError(
-                "drift-corrected steps must know the number of components, got {rank}; give a whole "
-                "number or use {solver:krylov}",
-                rank=self.rank,
+                "drift-corrected steps must know the number of components, got "
+                f"{self.rank}; give a whole number or use solver='krylov'"
             )
 
 

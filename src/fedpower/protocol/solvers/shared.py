@@ -125,12 +125,9 @@ class SiloSampler:
 
     def __post_init__(self) -> None:
         if self.n_participants is not None and not 1 <= self.n_participants <= len(self.sizes):
-            raise InputError.about(
-                "n_participants",
-                must="lie between 1 and the {silos} silos",
-                got=str(self.n_participants),
-                advice="choose a number in between",
-                silos=len(self.sizes),
+            raise InputError(
+                f"n_participants must lie between 1 and the {len(self.sizes)} silos, got "
+                f"{self.n_participants}; choose a number in between"
             )
 
     @property

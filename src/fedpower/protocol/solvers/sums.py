@@ -162,11 +162,10 @@ def secure_sums(
         if len(there) < study.min_silos:
             there = everybody
     raise ProtocolError(
-        "a secure sum must have {fewest} silos that all upload within {attempts} attempts, but too "
-        "few were left; nothing was learned from the attempts made: bring the others back, or agree "
-        "on a study with a smaller {min_silos}",
-        fewest=study.min_silos,
-        attempts=study.attempts,
+        f"a secure sum must have {study.min_silos} silos that all upload within "
+        f"{study.attempts} attempts, but too few were left; nothing was learned from the "
+        "attempts made: bring the others back, or agree on a study with a smaller "
+        "min_silos"
     )
 
 

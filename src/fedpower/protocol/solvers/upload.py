@@ -7,7 +7,6 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.errors import Sentence
 from fedpower.linalg import symmetric_of
 from fedpower.linalg.symmetric import eigenvalues
 from fedpower.privacy.publication import Smoothing, key_of
@@ -174,11 +173,10 @@ def _imprecise(moment: Array) -> list[str]:
         return []
     columns = "1 column varies" if lost == 1 else f"{lost} columns vary"
     return [
-        Sentence(
-            "{columns} less than the rounding errors of the largest ({rounding:.1g}): variances below "
-            "that are not to be trusted; give scales for the columns, or take {solver:krylov}",
-            columns=columns,
-            rounding=rounding,
+        (
+            f"{columns} less than the rounding errors of the largest ({rounding:.1g}): "
+            "variances below that are not to be trusted; give scales for the columns, or take "
+            "solver='krylov'"
         )
     ]
 
