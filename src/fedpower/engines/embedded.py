@@ -96,8 +96,8 @@ def read_silos(
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
             raise InputError(
-                f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average, where products "
-                "are noised, got more; use noise='moment'"
+                f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average, where "
+                "products are noised, got more; use noise='moment'"
             )
     return moments
 
