@@ -199,7 +199,6 @@ class SiloFile:
         return source if study.rules is None else ruled(source, study.rules)
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
-        """Return the silo's network on the study's nodes."""
         data, network = self.data, study.options.network
         wrong = [key for key in ("query", "drop") if getattr(data, key)]
         wrong += ["extra_columns"] if data.extra_columns != "refuse" else []
@@ -217,18 +216,6 @@ class SiloFile:
             edge_weight=network.max_weight,
             **cast("Reading", data.given(*_OF_PATH)),
         ).select(study.columns)
-
-    def data_version(self, study: StudyFile, fingerprint: str, reading: str) -> DataVersion:
-        """Return which rows these are, as this organisation declares them."""
-        return DataVersion(
-            silo=self.name,
-            version=self.data.version,
-            columns=columns_digest(study.columns, len(study.columns)),
-            fingerprint=fingerprint,
-            reading=reading,
-            data_set=self.data.name,
-            declared_by=f"version in [data] of {self.path}",
-        )
 
     def open_ledger(self) -> Ledger:
         """Return the silo's ledger; one that is missing is refused and never made."""
@@ -325,7 +312,16 @@ def open_silo(
     digest = fingerprint(moment.source) if private else ""
     ledger = silo_file.open_ledger() if private else None
     try:
-        data = silo_file.data_version(study_file, digest, reading_of(moment.source)) if private else None
+        declared = silo_file.data
+        data = DataVersion(
+            silo=name,
+            version=declared.version,
+            columns=columns_digest(study_file.columns, len(study_file.columns)),
+            fingerprint=digest,
+            reading=reading_of(moment.source),
+            data_set=declared.name,
+            declared_by=f"version in [data] of {silo_file.path}",
+        )
         silo = assemble(
             name,
             moment,
@@ -333,7 +329,7 @@ def open_silo(
             ledger=ledger,
             identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
-            data=data,
+            data=data if private else None,
         )
         yield OpenSilo(
             silo=silo,
@@ -342,7 +338,7 @@ def open_silo(
             moment=moment,
             ledger=ledger,
             fingerprint=digest,
-            data_version=None if data is None else data.version,
+            data_version=declared.version if private else None,
         )
     finally:
         if ledger is not None:
