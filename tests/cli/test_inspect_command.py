@@ -72,7 +72,7 @@ def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards: Path)
 
 
 RULES_OF_TEXT = """
-patient_id = { kind = "drop" }  # by its name an id; if it is a measurement, say its kind
+patient_id = { kind = "drop" }  # by its name an id; if it is a measurement, give its kind
 age = { kind = "" }  # fill in its kind, or levels
 sex = { kind = "" }  # fill in its kind, or levels
 smoker = { kind = "" }  # fill in its kind, or levels
@@ -203,7 +203,7 @@ def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards: Path
     said = run("fit", "north.csv", "south.parquet", "-k", 1, "--epsilon", 1, "-o", "out")
     assert said.exit_code == 2
     first, *lines = said.stderr.splitlines()
-    assert first.startswith("Error: tables must hold nothing but what rules cover, got 10 problems")
+    assert first.startswith("Error: tables must hold only what rules cover, got 10 problems")
     assert [line for line in lines if not line.startswith("  ")] == ["north.csv:", "south.parquet:"]
     assert "secret" not in said.stderr
     assert not Path("out").exists()

@@ -30,7 +30,6 @@ def refusal(make: Callable[[], Any]) -> str:
     assert CELL not in message
     assert " must " in message
     assert ", got " in message
-    assert "; " in message
     return message
 
 
@@ -51,7 +50,7 @@ def test_a_missing_or_infinite_value_is_refused_with_its_column_and_row(
     rows[16, 3] = value
     rows[40, 0] = value
     message = refused(FORMS[form](rows, tmp_path))
-    assert "at row 17;" in message
+    assert "at row 17" in message
     assert "column 'dose' of" in message or "column 2 of" in message
     what = "a missing value" if np.isnan(value) else "an infinite value"
     assert what in message
@@ -67,12 +66,12 @@ def test_a_value_in_a_dropped_column_is_nobodys_business() -> None:
 def test_nulls_and_masked_entries_are_missing_values(tmp_path: Path) -> None:
     data = pa.table({"a": [1, 2, None], "b": [True, None, False]})
     assert "column 'b' of the table must hold finite numbers, got a missing" in refused(data)
-    assert "at row 2;" in refused(data)
+    assert "at row 2" in refused(data)
     assert "column 'c'" in refused(pa.table({"c": pa.nulls(3)}))
     masked = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 0], [1, 0]])
     assert "column 1 of the array" in refused(masked)
     frame = pd.DataFrame({"a": pd.array([1, 2, None], dtype="Int64")})
-    assert "at row 3;" in refused(frame, name="silo 'north'")
+    assert "at row 3" in refused(frame, name="silo 'north'")
     assert "silo 'north'" in refused(frame, name="silo 'north'")
 
 
@@ -82,7 +81,7 @@ def test_an_empty_csv_cell_is_refused(tmp_path: Path, cell: str) -> None:
     path.write_text("a,b\n1,2\n\n3," + cell + "\n4,5\n")
     message = refused(path)
     assert f"column 'b' of {path} must hold finite numbers, got a missing value" in message
-    assert "at row 2;" in message
+    assert "at row 2" in message
 
 
 @pytest.mark.slow
@@ -136,8 +135,9 @@ def test_a_ragged_csv_is_refused_at_its_row(tmp_path: Path) -> None:
     message = refused(path)
     assert f"every row of {path} must have 2 cells like its first line, got 3 at row 3" in message
     path.write_text("a,b\n" + "1,2\n" * 20_000 + f"{CELL}\n")
-    assert "column 'b' of" in refused(path)  # what a short line leaves out is missing
-    assert "at row 20001" in refused(path)
+    assert "must have 2 cells like its first line, got 1 at row 20001" in refused(path)
+    path.write_text('a,b\n1,2\n\n"3\n",4\n1\n')
+    assert "got 1 at row 3" in refused(path)
 
 
 def test_a_csv_needs_a_line_of_names(tmp_path: Path) -> None:
@@ -173,12 +173,12 @@ def test_another_separator_is_seen_in_the_heading(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a;b,c\n3;4,5\n", "got commas and semicolons in it; say which it is with separator"),
-        ("a;b\n1,5;2.5\n", "got both points and commas; say which it is with decimal"),
-        ("a;b\n1,500;2\n", "got commas that may part thousands; say which it is with decimal"),
-        ("a;b\n" + "1;2\n" * 20_000 + "1;2,5\n", "got one with a comma at row 20001; say which"),
+        ("a;b,c\n3;4,5\n", "got commas and semicolons; give separator"),
+        ("a;b\n1,5;2.5\n", "got both points and commas; give decimal"),
+        ("a;b\n1,500;2\n", "got commas that may separate thousands; give decimal"),
+        ("a;b\n" + "1;2\n" * 20_000 + "1;2,5\n", "got one with a comma at row 20001; give decimal"),
         ("a;b\n1,5;2\n" + "1;2\n" * 20_000 + f"1.{CELL};2\n", "got one with a point at row 20002"),
-        (f"a;b\n1,5;2\n{CELL}x;2\n", "column 'a' of .* must hold numbers, got text at row 2;"),
+        (f"a;b\n1,5;2\n{CELL}x;2\n", "column 'a' of .* must hold numbers, got text at row 2"),
     ],
 )
 def test_what_a_text_leaves_in_doubt_is_asked_for(text: str, sentence: str, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_separator_decimal_and_encoding_may_be_told(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("Größe, cm;b\n1,500;2\n", encoding="cp1252")
     assert "delimited text in UTF-8" in refused(path)
-    assert "say with encoding how it is written" in refused(path)
+    assert "give its encoding" in refused(path)
     told = open_source(path, separator="semicolon", decimal=",", encoding="windows-1252")
     assert told.columns == ("Größe, cm", "b")
     assert read_all(told).tolist() == [[1.5, 2.0]]
@@ -199,7 +199,7 @@ def test_a_separator_decimal_and_encoding_may_be_told(tmp_path: Path) -> None:
     assert "got 'zlib_codec'" in refused(path, encoding="zlib_codec")
     assert "separator must be one character" in refused(path, separator="1")
     assert "decimal must be a point or a comma, got ';'" in refused(path, decimal=";")
-    assert "got commas for both" in refused(path, separator=",", decimal=",")
+    assert "decimal must be another sign than separator" in refused(path, separator=",", decimal=",")
     assert "got '|' nowhere in it" in refused(path, encoding="cp1252", separator="|")
     assert "must go with text files" in refused(pd.DataFrame({"a": [1.0]}), separator=";")
 
@@ -300,8 +300,8 @@ def test_svmlight_lines_must_be_pairs(tmp_path: Path) -> None:
     for bad in (f"1 x{CELL}", f"1 2:{CELL}z", "1 1:2:3", "1 a:2", "1 3:", "1 1.5:2"):
         path = tmp_path / "a.svm.gz"
         path.write_bytes(gzip.compress(f"1 1:2\n0 1:1\n{bad}\n1 1:1\n".encode()))
-        assert "at row 3;" in refused(path)
-        assert "at row 3;" in refused(path, n_features=4)
+        assert "at row 3" in refused(path)
+        assert "at row 3" in refused(path, n_features=4)
 
 
 def test_options_must_fit_the_source() -> None:

@@ -53,9 +53,9 @@ def test_missing_extra_and_duplicate_columns_are_refused_by_name() -> None:
 def test_unnamed_sources_are_matched_by_width() -> None:
     one, two = open_source(np.ones((2, 3)), name="one"), open_source(np.ones((2, 4)), name="two")
     assert match_columns([one, one])[0] is None
-    with pytest.raises(InputError, match="got 3 in one and 4 in two"):
+    with pytest.raises(InputError, match="two must have 3 columns as one has, got 4"):
         match_columns([one, two])
-    with pytest.raises(InputError, match="got 2 agreed and 3 in one"):
+    with pytest.raises(InputError, match="one must have 2 columns as one has, got 3"):
         match_columns([one], columns=["a", "b"])
     assert match_columns([one], columns=["a", "b", "c"])[0] == ("a", "b", "c")
 
@@ -121,7 +121,7 @@ def test_groups_may_be_numbers_or_categories(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_without_a_silo_is_refused(kind: str, tmp_path: Path) -> None:
     data = PATIENTS.assign(site=["west", "east", None, "west", None])
-    with pytest.raises(InputError, match=r"column 'site' of .* a missing value at row 3;"):
+    with pytest.raises(InputError, match=r"column 'site' of .* a missing value at row 3"):
         split_by_group(stored(data, kind, tmp_path), "site", drop=["id"])
 
 
@@ -137,7 +137,7 @@ def test_a_groups_bad_row_is_named_by_its_place_in_the_table(kind: str, tmp_path
 
 
 def test_a_split_needs_a_table_and_one_of_its_columns(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="got ndarray without them"):
+    with pytest.raises(InputError, match="got ndarray"):
         split_by_group(np.ones((2, 2)), "site")
     with pytest.raises(InputError, match="must have the column 'clinic' to split by"):
         split_by_group(PATIENTS, "clinic")
@@ -145,7 +145,7 @@ def test_a_split_needs_a_table_and_one_of_its_columns(tmp_path: Path) -> None:
         split_by_group(PATIENTS, "site", drop=["label"])
     with pytest.raises(InputError, match="at least one column"):
         split_by_group(PATIENTS[["site"]], "site")
-    with pytest.raises(InputError, match="more than 10000 distinct values"):
+    with pytest.raises(InputError, match="must name silos, got 10001 values"):
         split_by_group(frame(a=np.arange(10_001), b=np.ones(10_001)), "a")
 
 
@@ -166,7 +166,7 @@ def test_a_nameless_column_is_refused_only_where_it_is_used(kind: str, tmp_path:
     path = tmp_path / f"index{kind}"
     write = pyarrow.csv.write_csv if kind == ".csv" else pyarrow.parquet.write_table
     write(table, path)
-    with pytest.raises(InputError, match=r"must have a name, got none for column 1; .*drop=\[''\]"):
+    with pytest.raises(InputError, match=r"must have a name, got one without"):
         match_columns([open_source(path)])
     columns, _ = match_columns([open_source(path, drop=[""])])
     assert columns == ("a", "b")

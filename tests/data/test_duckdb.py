@@ -76,9 +76,9 @@ def test_a_file_is_found_from_the_folder_of_its_description(tmp_path: Path) -> N
 def test_addresses_are_files_without_a_login(tmp_path: Path) -> None:
     assert parse_address("duckdb:///a%20b.duckdb") == Address(kind="duckdb", path=Path("a b.duckdb"))
     assert parse_address("duckdb:////srv/a.duckdb") == Address(kind="duckdb", path=Path("/srv/a.duckdb"))
-    with pytest.raises(InputError, match="a DuckDB database must be named without user"):
+    with pytest.raises(InputError, match="a duckdb database must be named without user"):
         SqlQuery("SELECT 1", "duckdb:///a.duckdb", user="me")
-    with pytest.raises(InputError, match="a DuckDB database must be duckdb:///path"):
+    with pytest.raises(InputError, match="database must be duckdb:///path"):
         SqlQuery("SELECT 1", "duckdb://a.duckdb")
     assert "got none at" in refused("SELECT 1", f"duckdb:///{tmp_path / 'none.duckdb'}")
     (tmp_path / "text.duckdb").write_text("no database" * 1000)

@@ -1,6 +1,6 @@
 """Cells by genes: what of an .h5ad file is read, and which files are refused."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import anndata
@@ -105,12 +105,11 @@ def test_genes_of_the_same_name_are_refused(tmp_path: Path):
 def test_objects_without_rows_and_views_of_files_are_refused(path: Path):
     with pytest.raises(InputError, match="must have rows in X"):
         open_source(anndata.AnnData(obs=pd.DataFrame(index=["c1"])))
-    with pytest.raises(InputError, match=r"view of a backed AnnData.*to_memory"):
+    with pytest.raises(InputError, match=r"got a view.*to_memory"):
         open_source(anndata.read_h5ad(path, backed="r")[:3])
     np.testing.assert_array_equal(read_all(open_source(annotated(ROWS)[:3])), ROWS[:3])
 
 
 def test_without_h5py_the_way_to_get_it_is_named(path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "h5py" else found(name))
+    monkeypatch.setitem(sys.modules, "h5py", None)
     refused(path, r"pip install '\.\[h5ad\]'")

@@ -91,12 +91,12 @@ def test_a_query_keeps_its_manners_under_other_names(tmp_path: Path) -> None:
 
 def test_unknown_names_are_refused_with_the_list() -> None:
     frame = pd.DataFrame({"gewicht_kg": [1.0], "alter": [2.0]})
-    listed = "its columns are 'gewicht_kg', 'alter'"
-    assert f"rename must be of columns of the data frame, got 'gewicht'; {listed}" in refused(
+    listed = "not 'gewicht_kg', 'alter'"
+    assert f"rename must be of columns of the data frame, got 'gewicht', {listed}" in refused(
         frame, rename={"gewicht": "weight"}
     )
     renamed = {"gewicht_kg": "weight"}
-    assert "got 'gewicht_kg'; its columns are 'weight', 'alter'" in refused(
+    assert "got 'gewicht_kg', not 'weight', 'alter'" in refused(
         frame, rename=renamed, factors={"gewicht_kg": 2.2046}
     )
     assert "got 'alter' more than once" in refused(frame, rename={"gewicht_kg": "alter"})
@@ -105,11 +105,11 @@ def test_unknown_names_are_refused_with_the_list() -> None:
 @pytest.mark.parametrize("value", [0, float("nan"), float("inf"), True, "2"])
 def test_a_factor_is_a_finite_number_other_than_zero(value: Any) -> None:
     frame = pd.DataFrame({"a": [1.0]})
-    assert "factors must be finite numbers other than 0" in refused(frame, factors={"a": value})
+    assert "must be a finite number other than 0" in refused(frame, factors={"a": value})
 
 
 def test_what_has_no_names_cannot_be_renamed(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", ROWS)
-    assert "must be a table with names of columns" in refused(tmp_path / "a.npy", rename={"a": "b"})
-    assert "must be a table with names of columns" in refused(ROWS, factors={"a": 2.0})
-    assert "rename must map names of columns" in refused(pd.DataFrame({"a": [1.0]}), rename=["a"])
+    assert "must go with tables" in refused(tmp_path / "a.npy", rename={"a": "b"})
+    assert "must go with tables" in refused(ROWS, factors={"a": 2.0})
+    assert "rename must be a mapping from names" in refused(pd.DataFrame({"a": [1.0]}), rename=["a"])

@@ -99,7 +99,7 @@ REFUSED = {
     "a maximum that is none": (sparse.csr_array((4, 4)), {"edge_weight": 0.0}, "1e-100 to 1e100"),
     "a maximum beyond all numbers": (
         sparse.csr_array((4, 4)), {"edge_weight": 1e300}, "1e-100 to 1e100"),
-    "nodes twice": (np.zeros((2, 2)), {"nodes": ("a", "a")}, "distinct names, got 'a' more than once"),
+    "nodes twice": (np.zeros((2, 2)), {"nodes": ("a", "a")}, "distinct column names, got 'a' more than once"),
     "an edge list without a line": (listed(source=[], target=[]), {}, "at least one edge"),
     "an edge in the place of names": (listed(a=["c"], b=["d"]), {}, "first line .* must name its"),
     "weights in words": (

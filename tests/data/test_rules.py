@@ -19,8 +19,7 @@ from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_b
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
 from fedpower.rules.expressions import Cells, compiled, staged
-from fedpower.rules.problems import every_problem
-from fedpower.rules.ruled import match_tables, ruled
+from fedpower.rules.ruled import every_problem, match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
 from fits import fed_pca
 from problems import Array
@@ -302,7 +301,7 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     assert "got 6 problems in 2 tables" in first
     assert [line for line in lines if not line.startswith("  ")] == ["silo 'bad':", "silo 'worse':"]
     told = "\n".join(lines)
-    assert "column 'age' must have a rule for its missing cells" in told
+    assert "column 'age' must hold finite numbers, got a missing value" in told
     assert "column 'stage' must hold its ordered levels and nothing else, got other words at row 6" in (told)
     assert 'kind = "date" and a public origin and unit' in told
     assert NOBODY not in str(caught.value)
@@ -313,7 +312,7 @@ def test_a_single_problem_keeps_its_sentence_and_a_clean_table_is_read_once():
     frame = clinic(30)
     source = ruled(open_source(frame), rules({"sex": ["F", "M"]}))
     with (
-        pytest.raises(CellError, match=r"^column 'age' of the data frame must have a rule"),
+        pytest.raises(CellError, match=r"^column 'age' of the data frame must hold finite numbers"),
         every_problem([source]),
     ):
         list(source.blocks(10))

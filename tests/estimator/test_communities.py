@@ -261,7 +261,7 @@ def test_a_number_of_communities_is_one(k: object):
         ([np.zeros((4, 4)), np.zeros((5, 5))], "got 4 and 5 nodes; a node without edges counts too"),
         (
             [open_network(np.zeros((2, 2)), unit="edge", nodes=names) for names in (("a", "b"), ("a", "c"))],
-            "got 'b', 'c' in one of them alone",
+            "got 'b', 'c' in one of them only",
         ),
         (
             [open_network(np.zeros((2, 2)), unit="edge", nodes=names) for names in (("a", "b"), None)],

@@ -52,21 +52,19 @@ def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: A
     odd = frame.std().rename({"c": "z"})
     with pytest.raises(InputError, match=r"scale must have a value for every column .* got 'c' on one"):
         FedPCA(2, epsilon=INF, codebook=CodeBook(scale=odd)).fit_silos([frame])
-    with pytest.raises(
-        InputError, match="offset must come without labels where columns have no names, got 'a', 'b',"
-    ):
+    with pytest.raises(InputError, match="offset must come without labels where columns have no names"):
         FedPCA(2, epsilon=INF, codebook=CodeBook(offset=frame.mean())).fit_silos([rows])
 
 
 def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> None:
     reported = frame.assign(e="text")
-    with pytest.raises(InputError, match=r"\(table\.drop\(columns='e'\), or open_source"):
+    with pytest.raises(InputError, match=r"drop the column \(drop=\['e'\]\)"):
         FedPCA(2, epsilon=INF).fit_silos([reported])
     assert FedPCA(2, epsilon=INF).fit_silos([reported.drop(columns="e")]).n_features_in_ == 5
 
 
 def test_a_series_is_no_silo(frame: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match=r"'silo-1' must be a 2-d table .* got a Series .*df\[\['a'\]\]"):
+    with pytest.raises(InputError, match=r"'silo-1' must be a 2-d table .* got a Series"):
         FedPCA(1, epsilon=INF).fit_silos([frame["a"]])
 
 
@@ -77,7 +75,7 @@ def test_the_rows_of_one_silo_are_put_into_a_list(frame: pd.DataFrame, rows: Arr
 
 
 def test_a_structured_array_is_to_be_a_table(frame: pd.DataFrame) -> None:
-    with pytest.raises(InputError, match=r"got a structured array .*pandas\.DataFrame\(array\)"):
+    with pytest.raises(InputError, match=r"got a structured one.*pandas\.DataFrame\(array\)"):
         FedPCA(1, epsilon=INF).fit_silos([frame.to_records(index=False)])
 
 

@@ -25,8 +25,7 @@ from fedpower.report.codebook_file import read_code_book
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import human_bytes
 from fedpower.rows.units import UnitRows
-from fedpower.rules.problems import every_problem
-from fedpower.rules.ruled import match_tables
+from fedpower.rules.ruled import every_problem, match_tables
 
 
 @click.command(

@@ -22,7 +22,7 @@ from fedpower.report.files import new_file
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.source import pl
-from fedpower.rules.problems import every_problem
+from fedpower.rules.ruled import every_problem
 
 
 @click.command()

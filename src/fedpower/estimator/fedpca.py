@@ -34,8 +34,7 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.source import Extra, RowSource, pl
 from fedpower.rows.units import UnitRows, with_gaps, with_ids
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.problems import every_problem
-from fedpower.rules.ruled import ruled, rules_of_source
+from fedpower.rules.ruled import every_problem, ruled, rules_of_source
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

@@ -51,8 +51,7 @@ from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.problems import every_problem
-from fedpower.rules.ruled import match_tables, rules_of_source
+from fedpower.rules.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rules.rules import TableRules
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey

@@ -34,8 +34,7 @@ from fedpower.rows.opening import Reading, open_query, open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import parse_address
 from fedpower.rows.units import by_unit
-from fedpower.rules.problems import every_problem
-from fedpower.rules.ruled import ruled
+from fedpower.rules.ruled import every_problem, ruled
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 

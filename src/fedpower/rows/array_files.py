@@ -1,17 +1,15 @@
 """Files of arrays: .npy, .npz, svmlight and .h5ad, dense or sparse, read in blocks."""
 
 import gzip
-import importlib.util
 import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +27,7 @@ _MAX_WHOLE_BYTES = 256 * 2**20
 _MAX_ENTRIES = 2**18
 """Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
 
-Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
+_Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
 """Returns the column indices and the values stored from one place to another, asked for in order."""
 
 
@@ -55,21 +53,30 @@ class FileSource(PositionalSource):
         return self.reader(max_rows)
 
 
-def damaged(name: str, kind: str = "NumPy") -> InputError:
-    """Return the error for a truncated or damaged file."""
-    return InputError(
-        f"{name} must be a complete {kind} file, got one that is truncated or damaged; write or copy it again"
-    )
+def _damaged(name: str, kind: str = "NumPy") -> InputError:
+    return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
 
 
-def _csr_source(
+def _dense(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    reader: Callable[[int], Iterator[Block]],
+) -> FileSource:
+    require_matrix(name, shape, dtype)
+    rows, width = shape
+    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=reader, wide=is_wide(dtype))
+
+
+def _csr(
     path: Path,
     name: str,
     shape: tuple[int, ...],
     indptr: NDArray[np.int64],
     dtype: np.dtype[Any],
     *,
-    opened: Callable[[], AbstractContextManager[Slices]],
+    opened: Callable[[], AbstractContextManager[_Slices]],
     error: InputError,
 ) -> FileSource:
     """Return the source of a CSR matrix in a file, of which only the row pointers are held in memory."""
@@ -102,17 +109,8 @@ def _csr_source(
 
 # --- NumPy ------------------------------------------------------------------------------------------------
 
-
-class _Header(NamedTuple):
-    """The header of a stored array."""
-
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-
-    @property
-    def n_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+"""Shape, whether it is in Fortran order, dtype."""
 
 
 def _read_header(stream: IO[bytes], name: str) -> _Header:
@@ -120,28 +118,27 @@ def _read_header(stream: IO[bytes], name: str) -> _Header:
     formats = np.lib.format
     try:
         is_old = formats.read_magic(stream) == (1, 0)
-        read = formats.read_array_header_1_0 if is_old else formats.read_array_header_2_0
-        return _Header(*read(stream))
+        return (formats.read_array_header_1_0 if is_old else formats.read_array_header_2_0)(stream)
     except (ValueError, EOFError, SyntaxError):
-        raise damaged(name) from None
+        raise _damaged(name) from None
+
+
+def _n_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return int(np.prod(shape, dtype=object)) * dtype.itemsize
 
 
 def npy_source(path: Path, name: str) -> FileSource:
     """Return the source of a ``.npy`` file's rows, its length checked against its header."""
     with path.open("rb") as stream:
-        header, offset = _read_header(stream, name), stream.tell()
-    require_matrix(name, header.shape, header.dtype)
-    if path.stat().st_size < offset + header.n_bytes:
-        raise damaged(name)
-    rows, width = header.shape
-    order: Any = "F" if header.fortran else "C"
+        (shape, fortran, dtype), offset = _read_header(stream, name), stream.tell()
+    order: Any = "F" if fortran else "C"
 
     def read(max_rows: int) -> Iterator[Block]:
-        for start in range(0, rows, max_rows):
+        for start in range(0, shape[0], max_rows):
             try:  # a mapping for each slice, or the pages of all of them would count as memory in use
-                mapped = np.memmap(path, header.dtype, "r", offset, header.shape, order)
+                mapped = np.memmap(path, dtype, "r", offset, shape, order)
             except (OSError, ValueError):
-                raise damaged(name) from None
+                raise _damaged(name) from None
             part = mapped[start : start + max_rows]
             copy: Matrix = own_memory(part.shape)
             with np.errstate(over="ignore"):
@@ -149,7 +146,10 @@ def npy_source(path: Path, name: str) -> FileSource:
             yield copy
             del copy
 
-    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=read, wide=is_wide(header.dtype))
+    source = _dense(path, name, shape, dtype, read)
+    if path.stat().st_size < offset + _n_bytes(shape, dtype):
+        raise _damaged(name)
+    return source
 
 
 @contextmanager
@@ -159,14 +159,13 @@ def _member(path: Path, key: str, name: str) -> Iterator[tuple[IO[bytes], _Heade
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
             yield stream, _read_header(stream, name)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
-        raise damaged(name) from None
+        raise _damaged(name) from None
 
 
 def _values(stream: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
-    """Return the next `count` values of a stream."""
     data = stream.read(count * dtype.itemsize)
     if len(data) != count * dtype.itemsize:
-        raise damaged(name)
+        raise _damaged(name)
     return np.frombuffer(data, dtype=dtype)
 
 
@@ -176,40 +175,37 @@ def npz_source(path: Path, name: str) -> PositionalSource:
         with zipfile.ZipFile(path) as archive:
             keys = [key.removesuffix(".npy") for key in archive.namelist()]
     except (zipfile.BadZipFile, OSError):
-        raise damaged(name) from None
+        raise _damaged(name) from None
     if {"format", "shape", "data"} <= set(keys):
         return _sparse_npz(path, name)
-    headers = {}
-    for each in keys:
-        with _member(path, each, name) as (_, header):
-            headers[each] = header
-    matrices = [each for each, header in headers.items() if len(header.shape) == 2]
+    headers: dict[str, _Header] = {}
+    for key in keys:
+        with _member(path, key, name) as (_, headers[key]):
+            pass
+    matrices = [key for key, (shape, _, _) in headers.items() if len(shape) == 2]
     key = "X" if "X" in headers else next(iter(matrices or headers), "")
     if key != "X" and len(matrices) != 1 and len(headers) != 1:
         raise InputError(
-            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} 2-d arrays "
-            f"({shown(matrices) or 'none'}); save the rows as X"
+            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} of them "
+            f"({shown(matrices)})"
         )
-    header = headers[key]
-    require_matrix(name, header.shape, header.dtype)
-    rows, width = header.shape
-    if header.fortran and width > 1:
-        if header.n_bytes > _MAX_WHOLE_BYTES:
-            raise InputError(
-                f"{name} must hold its rows in C order to be read in blocks, got Fortran order; "
-                "save np.ascontiguousarray(X), or save it as .npy"
-            )
-        with _member(path, key, name) as (stream, _):
-            values = _values(stream, header.dtype, rows * width, name)
-        return array_source(values.reshape(rows, width, order="F"), name)
+    shape, fortran, dtype = headers[key]
 
     def read(max_rows: int) -> Iterator[Block]:
+        rows, width = shape
         with _member(path, key, name) as (stream, _):
             for start in range(0, rows, max_rows):
                 size = min(max_rows, rows - start)
-                yield as_float64(_values(stream, header.dtype, size * width, name)).reshape(size, width)
+                yield as_float64(_values(stream, dtype, size * width, name)).reshape(size, width)
 
-    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=read, wide=is_wide(header.dtype))
+    source = _dense(path, name, shape, dtype, read)
+    if fortran and source.width > 1:
+        if _n_bytes(shape, dtype) > _MAX_WHOLE_BYTES:
+            raise InputError(f"{name} must hold its rows in C order, got Fortran order; save it as .npy")
+        with _member(path, key, name) as (stream, _):
+            values = _values(stream, dtype, shape[0] * shape[1], name)
+        return array_source(values.reshape(shape, order="F"), name)
+    return source
 
 
 def _sparse_npz(path: Path, name: str) -> PositionalSource:
@@ -223,19 +219,18 @@ def _sparse_npz(path: Path, name: str) -> PositionalSource:
     except InputError:
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError):
-        raise damaged(name) from None
+        raise _damaged(name) from None
 
     @contextmanager
-    def opened() -> Iterator[Slices]:
+    def opened() -> Iterator[_Slices]:
         with _member(path, "indices", name) as (indices, places), _member(path, "data", name) as (data, kind):
             yield lambda start, stop: (
-                _values(indices, places.dtype, stop - start, name),
-                _values(data, kind.dtype, stop - start, name),
+                _values(indices, places[2], stop - start, name),
+                _values(data, kind[2], stop - start, name),
             )
 
-    with _member(path, "data", name) as (_, header):
-        dtype = header.dtype
-    return _csr_source(path, name, shape, indptr, dtype, opened=opened, error=damaged(name))
+    with _member(path, "data", name) as (_, (_, _, dtype)):
+        return _csr(path, name, shape, indptr, dtype, opened=opened, error=_damaged(name))
 
 
 # --- svmlight ---------------------------------------------------------------------------------------------
@@ -264,16 +259,14 @@ def svmlight_source(
         row = 0
         for counts, places, values in _parsed(path, name, max_rows):
             pointers = np.concatenate([[0], np.cumsum(counts)])
-            for wrong, bound in (
-                (places < base, f"at least {base}"),
-                (places >= width + base, f"at most {width + base - 1}"),
-            ):
-                if wrong.any():
-                    at = row + int(np.searchsorted(pointers[1:], wrong.argmax(), side="right")) + 1
-                    raise InputError(
-                        f"indices in {name} must be {bound}, got another at row {at}; set n_features, or "
-                        "zero_based=True for indices that count from 0"
-                    )
+            wrong = (places < base) | (places >= width + base)
+            if wrong.any():
+                at = row + int(np.searchsorted(pointers[1:], wrong.argmax(), side="right")) + 1
+                bound = f"at least {base}" if places[wrong.argmax()] < base else f"at most {width + base - 1}"
+                raise InputError(
+                    f"indices in {name} must be {bound}, got another at row {at}; set n_features, or "
+                    "zero_based=True"
+                )
             yield canonical(sparse.csr_array((values, places - base, pointers), shape=(counts.size, width)))
             row += counts.size
 
@@ -312,11 +305,10 @@ def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
                     counts, places, values = [], [], []
     except ValueError:
         raise InputError(
-            f"every line of {name} must be a label and index:value pairs, got something else at row {row}; "
-            "write the file in svmlight format"
+            f"every line of {name} must be a label and index:value pairs, got something else at row {row}"
         ) from None
     except (EOFError, OSError):
-        raise damaged(name, "svmlight") from None
+        raise _damaged(name, "svmlight") from None
     if counts:
         yield arrays()
 
@@ -326,11 +318,12 @@ def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
 
 def h5py() -> Any:
     """Return h5py, imported on first use, or refuse to go on without it."""
-    if importlib.util.find_spec("h5py") is None:
+    try:
+        return import_module("h5py")
+    except ImportError:
         raise InputError(
-            "an .h5ad file must be read with h5py, got none installed; run " + installing("h5ad")
-        )
-    return import_module("h5py")
+            f"an .h5ad file must be read with h5py, got none; run {installing('h5ad')}"
+        ) from None
 
 
 @contextmanager
@@ -338,63 +331,47 @@ def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
     try:
         with h5py().File(path, "r") as file:
             if file.attrs.get("encoding-type") != "anndata":
-                raise InputError(
-                    f"{name} must be an .h5ad file of anndata 0.8 or newer, got another or an older "
-                    "kind; write it again with adata.write_h5ad"
-                )
+                raise InputError(f"{name} must be an .h5ad file of anndata 0.8 or newer, got another")
             yield file
     except InputError:
         raise
     except (OSError, KeyError, RuntimeError, ValueError):
-        raise damaged(name, ".h5ad") from None
+        raise _damaged(name, ".h5ad") from None
 
 
 def h5ad_source(path: Path, name: str) -> PositionalSource:
     """Return the source of a file's ``X``: dense and CSR ones are streamed, a CSC one is read whole."""
-    with _opened_h5ad(path, name) as file:
-        index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
-        values = index["values"] if isinstance(index, h5py().Group) else index  # or nullable
-        names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values[:])
-        kind = stored.attrs.get("encoding-type")
-        if isinstance(stored, h5py().Dataset):
-            require_matrix(name, stored.shape, stored.dtype)
-            rows, width = stored.shape
-            reader, wide = partial(_dense_h5ad, path, name), is_wide(stored.dtype)
-            opened: PositionalSource = FileSource(
-                name=name, width=width, n_rows=rows, path=path, reader=reader, wide=wide
-            )
-        elif kind in ("csr_matrix", "csc_matrix"):
-            opened = _sparse_h5ad(stored, path, name, is_csr=kind == "csr_matrix")
-        else:
-            raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}; convert it to CSR")
-    return opened.named(names)
 
-
-def _dense_h5ad(path: Path, name: str, max_rows: int) -> Iterator[Block]:
-    with _opened_h5ad(path, name) as file:
-        for start in range(0, file["X"].shape[0], max_rows):
-            yield as_float64(file["X"][start : start + max_rows])
-
-
-def _sparse_h5ad(stored: Any, path: Path, name: str, *, is_csr: bool) -> PositionalSource:
-    shape = tuple(int(size) for size in stored.attrs["shape"])
-    indptr = stored["indptr"][:].astype(np.int64)
-    lines = shape[0] if is_csr else shape[1]
-    whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
-    if not whole or indptr[-1] != stored["data"].shape[0]:
-        raise damaged(name, ".h5ad")
-    if not is_csr:
-        parts = (stored["data"][:], stored["indices"][:], indptr)
-        return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name)
+    def read(max_rows: int) -> Iterator[Block]:
+        with _opened_h5ad(path, name) as file:
+            for start in range(0, file["X"].shape[0], max_rows):
+                yield as_float64(file["X"][start : start + max_rows])
 
     @contextmanager
-    def opened() -> Iterator[Slices]:
+    def opened() -> Iterator[_Slices]:
         with _opened_h5ad(path, name) as file:
             x = file["X"]
             yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
 
-    dtype = stored["data"].dtype
-    return _csr_source(path, name, shape, indptr, dtype, opened=opened, error=damaged(name, ".h5ad"))
+    with _opened_h5ad(path, name) as file:
+        index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
+        values = index["values"] if hasattr(index, "keys") else index  # a group where it is nullable
+        names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values[:])
+        kind = stored.attrs.get("encoding-type")
+        if not hasattr(stored, "keys"):
+            return _dense(path, name, stored.shape, stored.dtype, read).named(names)
+        if kind not in ("csr_matrix", "csc_matrix"):
+            raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}")
+        shape = tuple(int(size) for size in stored.attrs["shape"])
+        indptr, lines = stored["indptr"][:].astype(np.int64), shape[kind == "csc_matrix"]
+        whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
+        if not whole or indptr[-1] != stored["data"].shape[0]:
+            raise _damaged(name, ".h5ad")
+        if kind == "csc_matrix":
+            parts = (stored["data"][:], stored["indices"][:], indptr)
+            return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name).named(names)
+        dtype, error = stored["data"].dtype, _damaged(name, ".h5ad")
+        return _csr(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
 
 
 def is_anndata(data: Any) -> bool:
@@ -407,12 +384,9 @@ def anndata_source(data: Any, name: str) -> PositionalSource:
     """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
     if data.isbacked:
         if data.is_view:
-            raise InputError(
-                f"{name} must be in memory or a whole file, got a view of a backed AnnData; call "
-                "to_memory() on it first"
-            )
+            raise InputError(f"{name} must be in memory or a whole file, got a view; call to_memory() on it")
         return h5ad_source(Path(data.filename), name)
     if data.X is None:
-        raise InputError(f"{name} must have rows in X, got an AnnData without; set its X")
+        raise InputError(f"{name} must have rows in X, got none")
     made = sparse_source(data.X, name) if sparse.issparse(data.X) else array_source(data.X, name)
     return made.named(tuple(str(column) for column in data.var_names))

@@ -54,7 +54,7 @@ class ColumnsByPlace:
         if len(columns) != self.n_features:
             raise InputError(
                 f"columns must name each of the {self.n_features} columns of {self.name}, got "
-                f"{len(columns)} names; give one name per column"
+                f"{len(columns)} names"
             )
         return replace(self, columns=columns)
 
@@ -62,8 +62,8 @@ class ColumnsByPlace:
         """Return the source with exactly these columns in this order."""
         if self.columns is None:
             raise InputError(
-                f"{self.name} must have column names to select by name, got none; name them with "
-                "open_source(data, columns=[...])"
+                f"{self.name} must have column names to select by name, got none; "
+                "name them with open_source(data, columns=[...])"
             )
         places = pick_columns(self.name, self.columns, columns, extra=extra)
         keep = range(self.width) if self.keep is None else self.keep
@@ -133,7 +133,6 @@ class SparseSource(PositionalSource):
         return None if self.keep is not None else float(self.array.nnz) / (rows * width)
 
     def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield row slices as canonical float64 CSR."""
         for start in range(0, self.array.shape[0], max_rows):
             yield canonical(self.array[start : start + max_rows])
 

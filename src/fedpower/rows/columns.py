@@ -24,31 +24,30 @@ def shown(names: Sequence[str], most: int = 5) -> str:
     return quoted if len(names) <= most else f"{quoted} and {len(names) - most} more"
 
 
-def column_label(columns: tuple[str, ...] | None, index: int) -> str:
-    """Return a column's name for messages, or its place counted from 1."""
+def _label(columns: tuple[str, ...] | None, index: int) -> str:
     return f"column {index + 1}" if columns is None else f"column '{columns[index]}'"
+
+
+# --- checks of a source -----------------------------------------------------------------------------------
 
 
 def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
     """Refuse a source without columns or, where the number of rows is known, without rows."""
     if n_features == 0:
-        raise InputError(f"{name} must have at least one column, got none; give it feature columns")
+        raise InputError(f"{name} must have at least one column, got none")
     if n_rows == 0:
-        raise NoRowsError(f"{name} must have at least one row, got none; leave this silo out")
+        raise NoRowsError(f"{name} must have at least one row, got none")
 
 
 def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
     """Refuse anything but a nonempty 2-d array of real numbers."""
-    must = f"{name} must be a 2-d array of rows by columns"
     if dtype.names is not None:
-        raise InputError(f"{must}, got a structured array; give a table such as pandas.DataFrame(array)")
+        raise InputError(f"{name} must be a 2-d array, got a structured one; give pandas.DataFrame(array)")
     if len(shape) != 2:
-        raise InputError(f"{must}, got {len(shape)}-d with shape {shape}; reshape it")
+        raise InputError(f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d")
     if dtype.kind not in "fiub":
         kind = {"c": "complex", "O": "object"}.get(dtype.kind, "non-numeric")
-        raise InputError(
-            f"{name} must hold real numbers, got {kind} dtype {dtype.name}; convert it to float64"
-        )
+        raise InputError(f"{name} must hold real numbers, got {kind} dtype {dtype.name}")
     require_shape(name, *shape)
 
 
@@ -69,42 +68,29 @@ def require_count(name: str, known: int | None, counted: int) -> None:
 def require_block_size(max_rows: int) -> None:
     """Refuse a block size below one row."""
     if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}; ask for larger blocks")
+        raise InputError(f"max_rows must be at least 1, got {max_rows}")
 
 
 def require_distinct(name: str, columns: Sequence[str]) -> None:
     """Refuse column names that cannot be shown or occur twice."""
-    for column in columns:
-        if not is_showable(str(column)):
-            raise InputError(
-                f"{name} must have column names without control characters, got {column!a}; rename the column"
-            )
+    odd = next((column for column in columns if not is_showable(str(column))), None)
+    if odd is not None:
+        raise InputError(f"{name} must have column names without control characters, got {odd!a}")
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
-        raise InputError(
-            f"{name} must have distinct column names, got {shown(twice)} more than once; rename the columns"
-        )
+        raise InputError(f"{name} must have distinct column names, got {shown(twice)} more than once")
 
 
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return CellError(
-        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; {drop_advice(column)}"
+        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; "
+        f"drop the column (drop=['{column}']), or give it a rule in a code book"
     )
 
 
-def drop_advice(column: str) -> str:
-    """Return what to do about a column that is not numeric."""
-    return f"drop the column (drop=['{column}']), or give it a rule in a code book"
-
-
 def require_finite(
-    block: Block,
-    *,
-    name: str,
-    columns: tuple[str, ...] | None,
-    rows: int | NDArray[np.int64],
-    gaps: bool = False,
+    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int, gaps: bool = False
 ) -> None:
     """Refuse a block with a missing or infinite value, naming the first such row."""
     values = block.data if is_sparse(block) else block
@@ -112,17 +98,13 @@ def require_finite(
         if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
             return
     wrong = np.isinf(values) if gaps else ~np.isfinite(values)
-    if not wrong.any():  # the sum itself overflowed
-        return
-    row, column, value = _first(block, wrong)
-    what, advice = "an infinite value", "leave that row out"
-    if np.isnan(value):
-        what = "a missing value (empty, null or NaN)"
-        advice = advice if columns is None else "give the column a rule for missing cells in a code book"
-    raise CellError(
-        f"{column_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
-        f"{row_number(rows, row)}; fill it in or {advice}"
-    )
+    if wrong.any():  # else the sum itself overflowed
+        row, column, value = _first(block, wrong)
+        what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
+        raise CellError(
+            f"{_label(columns, column)} of {name} must hold finite numbers, got {what} at row "
+            f"{rows + row + 1}; leave that row out, or give the column a rule in a code book"
+        )
 
 
 def is_wide(dtype: Any) -> bool:
@@ -130,24 +112,16 @@ def is_wide(dtype: Any) -> bool:
     return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
 
 
-def require_exact(
-    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int | NDArray[np.int64]
-) -> None:
+def require_exact(block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int) -> None:
     """Refuse integers that float64 may have rounded, which loses their small differences."""
     with np.errstate(invalid="ignore"):
         large = np.abs(block.data if is_sparse(block) else block) >= LARGEST_EXACT
     if large.any():
         row, column, _ = _first(block, large)
         raise CellError(
-            f"{column_label(columns, column)} of {name} must hold integers that are exact in float64, below "
-            f"2^53 in size, got a larger one at row {row_number(rows, row)}; subtract a public number first, "
-            "or leave the column out"
+            f"{_label(columns, column)} of {name} must hold integers that are exact in float64, below 2^53 "
+            f"in size, got a larger one at row {rows + row + 1}; subtract a public number first"
         )
-
-
-def row_number(rows: int | NDArray[np.int64], place: int) -> int:
-    """Return the number of a row, counted from 1, by its place in a block."""
-    return (rows + place if isinstance(rows, int) else int(rows[place])) + 1
 
 
 def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
@@ -160,22 +134,24 @@ def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
     return row, column, float(block[row, column])
 
 
+# --- agreement between silos ------------------------------------------------------------------------------
+
+
 def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra) -> list[int]:
     """Return the place of each wanted column in `have`."""
     if extra not in ("refuse", "drop"):
-        raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'; choose one of the two")
+        raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'")
     require_distinct("columns", want)
     if not want:
-        raise InputError("columns must name at least one column, got none; name the features")
+        raise InputError("columns must name at least one column, got none")
     places = {column: place for place, column in enumerate(have)}
     missing = [column for column in want if column not in places]
     if missing:
-        shared = ', or keep what every silo has (extra_columns="drop")' if extra == "refuse" else ""
         raise InputError(
-            f"{name} must have the columns every silo agreed on, got a source without "
-            f"{shown(missing)}; rename a column (rename={{'old': 'new'}}){shared}"
+            f"{name} must have the columns every silo agreed on, got a source without {shown(missing)}; "
+            'rename a column, or keep what every silo has (extra_columns="drop")'
         )
-    surplus = sorted(places.keys() - set(want), key=places.__getitem__)
+    surplus = [column for column in have if column not in set(want)]
     if surplus and extra == "refuse":
         raise surplus_columns(name, "columns", surplus)
     return [places[column] for column in want]
@@ -194,46 +170,32 @@ def match_columns(
 ) -> tuple[tuple[str, ...] | None, list[RowSource]]:
     """Return the agreed columns and the sources with exactly these, in this order."""
     if not sources:
-        raise InputError("at least one source must be given, got none; name the silos' data")
-    names = [source.columns for source in sources]
+        raise InputError("at least one source must be given, got none")
+    first, names = sources[0], [source.columns for source in sources]
     agreed = names[0] if columns is None else tuple(columns)
     if None in names:
-        named = [source.name for source in sources if source.columns is not None]
+        named = next((source.name for source in sources if source.columns is not None), None)
         if named:
-            unnamed = sources[names.index(None)].name
             raise InputError(
-                f"either every source or none must have column names, got names in {named[0]} and none in "
-                f"{unnamed}; name the columns of {unnamed} with open_source(data, columns=[...])"
+                f"either every source or none must have column names, got names in {named} and none in "
+                f"{sources[names.index(None)].name}; name them with open_source(data, columns=[...])"
             )
-        _require_equal_width(sources, agreed)
+        width = first.n_features if agreed is None else len(agreed)
+        for source in sources:
+            if source.n_features != width:
+                raise InputError(
+                    f"{source.name} must have {width} columns as {first.name} has, got {source.n_features}"
+                )
         return agreed, list(sources)
     if columns is None and extra == "drop":
-        agreed = tuple(name for name in agreed or () if all(name in each for each in names if each))
+        agreed = tuple(name for name in agreed or () if all(name in have for have in names if have))
         if not agreed:
-            raise InputError(
-                f"the silos must share a column at least, got none in common with "
-                f"{sources[0].name}; check that the files hold the same table"
-            )
+            raise InputError(f"the silos must share a column at least, got none in common with {first.name}")
     if "" in (agreed or ()):
-        raise InputError(
-            f"every column of {sources[0].name} must have a name, got none for column "
-            f"{(agreed or ()).index('') + 1}; name it, or leave it out (drop=[''])"
-        )
+        raise InputError(f"every column of {first.name} must have a name, got one without; drop it")
     return agreed, [
         source if source.columns == agreed else source.select(agreed or (), extra=extra) for source in sources
     ]
-
-
-def _require_equal_width(sources: Sequence[RowSource], agreed: tuple[str, ...] | None) -> None:
-    width = sources[0].n_features if agreed is None else len(agreed)
-    origin = f"{width} in {sources[0].name}" if agreed is None else f"{width} agreed"
-    for source in sources:
-        if source.n_features != width:
-            raise InputError(
-                f"sources without column names must have equally many columns, got {origin} and "
-                f"{source.n_features} in {source.name}; give every silo the same columns (n_features=... "
-                "for svmlight files)"
-            )
 
 
 def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features: int) -> RowSource:
@@ -242,16 +204,17 @@ def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features:
         missing = [name for name in names if name not in source.columns]
         if missing:
             raise InputError(
-                f"{source.name} must have every column of the fit, got none named "
-                f"{shown(missing, 1)}; add it, or fit without it"
+                f"{source.name} must have every column of the fit, got none named {shown(missing, 1)}"
             )
         return source.select(names, extra="drop")
     if source.n_features != n_features:
         raise InputError(
-            f"{source.name} must have the {n_features} columns of the fit, got "
-            f"{source.n_features}; give the same columns in the same order"
+            f"{source.name} must have the {n_features} columns of the fit, got {source.n_features}"
         )
     return source
+
+
+# --- public numbers ---------------------------------------------------------------------------------------
 
 
 def is_number(value: object) -> bool:
@@ -263,60 +226,38 @@ def public_vector(
     label: str, values: Any, *, columns: tuple[str, ...] | None = None, positive: bool = False
 ) -> Vector:
     """Return public numbers in the order of the columns, as a read-only float64 vector without −0."""
-    labels = _labels(values)
+    index = list(values) if isinstance(values, Mapping) else getattr(values, "index", None)
     if isinstance(values, Mapping):
         values = list(values.values())
-    if labels is not None:
-        values = _in_order(label, values, labels, columns)
+    elif callable(index) or (index is not None and list(index) == list(range(len(index)))):
+        index = None  # a list has a method of that name; a Series without labels has places
+    if index is not None:
+        labels = [str(name) for name in index]
+        if columns is None:
+            raise InputError(f"{label} must come without labels where columns have no names, got labels")
+        odd = [name for name in (*columns, *labels) if (name in columns) != (name in labels)]
+        if odd or len(labels) != len(columns):
+            got = f"{odd[0]!r} on one side only" if odd else "a name twice"
+            raise InputError(f"{label} must have a value for every column and no others by name, got {got}")
+        values = np.asarray(values)[[labels.index(name) for name in columns]]
     try:
         vector = np.array(values, dtype=np.float64) + 0.0
     except (TypeError, ValueError):
         vector = np.array(np.nan)
     if vector.ndim != 1 or vector.size == 0:
         raise InputError(
-            f"{label} must be a vector of finite numbers, got shape {vector.shape}; "
-            "give one number per column"
+            f"{label} must be a vector of finite numbers, one per column, got shape {vector.shape}"
         )
     checks = [(np.isfinite(vector), "be finite")]
     if positive:
         within = (vector <= LARGEST) & (vector >= 1 / LARGEST)
-        checks += [(vector > 0, "be positive"), (within, f"lie between {1 / LARGEST:g} and {LARGEST:g}")]
-    named = columns if columns is not None and len(columns) == vector.size else None
+        checks += [(vector > 0, "be positive"), (within, f"be between {1 / LARGEST:g} and {LARGEST:g}")]
     for holds, must in checks:
         if not holds.all():
             place = int(np.argmin(holds))
+            named = columns if columns is not None and len(columns) == vector.size else None
             raise InputError(
-                f"{label} must {must} in every column, got {vector[place]:g} for "
-                f"{column_label(named, place)}; give public numbers"
+                f"{label} must {must} in every column, got {vector[place]:g} for {_label(named, place)}"
             )
     vector.flags.writeable = False
     return vector
-
-
-def _labels(values: Any) -> list[str] | None:
-    """Return the labels of a labelled vector; None where it has none but its places."""
-    if isinstance(values, Mapping):
-        return [str(label) for label in values]
-    index = getattr(values, "index", None)
-    if index is None or callable(index):  # lists have a method of that name
-        return None
-    labels = list(index)
-    return None if labels == list(range(len(labels))) else [str(label) for label in labels]
-
-
-def _in_order(label: str, values: Any, labels: list[str], columns: tuple[str, ...] | None) -> Any:
-    """Return the values in the order of the columns, by their labels."""
-    if columns is None:
-        raise InputError(
-            f"{label} must come without labels where columns have no names, got "
-            f"{shown(labels)}; give only the values, in the order of the columns"
-        )
-    odd = [name for name in columns if name not in labels] or [name for name in labels if name not in columns]
-    if odd or len(labels) != len(columns):
-        what = f"{odd[0]!r} on one side only" if odd else "a name twice"
-        raise InputError(
-            f"{label} must have a value for every column and no others by name, got {what}; "
-            "label it as the columns are named, or give only the values"
-        )
-    places = {name: place for place, name in enumerate(labels)}
-    return np.asarray(values)[[places[name] for name in columns]]

@@ -26,12 +26,8 @@ class DaskSource(ColumnsByPlace):
 
     def opener(self, place: int) -> "PartitionOpener":
         """Return what makes a source of the partition at a place, wherever it is."""
-        return PartitionOpener(
-            name=f"partition {place + 1} of {self.name}",
-            width=self.width,
-            columns=self.columns,
-            keep=self.keep,
-        )
+        name = f"partition {place + 1} of {self.name}"
+        return PartitionOpener(name=name, width=self.width, columns=self.columns, keep=self.keep)
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows, one partition after the other."""
@@ -66,8 +62,7 @@ class PartitionOpener:
         rows = array_source(partition, self.name)
         if rows.width != self.width:
             raise InputError(
-                f"{self.name} must have {self.width} columns as the others have, got {rows.width}; "
-                "make all partitions of the same columns"
+                f"{self.name} must have {self.width} columns as the others have, got {rows.width}"
             )
         return replace(rows, columns=self.columns, keep=self.keep)
 
@@ -83,25 +78,15 @@ def dask_source(collection: Any, name: str | None) -> DaskSource:
         name = name or "the Dask data frame"
         columns = tuple(str(label) for label in collection.columns)
         require_distinct(name, columns)
-        return DaskSource(
-            name=name,
-            partitions=tuple(collection.to_delayed()),
-            width=len(columns),
-            n_rows=None,
-            columns=columns,
-        )
+        parts = tuple(collection.to_delayed())
+        return DaskSource(name=name, partitions=parts, width=len(columns), n_rows=None, columns=columns)
     if not hasattr(type(collection), "rechunk"):
         raise InputError(
-            f"{name or 'a Dask collection'} must be a Dask array or data frame, got "
-            f"{type(collection).__name__}; turn it into one of them"
+            f"{name or 'data'} must be a Dask array or data frame, got {type(collection).__name__}"
         )
     name = name or "the Dask array"
     require_matrix(name, collection.shape, collection.dtype)
     rows, width = collection.shape
-    whole_rows = collection.rechunk({1: -1})
-    return DaskSource(
-        name=name,
-        partitions=tuple(whole_rows.to_delayed().ravel()),
-        width=int(width),
-        n_rows=None if rows != rows else int(rows),  # noqa: PLR0124 - unknown sizes are NaN
-    )
+    parts = tuple(collection.rechunk({1: -1}).to_delayed().ravel())
+    n_rows = None if rows != rows else int(rows)  # noqa: PLR0124 - unknown sizes are NaN
+    return DaskSource(name=name, partitions=parts, width=int(width), n_rows=n_rows)

@@ -28,10 +28,7 @@ CHUNK = 2**15
 """Numbers that are hashed together."""
 
 _FILE_BYTES = 2**20
-"""Bytes of a file that are hashed together."""
-
 _CELL_ROWS = 2**14
-"""Rows of a table whose cells are hashed together."""
 
 
 def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
@@ -50,64 +47,61 @@ class StoredData(Protocol):
 
 def stored_under(source: RowSource) -> StoredData:
     """Return what is stored beneath everything that a source makes of it."""
-    while isinstance(source, OverRows):
-        source = source.rows
-    opened_from = getattr(source, "stored_data", None)
+    source = _innermost(source)
+    opened_from: StoredData | None = getattr(source, "stored_data", None)
     if opened_from is not None:
-        return opened_from  # type: ignore[no-any-return]
-    if isinstance(source, TableSource):
-        return _under(source.table, source.name)
-    paths = stored_paths(source)
-    if paths:
-        return StoredFiles.of(paths, name=source.name)
-    return _StoredRows(source=source)
+        return opened_from
+    if not isinstance(source, TableSource):
+        paths = _paths(source)
+        return StoredFiles.of(paths, name=source.name) if paths else _StoredRows(source)
+    table = source.table
+    if table.query is not None:
+        return _StoredQuery(table.query)
+    paths = [part.path for part in table.parts if part.path is not None]
+    if not paths:
+        return _StoredTable(table)
+    keys = [{key: str(value) for key, value in part.keys.items()} for part in table.parts]
+    return StoredFiles.of(paths, name=source.name, keys=keys if any(keys) else ())
 
 
 def reading_of(source: RowSource) -> str:
     """Return a digest of how a silo reads what it stores: its names and units, group and sheet."""
-    while isinstance(source, OverRows):
-        source = source.rows
-    said: dict[str, Any] = {}
+    source = _innermost(source)
+    reading: dict[str, Any] = {}
     if isinstance(source, TableSource):
         cells = source.table.cells
-        if source.table.long_of is not None:
-            source = source.table.long_of[0]
-            cells = source.table.cells
-        renamed = {name: each.own for name, each in cells.items() if name != each.own}
-        linear = {name: (each.factor, each.offset) for name, each in cells.items() if each.converts}
-        said = {"rename": renamed, "linear": linear, "sheet": source.table.sheet}
-        said["group"] = source.group and source.group.column
-    elif not stored_paths(source):
-        said["keep"] = getattr(source, "keep", None)
-    if not any(said.values()):
+        reading = {
+            "rename": {name: stored.own for name, stored in cells.items() if name != stored.own},
+            "linear": {name: (own.factor, own.offset) for name, own in cells.items() if own.converts},
+            "sheet": source.table.sheet,
+            "group": source.group and source.group.column,
+        }
+    elif not _paths(source):
+        reading["keep"] = getattr(source, "keep", None)
+    if not any(reading.values()):
         return ""
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(reading, sort_keys=True).encode()).hexdigest()
 
 
-def stored_paths(source: RowSource) -> tuple[Path, ...]:
+def _innermost(source: RowSource) -> RowSource:
+    """Return the source that reads what is stored, beneath persons, rules and fills."""
+    while isinstance(source, OverRows):
+        source = source.rows
+    if isinstance(source, TableSource) and source.table.long_of is not None:
+        return source.table.long_of[0]
+    return source
+
+
+def _paths(source: RowSource) -> list[Path]:
     """Return the files that a source of arrays reads; none where its rows are not in files."""
     path = getattr(source, "path", None)
-    beside = getattr(source, "beside", ())
-    return () if path is None else (path, *beside)
-
-
-def _under(table: Table, name: str) -> StoredData:
-    """Return what is stored beneath a table."""
-    if table.long_of is not None:
-        table = table.long_of[0].table
-    if table.query is not None:
-        return _StoredQuery(query=table.query)
-    paths = [part.path for part in table.parts if part.path is not None]
-    if paths:
-        keys = [{key: str(value) for key, value in part.keys.items()} for part in table.parts]
-        return StoredFiles.of(paths, name=name, keys=keys if any(keys) else ())
-    return _StoredTable(table=table)
+    return [] if path is None else [path, *getattr(source, "beside", ())]
 
 
 def _mark(path: Path) -> tuple[int, ...]:
     """Return what changes when a file is replaced or written to."""
-    found = path.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +123,14 @@ class StoredFiles:
         """Return the SHA-256 of the files' bytes."""
         head = json.dumps(["fedpower.files/1", len(self.paths), self.keys], sort_keys=True)
         state = hashlib.sha256(head.encode())
-        room = memoryview(bytearray(_FILE_BYTES))
+        buffer = memoryview(bytearray(_FILE_BYTES))
         try:
             for path in self.paths:
                 part = hashlib.sha256()
                 with path.open("rb", buffering=0) as stream:
-                    while count := stream.readinto(room):
+                    while count := stream.readinto(buffer):
                         watch.saw(0)
-                        part.update(room[:count])
+                        part.update(buffer[:count])
                 state.update(part.digest())
             unchanged = self.marks == tuple(map(_mark, self.paths))
         except OSError:
@@ -146,58 +140,56 @@ class StoredFiles:
         return state.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _StoredRows:
     """All rows and columns of arrays, or of a source of another kind as it gives them."""
 
     source: RowSource
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
-        """Return the SHA-256 of width, number of rows and rows."""
         source = self.source
         if isinstance(source, DaskSource):
             return _dask_digest(source, watch)
-        width = source.width if isinstance(source, PositionalSource) else source.n_features
-        read = source.read if isinstance(source, PositionalSource) else source.blocks
-        hashed = RowHash(width)
+        width, read = source.n_features, source.blocks
+        if isinstance(source, PositionalSource):
+            width, read = source.width, source.read
+        rows = _RowHash(width)
         for block in read(block_rows(width)):
             watch.saw(int(block.shape[0]))
-            hashed.add(block)
-        return hashed.digest()
+            rows.add(block)
+        return rows.digest()
 
 
 def _dask_digest(source: DaskSource, watch: Watch) -> str:
     """Return the SHA-256 of a Dask collection's rows, which come here a partition at a time."""
-    rows, cells = RowHash(source.width), CellHash()
+    rows, cells = _RowHash(source.width), _CellHash()
     for partition in source.partitions:
-        found = partition.compute()
-        watch.saw(len(found))
-        if not len(found):
+        part = partition.compute()
+        watch.saw(len(part))
+        if not len(part):
             continue
-        table = frame_table(found, source.name)
+        table = frame_table(part, source.name)
         if table is not None:
-            cells.add_all(table)
-            continue
-        opened = array_source(found, source.name)
-        for block in opened.read(block_rows(opened.width)):
-            rows.add(block)
+            cells.add(table)
+        else:
+            for block in array_source(part, source.name).read(block_rows(source.width)):
+                rows.add(block)
     return cells.digest() if cells.n_rows else rows.digest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _StoredTable:
-    """All cells of a table that lies in memory, or that another library reads."""
+    """All cells of a table in memory, or that another library reads."""
 
     table: Table
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
-        """Return the SHA-256 of names and cells."""
-        hashed = CellHash()
-        hashed.add_all(self.table, lambda: watch.saw(0))
-        return hashed.digest()
+        cells = _CellHash()
+        cells.add(self.table, lambda: watch.saw(0))
+        return cells.digest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _StoredQuery:
     """All cells that a query gives, in any order; passes after this was made are over the same."""
 
@@ -207,19 +199,18 @@ class _StoredQuery:
         self.query.watch_cells()
 
     def digest(self, watch: Watch = UNWATCHED) -> str:
-        """Return the digest of names and rows, of a pass that was made or of one for it."""
         watch.saw(0)
         return self.query.digest()
 
 
-class CellHash:
+class _CellHash:
     """The SHA-256 of a table's cells as they are, whatever batches they come in."""
 
     def __init__(self) -> None:
         self.n_rows = 0
         self._streams: dict[str, list[Any]] = {}
 
-    def add_all(self, table: Table, seen: Callable[[], None] = lambda: None) -> None:
+    def add(self, table: Table, seen: Callable[[], None] = lambda: None) -> None:
         """Take in all rows of a table."""
         for part, _, batch in table.batches((), _CELL_ROWS, words=table.columns):
             seen()
@@ -249,12 +240,12 @@ def _bytes_of(cells: pl.Series) -> Iterator[bytes]:
     try:
         texts = cells.cast(pl.String).fill_null("")
     except pl.exceptions.PolarsError:  # lists, structures, other bytes than text
-        texts = pl.Series(values=[repr(each) for each in cells.to_list()], dtype=pl.String)
+        texts = pl.Series(values=[repr(cell) for cell in cells.to_list()], dtype=pl.String)
     yield texts.str.len_bytes().to_numpy().tobytes()
     yield "".join(texts.to_list()).encode()
 
 
-class RowHash:
+class _RowHash:
     """The SHA-256 of rows of numbers, from the blocks of a pass in their order."""
 
     def __init__(self, width: int) -> None:
@@ -263,13 +254,21 @@ class RowHash:
         self._total = 0
 
     def add(self, block: Block) -> None:
-        """Take in the next block."""
+        """Take in the next block: as float64, or nonzero entries per row, their columns and values."""
         self._total += int(block.shape[0])
         if len(self._streams) == 1:
-            _hash_dense(self._streams[0], block)
+            rows = block.toarray() if is_sparse(block) else np.asarray(block)
+            step = max(1, CHUNK // int(rows.shape[1]))
+            buffer = np.empty((step, rows.shape[1]), dtype="<f8")  # the same few pages of memory
+            for start in range(0, int(rows.shape[0]), step):
+                part = rows[start : start + step]
+                self._streams[0].update(np.add(part, 0.0, out=buffer[: len(part)]).data)
             return
-        for stream, part in zip(self._streams, _entries(block), strict=True):
-            stream.update(part)
+        nonzero: SparseBlock = canonical(block if is_sparse(block) else sparse.csr_array(block))
+        nonzero.eliminate_zeros()
+        parts = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
+        for stream, (numbers, dtype) in zip(self._streams, parts, strict=True):
+            stream.update(numbers.astype(dtype).tobytes())
 
     def digest(self) -> str:
         """Return the SHA-256 of width, number of rows and rows."""
@@ -278,22 +277,3 @@ class RowHash:
         for stream in self._streams:
             state.update(stream.digest())
         return state.hexdigest()
-
-
-def _hash_dense(stream: Any, block: Block) -> None:
-    """Hash the rows as float64, some at a time in the same few pages of memory."""
-    rows = block.toarray() if is_sparse(block) else np.asarray(block)
-    step = max(1, CHUNK // int(rows.shape[1]))
-    room = np.empty((step, rows.shape[1]), dtype="<f8")
-    for start in range(0, int(rows.shape[0]), step):
-        part = rows[start : start + step]
-        stream.update(np.add(part, 0.0, out=room[: len(part)]))
-
-
-def _entries(block: Block) -> tuple[bytes, bytes, bytes]:
-    """Return nonzero entries per row, their columns and their values as bytes."""
-    rows: SparseBlock = block if is_sparse(block) else sparse.csr_array(block)
-    nonzero = canonical(rows)
-    nonzero.eliminate_zeros()
-    counts = np.diff(nonzero.indptr).astype("<i8")
-    return (counts.tobytes(), nonzero.indices.astype("<i8").tobytes(), nonzero.data.astype("<f8").tobytes())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import xml.etree.ElementTree as ET
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.errors import CellError, InputError, NoRowsError, is_showable, require
-from fedpower.rows.columns import pick_columns, require_block_size, shown
+from fedpower.errors import CellError, InputError, NoRowsError, require
+from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, shown
 from fedpower.rows.fingerprint import StoredData, StoredFiles, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse, pl
-from fedpower.rows.tables import Part, Table, TableSource
+from fedpower.rows.tables import Table, TableSource
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
 
@@ -29,7 +28,6 @@ NetworkUnit = Literal["edge", "row"]
 MOST_LAYERS = 1024
 """Of one silo: sums over them fit into what releases are checked against and summed in."""
 
-_GRAPHML = ".graphml"
 _MOST_XML_BYTES = 2**30
 _BATCH = 2**16
 _ENDS = (("source", "target"), ("from", "to"))
@@ -69,7 +67,6 @@ class NetworkSource:
 
     @property
     def sparse(self) -> bool:
-        """Always true."""
         return True
 
     @property
@@ -87,9 +84,7 @@ class NetworkSource:
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> NetworkSource:
         """Return the network among exactly these nodes, in this order."""
         if self.columns is None:
-            raise InputError(
-                f"the nodes of {self.name} must have names to be selected by, got none; give nodes"
-            )
+            raise InputError(f"the nodes of {self.name} must have names to be selected by; give nodes")
         places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
         layers = tuple(_csr(layer[places][:, places]) for layer in self.layers)
         return replace(self, columns=columns, layers=layers)
@@ -121,30 +116,31 @@ def open_network(
     **reading : how a text is written, as in `open_source`.
     """
     if isinstance(data, NetworkSource):
-        return _checked_again(data, unit, edge_weight)
+        if data.unit != unit or data.edge_weight != (1.0 if edge_weight is None else edge_weight):
+            raise InputError(f"{data.name} must be opened for what the fit protects, got {data.unit!r}s")
+        return data
     named = None if nodes is None else _names_of(nodes)
-    if isinstance(data, str | os.PathLike) and str(data).lower().endswith(_GRAPHML):
+    if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
         path = existing(data)
         called = name or str(path)
         stored: StoredData = StoredFiles.of([path], name=called)
-        made = _bounded(called, _graphml(path, called, named), unit, edge_weight)
-        return replace(made, stored_data=stored)
-    try:
-        source = open_source(data, name=name, **reading)
-    except NoRowsError:
-        raise InputError(
-            f"{name or data} must list at least one edge, got none; where the silo has none, write a "
-            "line from a node to itself"
-        ) from None
-    stored = stored_under(source)  # before it is read, so that files that change are refused
-    edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
-    return replace(_bounded(source.name, edges, unit, edge_weight), stored_data=stored)
+        edges = _graphml(path, called, named)
+    else:
+        try:
+            source = open_source(data, name=name, **reading)
+        except NoRowsError:
+            raise InputError(
+                f"{name or data} must list at least one edge, got none; write a line from a node to itself"
+            ) from None
+        called, stored = source.name, stored_under(source)  # before it is read: files must not change
+        edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
+    return replace(_bounded(called, edges, unit, edge_weight), stored_data=stored)
 
 
 def network_of(source: RowSource) -> NetworkSource | None:
-    """Return the network whose *edges* a source reads, or that it holds to be the same; else None."""
-    found = source if isinstance(source, NetworkSource) else getattr(source, "rows", None)
-    return found if isinstance(found, NetworkSource) and found.unit == "edge" else None
+    """Return the network whose *edges* a source reads, directly or through another; else None."""
+    network = source if isinstance(source, NetworkSource) else getattr(source, "rows", None)
+    return network if isinstance(network, NetworkSource) and network.unit == "edge" else None
 
 
 def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
@@ -154,14 +150,13 @@ def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
         if (first.columns is None) != (other.columns is None):
             named, unnamed = (other, first) if first.columns is None else (first, other)
             raise InputError(
-                "either every network or none must name its nodes, got names in "
-                f"{named.name} and none in {unnamed.name}; give nodes"
+                f"either every network or none must name its nodes, got names in {named.name} and none in "
+                f"{unnamed.name}; give nodes"
             )
-        odd = set(first.columns or ()) ^ set(other.columns or ())
-        got = f"{first.n_features} and {other.n_features} nodes"
-        if odd:
-            got = f"{shown(sorted(odd))} in one of them alone"
+        odd = sorted(set(first.columns or ()) ^ set(other.columns or ()))
         if odd or first.n_features != other.n_features:
+            sizes = f"{first.n_features} and {other.n_features} nodes"
+            got = f"{shown(odd)} in one of them only" if odd else sizes
             raise InputError(
                 f"{first.name} and {other.name} must be networks on the same nodes, got {got}; a node "
                 "without edges counts too"
@@ -171,18 +166,22 @@ def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
 def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
     """Return what the public maximum did to the edges of each silo, for its operator only."""
     networks = {name: network_of(source) for name, source in sources.items()}
-    return {name: each.weighed for name, each in networks.items() if each is not None}
+    return {name: network.weighed for name, network in networks.items() if network is not None}
+
+
+_Lines = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Ends and weights of edges."""
 
 
 @dataclass(slots=True)
 class _Edges:
-    """Ends and weights of edges by layer, and the nodes' names; loops are dropped later."""
+    """Edges by layer, and the nodes' names; loops are dropped later."""
 
     n_nodes: int
     columns: tuple[str, ...] | None
-    layers: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]]
+    layers: dict[str, list[_Lines]]
     listed: bool
-    """Whether each line is an edge; else every edge stands at both of its places."""
+    """Whether each line is an edge; else every edge is at both of its places."""
 
 
 def check_edge_weight(value: object) -> None:
@@ -194,39 +193,29 @@ def check_edge_weight(value: object) -> None:
 def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
     """Return the layers as symmetric matrices within bounds; weights that are none are refused."""
     if len(edges.layers) > MOST_LAYERS:
-        raise InputError(
-            f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}; split it into silos"
-        )
+        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}")
     check_edge_weight(edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
     layers, weights = [], []
     for parts in edges.layers.values():
-        one, other, weight = (np.concatenate(each) for each in zip(*parts, strict=True))
+        one, other, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
         if not np.isfinite(weight).all() or (weight < 0).any():
-            raise InputError(
-                f"edges of {name} must have weights of at least 0, got others; mend them, or leave those "
-                "edges out"
-            )
+            raise InputError(f"edges of {name} must have weights of at least 0, got others")
         if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
             raise InputError(
-                f"edges of {name} must have the weights 0 or 1 where no public maximum is "
-                "given, got others, and noise would be too small for them; give "
-                "edge_weight, at which weights are capped"
+                f"edges of {name} must have the weights 0 or 1 where no public maximum is given, got others, "
+                "and noise would be too small for them; give edge_weight, at which weights are capped"
             )
-        apart = one != other
-        one, other, weight = one[apart], other[apart], weight[apart]
+        is_edge = one != other
+        one, other, weight = one[is_edge], other[is_edge], weight[is_edge]
         # Two places for each edge, so that lines in either direction are about the same one.
-        rows, columns = np.concatenate([one, other]), np.concatenate([other, one])
-        both = np.concatenate([weight, weight])
+        ends = np.concatenate([one, other]), np.concatenate([other, one])
         shape = (edges.n_nodes, edges.n_nodes)
-        layer = _csr(sparse.coo_array((both, (rows, columns)), shape=shape))
+        layer = _csr(sparse.coo_array((np.concatenate([weight, weight]), ends), shape=shape))
         if not edges.listed:
             layer.data /= 2.0
         if unit == "row" and not np.isfinite(layer.data).all():
-            raise InputError(
-                f"the weights of an edge of {name} must add up to a number, got more than any; give them "
-                "in other units"
-            )
+            raise InputError(f"the weights of an edge of {name} must add up to a number, got more than any")
         if unit == "edge":
             layer.data /= most
             capped = np.minimum(layer.data, 1.0)
@@ -234,46 +223,22 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
             weights.append(capped if edge_weight is None else layer.data)
             layer.data = capped
         layers.append(layer)
+    weighed = Weighed(  # in units of the maximum, each edge at both of its places
+        n_edges=sum(map(len, weights)) // 2,
+        n_capped=sum(int(np.count_nonzero(layer > 1.0)) for layer in weights) // 2,
+        heaviest=max((float(layer.max()) for layer in weights if len(layer)), default=0.0),
+    )
+    made = tuple(layers)
     return NetworkSource(
-        name=name,
-        layers=tuple(layers),
-        unit=unit,
-        columns=edges.columns,
-        edge_weight=most,
-        weighed=_weighed(weights),
+        name=name, layers=made, unit=unit, columns=edges.columns, edge_weight=most, weighed=weighed
     )
-
-
-def _weighed(layers: list[NDArray[np.float64]]) -> Weighed:
-    """Return what is told of weights in units of the maximum, each edge's at both of its places."""
-    return Weighed(
-        n_edges=sum(map(len, layers)) // 2,
-        n_capped=sum(int(np.count_nonzero(each > 1.0)) for each in layers) // 2,
-        heaviest=max((float(each.max()) for each in layers if len(each)), default=0.0),
-    )
-
-
-def _checked_again(given: NetworkSource, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
-    if given.unit != unit or given.edge_weight != (1.0 if edge_weight is None else edge_weight):
-        raise InputError(
-            f"{given.name} must be opened for what the fit protects, got one for {given.unit!r}s of "
-            f"weight {given.edge_weight:g} at most; open it again"
-        )
-    return given
 
 
 def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
     names = tuple(str(node) for node in nodes)
-    odd = [node for node in names if not node or not is_showable(node)]
-    if odd or not names:
-        raise InputError(
-            "nodes must have names that can be shown, got one without; rename it"
-            if names
-            else "nodes must be named, got an empty list; name each of them"
-        )
-    twice = [node for node, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"nodes must have distinct names, got {shown(twice)} more than once; rename them")
+    if not names or "" in names:
+        raise InputError(f"nodes must have names, got {'one without' if names else 'an empty list'}")
+    require_distinct("nodes", names)
     return names
 
 
@@ -294,21 +259,15 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
             f"the adjacency matrix {source.name} must hold a finite number for every pair of nodes, got "
             "something else; write 0 where there is no edge"
         ) from None
-    found = cast("SparseBlock", sparse.vstack(blocks, format="csr"))
-    side = int(found.shape[0])
-    if found.shape[1] != side or abs(found - found.T).max() > 0:
-        got = "another shape" if found.shape[1] != side else "one that is not symmetric"
-        raise InputError(
-            f"{source.name} must be a square, symmetric adjacency matrix, got {got}; add up both "
-            "directions of an edge, or give an edge list"
-        )
+    matrix = cast("SparseBlock", sparse.vstack(blocks, format="csr"))
+    side = int(matrix.shape[0])
+    if matrix.shape[1] != side or abs(matrix - matrix.T).max() > 0:
+        got = "another shape" if matrix.shape[1] != side else "one that is not symmetric"
+        raise InputError(f"{source.name} must be a square, symmetric adjacency matrix, got {got}")
     if nodes is not None and len(nodes) != side:
-        raise InputError(
-            f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} "
-            "names; give one a node"
-        )
-    entries = found.tocoo()
-    one, other = (np.asarray(each, dtype=np.int64) for each in entries.coords)
+        raise InputError(f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} names")
+    entries = matrix.tocoo()
+    one, other = (np.asarray(places, dtype=np.int64) for places in entries.coords)
     parts = [(one, other, np.asarray(entries.data, dtype=np.float64))]
     return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)
 
@@ -318,74 +277,51 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
     have = tuple(table.columns)
     ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
     rest = [column for column in have if column not in ends]
-    odd = [column for column in rest if column not in ("weight", "layer")]
-    if len(ends) < 2 or odd:
+    if len(ends) < 2 or not set(rest) <= {"weight", "layer"}:
         raise InputError(
             f"{table.name} must be an edge list with the columns source and target, and perhaps weight "
-            f"and layer, got {shown(have)}; leave others out"
+            f"and layer, got {shown(have)}"
         )
     if nodes is None:
         raise InputError(
-            "an edge list must be given the names of all nodes, which are public, for "
-            f"which of them have edges is not, got {table.name} without; give nodes"
+            "an edge list must be given the names of all nodes, which are public, for which of them have "
+            f"edges is not, got {table.name} without; give nodes"
         )
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):
-        raise InputError(
-            f"the first line of {table.name} must name its columns, such as source and target, got an "
-            "edge; write one above it"
-        )
-    numbers = ("weight",) if "weight" in rest else ()
-    labels = (*ends, *(("layer",) if "layer" in rest else ()))
-    layers: dict[str, list[Any]] = {}
+        raise InputError(f"the first line of {table.name} must name its columns, got an edge")
+    numbers = ["weight"] if "weight" in rest else []
+    labels = [*ends, *(["layer"] if "layer" in rest else [])]
+    nothing = np.empty(0, np.int64)
+    layers: dict[str, list[_Lines]] = {}
     for part, row, batch in table.batches(numbers, _BATCH, words=labels):
-        texts = [_texts(batch[part.cells[name].own]) for name in labels]
-        one, other = (_placed(table.name, places, each, row) for each in texts[:2])
-        weight = _numbers(part, batch) if numbers else np.ones(len(batch))
-        by_layer = np.array(texts[2] if len(texts) > 2 else [""] * len(batch), dtype=object)
+        texts = [batch[part.cells[name].own].cast(pl.String).str.strip_chars() for name in labels]
+        one, other = (_placed(table.name, places, column.to_list(), row) for column in texts[:2])
+        weight = np.ones(len(batch))
+        if numbers:
+            made = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
+            if first_problem(batch, made.problems) is not None:
+                raise InputError(f"weights of the edges of {part.name} must be numbers, got something else")
+            weight = batch.select(made.values[0].alias("weight"))["weight"].to_numpy()
+        by_layer = np.array(texts[2].to_list() if texts[2:] else [""] * len(batch), dtype=object)
         for layer in dict.fromkeys(by_layer.tolist()):
             here = by_layer == layer
             layers.setdefault(str(layer), []).append((one[here], other[here], weight[here]))
-    return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers or _no_edges(), listed=True)
-
-
-def _numbers(part: Part, batch: pl.DataFrame) -> NDArray[np.float64]:
-    """Return the column of weights, NaN where there is none."""
-    read = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
-    if first_problem(batch, read.problems) is not None:
-        raise _odd_weights(part.name)
-    return batch.select(read.values[0].alias("weight"))["weight"].to_numpy()
-
-
-def _odd_weights(name: str) -> InputError:
-    return InputError(
-        f"weights of the edges of {name} must be numbers, got something else; mend them, or leave the "
-        "column weight out"
-    )
-
-
-def _no_edges() -> dict[str, list[Any]]:
-    nothing = np.empty(0, np.int64)
-    return {"": [(nothing, nothing, np.empty(0))]}
-
-
-def _texts(cells: pl.Series) -> list[str | None]:
-    """Return labels as they are written, without blanks around them."""
-    return cells.cast(pl.String).str.strip_chars().to_list()
+    layers = layers or {"": [(nothing, nothing, np.empty(0))]}
+    return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers, listed=True)
 
 
 def _placed(
     name: str, places: Mapping[str, int], ends: Iterable[str | None], before: int
 ) -> NDArray[np.int64]:
     """Return the nodes' places; the sentence about one that is not there names no node."""
-    found = [places.get(end, -1) if end is not None else -1 for end in ends]
-    if -1 in found:
+    placed = [places.get(end, -1) if end is not None else -1 for end in ends]
+    if -1 in placed:
         raise InputError(
-            f"every edge of {name} must be between two of the public nodes, got another "
-            f"name in row {before + found.index(-1) + 1}; mend it, or add the node to "
-            "nodes"
+            f"every edge of {name} must be between two of the public nodes, got another name in row "
+            f"{before + placed.index(-1) + 1}; correct it, or add the node to nodes"
         )
-    return np.array(found, dtype=np.int64)
+    return np.array(placed, dtype=np.int64)
 
 
 def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
@@ -398,7 +334,7 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
     try:
         with path.open("rb") as stream:
             if b"<!DOCTYPE" in stream.read(4096).upper():  # where entities that explode are defined
-                raise InputError(f"{name} must be GraphML without a DOCTYPE, got one; write it without")
+                raise InputError(f"{name} must be GraphML without a DOCTYPE, got one")
             stream.seek(0)
             for _, element in ET.iterparse(stream):  # noqa: S314 - entities need a DOCTYPE
                 tag = element.tag.rpartition("}")[2]
@@ -408,25 +344,19 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
                     declared.append(element.attrib["id"])
                     element.clear()
                 elif tag == "edge":
-                    edges.append(_graphml_edge(element, weight_keys))
+                    given = [data.text for data in element if data.get("key") in weight_keys]
+                    weight = float(given[0] or "") if given else 1.0
+                    edges.append((element.attrib["source"], element.attrib["target"], weight))
                     element.clear()
     except (ET.ParseError, KeyError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something "
-            "else; write it again"
+            f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something else"
         ) from None
-    found = nodes or _names_of(declared)
-    places = {node: place for place, node in enumerate(found)}
-    one = _placed(name, places, [edge[0] for edge in edges], 0)
-    other = _placed(name, places, [edge[1] for edge in edges], 0)
-    weight = np.array([edge[2] for edge in edges], dtype=np.float64)
-    return _Edges(n_nodes=len(found), columns=found, layers={"": [(one, other, weight)]}, listed=True)
-
-
-def _graphml_edge(element: Any, weight_keys: set[str]) -> tuple[str, str, float]:
-    for data in element:
-        if data.get("key") in weight_keys:
-            return element.attrib["source"], element.attrib["target"], float(data.text)
-    return element.attrib["source"], element.attrib["target"], 1.0
+    known = nodes or _names_of(declared)
+    places = {node: place for place, node in enumerate(known)}
+    ends = [edge[0] for edge in edges], [edge[1] for edge in edges]
+    one, other = (_placed(name, places, names, 0) for names in ends)
+    weights = np.array([edge[2] for edge in edges], dtype=np.float64)
+    return _Edges(n_nodes=len(known), columns=known, layers={"": [(one, other, weights)]}, listed=True)

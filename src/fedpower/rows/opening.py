@@ -3,9 +3,8 @@
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -21,54 +20,41 @@ from fedpower.rows.array_files import (
     npz_source,
     svmlight_source,
 )
-from fedpower.rows.arrays import ColumnsByPlace, PositionalSource, array_source, sparse_source
+from fedpower.rows.arrays import ColumnsByPlace, array_source, sparse_source
 from fedpower.rows.columns import shown
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
+    FORMATS,
     SHEETS,
+    Format,
     TextForm,
     base_of,
-    csv_part,
+    files_at,
     folder_table,
-    ipc_part,
+    format_of,
     is_pattern,
-    ndjson_part,
-    parquet_part,
-    parts_of,
+    part_of,
     sheet_of,
     sheet_table,
 )
-from fedpower.rows.plink import PlinkSource, pgen_source, plink_source
+from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Part, Table, TableSource, as_labels, frame_table, table_source
-from fedpower.rules.harmonise import Harmony, harmonised
+from fedpower.rows.tables import Group, Table, TableSource, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 
-_tsv_part = partial(csv_part, usual="\t")
-_TEXT_FILES: dict[str, Callable[[Path, str, TextForm], Part]] = {
-    ".csv": csv_part,
-    ".csv.gz": csv_part,
-    ".tsv": _tsv_part,
-    ".tsv.gz": _tsv_part,
-}
-_TABLE_FILES: dict[str, Callable[[Path, str], Part]] = {
-    ".parquet": parquet_part,
-    ".feather": ipc_part,
-    ".arrow": ipc_part,
-    ".ndjson": ndjson_part,
-    ".jsonl": ndjson_part,
-}
-_OTHER_TABLES = (SHEETS, ".toml")
-"""Endings of a workbook, which has several tables, and of a file that says where one is."""
-
-_ARRAY_FILES: dict[str, Callable[[Path, str], PositionalSource | PlinkSource]] = {
-    ".npy": npy_source,
-    ".npz": npz_source,
-    ".h5ad": h5ad_source,
-    ".bed": plink_source,
-    ".pgen": pgen_source,
-}
+FORMATS.update(
+    {
+        suffix: Format(open, is_table=False)
+        for suffix, open in {
+            ".npy": npy_source,
+            ".npz": npz_source,
+            ".h5ad": h5ad_source,
+            ".bed": plink_source,
+            ".pgen": pgen_source,
+        }.items()
+    }
+)
 _SVMLIGHT_FILES = tuple(f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz"))
 
 
@@ -102,14 +88,16 @@ def open_source(
     if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
-        source = _without(source, drop)
+        if source.columns is None:
+            raise InputError(f"{source.name} must have column names to drop {shown(list(drop))}, got none")
+        kept = _less(source.name, source.columns, drop)
+        if not kept:
+            raise InputError(f"{source.name} must keep at least one column, got drop for all")
+        source = source.select(kept, extra="drop")
     if columns is not None:
         source = source.select(tuple(columns), extra=extra)
     if n_features is not None and source.n_features != n_features:
-        raise InputError(
-            f"{source.name} must have n_features={n_features} columns, got "
-            f"{source.n_features}; correct n_features or the data"
-        )
+        raise InputError(f"{source.name} must have n_features={n_features} columns, got {source.n_features}")
     return source
 
 
@@ -125,150 +113,13 @@ def open_query(
     return open_source(query, name=name, **reading)
 
 
-def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
-    """Return the table of a data frame, a file, a folder or a query; else None."""
-    form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
-    harmony = Harmony(**{key: reading.get(key) or {} for key in _HARMONY})  # type: ignore[arg-type]
-    if isinstance(data, str | os.PathLike) and is_text(data):
-        table = _path_table(Path(data), name, form)
-    elif form.is_given:
-        raise InputError(
-            "separator, decimal and encoding must go with text files, got "
-            f"{name or (data if isinstance(data, str | os.PathLike) else type(data).__name__)}; "
-            "leave them out"
-        )
-    elif isinstance(data, SqlQuery):
-        table = query_table(data, name or "the query")
-    elif isinstance(data, str | os.PathLike):
-        table = _path_table(Path(data), name, form)
-    else:
-        table = frame_table(data, name)
-    if table is None and harmony.is_given:
-        raise InputError(
-            f"{name or (data if isinstance(data, str | os.PathLike) else type(data).__name__)} "
-            "must be a table with names of columns to rename or convert them, got "
-            "another kind of data; leave out rename, factors and offsets"
-        )
-    return None if table is None else harmonised(table, harmony)
-
-
-def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
-    """Return the table at a path; None where there are arrays, or nothing."""
-    file, sheet = sheet_of(path)
-    name = name or str(path)
-    if path.is_dir() or is_pattern(path):
-        return folder_table(path, name, kind_of=_table_kind, read=partial(_file_part, form=form))
-    kind = _kind_of(existing(file))
-    if kind == SHEETS:
-        return sheet_table(file, name, sheet)
-    if kind == ".toml":
-        return _described(file, name)
-    return Table(name=name, parts=(_file_part(file, name, form=form),)) if _table_kind(file) else None
-
-
-def _table_kind(path: Path) -> str | None:
-    """Return the ending of a file that is one table; None for others."""
-    known = (*_TEXT_FILES, *_TABLE_FILES)
-    endings = [kind for kind in known if path.name.lower().endswith(kind)]
-    return max(endings, key=len) if endings else None
-
-
-def _file_part(path: Path, name: str, *, form: TextForm) -> Part:
-    """Return a file that is one table."""
-    kind = _kind_of(existing(path))
-    return _TEXT_FILES[kind](path, name, form) if kind in _TEXT_FILES else _TABLE_FILES[kind](path, name)
-
-
-def is_text(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is text at a path: a CSV or TSV file, or a folder or pattern of them."""
-    found = Path(path)
-    files = parts_of(found) if found.is_dir() or is_pattern(found) else [found]
-    return any(_table_kind(each) in _TEXT_FILES for each in files)
-
-
-def _described(path: Path, name: str) -> Table:
-    """Return what a TOML file describes: where rows are, and what columns are called."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise InputError(
-            f"{name} must be a TOML file in UTF-8, got one that cannot be parsed; correct it"
-        ) from None
-    data, columns = found.get("data"), found.get("columns", {})
-    if not isinstance(data, dict):
-        raise InputError(
-            f"{name} must have a table [data] with query and database, or path, got none; add it"
-        )
-    if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
-        raise InputError(
-            f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another; remove it"
-        )
-    if "path" not in data:
-        query = query_of(data, name=f"[data] of {name}", folder=path.parent)
-        table = _open_table(query, name, cast("Reading", columns))
-    else:
-        unknown = [key for key in data if key not in ("path", *_FORM)]
-        if unknown or not isinstance(data["path"], str):
-            raise InputError(
-                f"[data] of {name} must have only path and {', '.join(_FORM)}, each of them text, got "
-                f"{shown(unknown) if unknown else 'another path'}; correct it"
-            )
-        form = {key: data[key] for key in _FORM if key in data}
-        place = path.parent / data["path"]
-        if place.suffix == ".toml":
-            raise InputError(
-                f"path in [data] of {name} must be that of the rows, got another .toml file; name them"
-            )
-        table = _open_table(place, name, cast("Reading", {**form, **columns}))
-    if table is None:
-        raise InputError(
-            f"path in [data] of {name} must be that of a table, got a file of arrays; give it by itself"
-        )
-    return table
-
-
-def _source_of(table: Table) -> TableSource:
-    """Return the source of all rows and columns of a table."""
-    return table_source(table, TableSource if table.query is None else QuerySource)
-
-
-def existing(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that exists, or refuse it."""
-    found = Path(path)
-    if not found.is_file():
-        raise InputError(f"{found} must be a file that exists, got none there; check the path")
-    if not os.access(found, os.R_OK):
-        raise InputError(f"{found} must be readable, got no permission; ask its owner for it")
-    return found
-
-
-def name_of_silo(path: str | os.PathLike[str]) -> str:
-    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet."""
-    found = Path(path)
-    _, sheet = sheet_of(found)
-    if sheet:
-        return sheet
-    place = Path(os.path.normpath(base_of(found).absolute()))  # a link has a name of its own
-    return place.name.split(".")[0]
-
-
-def rows_at(path: str | os.PathLike[str]) -> frozenset[tuple[object, ...]]:
-    """Return what two paths to the same rows have in common: files, by whatever path, and sheets."""
-    file, sheet = sheet_of(Path(path))
-    files = parts_of(file) if file.is_dir() or is_pattern(file) else [file]
-    stats = [each.stat() for each in files if each.exists()]  # what is not there is refused later
-    return frozenset((each.st_dev, each.st_ino, sheet) for each in stats)
-
-
-def _kind_of(path: Path) -> str:
-    """Return the known ending of a path, or refuse it."""
-    known = [*_TEXT_FILES, *_TABLE_FILES, *_OTHER_TABLES, *_ARRAY_FILES, *_SVMLIGHT_FILES]
-    endings = [kind for kind in known if path.name.lower().endswith(kind)]
-    if not endings:
-        raise InputError(
-            f"{path} must end in one of {', '.join(known)}, got '{path.suffix}'; rename or convert the file"
-        )
-    return max(endings, key=len)
+def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns without those to drop, which must be among them."""
+    unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
+    unknown = [column for column in unwanted if column not in columns]
+    if unknown:
+        raise InputError(f"{name} must have the columns to drop, got none named {shown(unknown)}")
+    return tuple(column for column in columns if column not in unwanted)
 
 
 def _open(
@@ -288,8 +139,9 @@ def _open(
         return _source_of(table)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
-        if _kind_of(path) in _ARRAY_FILES:
-            return _ARRAY_FILES[_kind_of(path)](path, name or str(path))
+        _, kind = _format(path)
+        if kind is not None:
+            return cast("RowSource", kind.open(path, name or str(path)))
         return svmlight_source(path, name or str(path), n_features=n_features, zero_based=zero_based)
     if sparse.issparse(data):
         return sparse_source(data, name or "the sparse matrix")
@@ -299,28 +151,127 @@ def _open(
         return tensor_source(data, name or "the tensor")
     raise InputError(
         f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
-        f"{type(data).__name__}; convert it, for instance with numpy.asarray"
+        f"{type(data).__name__}"
     )
 
 
-def _without(source: RowSource, drop: Sequence[str]) -> RowSource:
-    """Return the source less the named columns."""
-    unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
-    if source.columns is None:
-        raise InputError(
-            f"{source.name} must have column names to drop {shown(unwanted)}, got none; "
-            "name them with open_source(data, columns=[...])"
-        )
-    unknown = [column for column in unwanted if column not in source.columns]
-    if unknown:
-        raise InputError(
-            f"{source.name} must have the columns to drop, got none named {shown(unknown)}; correct drop"
-        )
-    kept = tuple(column for column in source.columns if column not in unwanted)
-    if not kept:
-        raise InputError(f"{source.name} must keep at least one column, got drop for all; drop fewer")
-    return source.select(kept, extra="drop")
+# --- tables -----------------------------------------------------------------------------------------------
 
+
+def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
+    """Return the table of a data frame, a file, a folder or a query; else None."""
+    form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
+    harmony = [reading.get(key) or {} for key in _HARMONY]
+    is_path = isinstance(data, str | os.PathLike)
+    called = name or (data if is_path else type(data).__name__)
+    if form != TextForm() and not (is_path and is_text(data)):
+        raise InputError(f"separator, decimal and encoding must go with text files, got {called}")
+    if isinstance(data, SqlQuery):
+        table: Table | None = query_table(data, name or "the query")
+    else:
+        table = _path_table(Path(data), name, form) if is_path else frame_table(data, name)
+    if not any(harmony):
+        return table
+    if table is None:
+        raise InputError(f"rename, factors and offsets must go with tables, got {called}")
+    return harmonised(table, *harmony)  # type: ignore[arg-type]
+
+
+def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
+    """Return the table at a path; None where there are arrays."""
+    file, sheet = sheet_of(path)
+    name = name or str(path)
+    if path.is_dir() or is_pattern(path):
+        return folder_table(path, name, form)
+    suffix, kind = _format(existing(file))
+    if suffix == SHEETS:
+        return sheet_table(file, name, sheet)
+    if suffix == ".toml":
+        return _described(file, name)
+    if kind is None or not kind.is_table:
+        return None
+    return Table(name=name, parts=(part_of(file, name, form),))
+
+
+def _format(path: Path) -> tuple[str, Format | None]:
+    """Return the known suffix of a path, or refuse it, and its format if it is in the registry."""
+    suffix, kind = format_of(path)
+    others = (SHEETS, ".toml", *_SVMLIGHT_FILES)
+    if kind is None:
+        suffix = next((known for known in others if path.name.lower().endswith(known)), "")
+    if not suffix:
+        known = ", ".join([*FORMATS, *others])
+        raise InputError(f"{path} must end in one of {known}, got '{path.suffix}'")
+    return suffix, kind
+
+
+def _described(path: Path, name: str) -> Table:
+    """Return what a TOML file describes: where rows are, and what columns are called."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        raise InputError(f"{name} must be a TOML file in UTF-8, got one that cannot be parsed") from None
+    data, columns = content.get("data"), content.get("columns", {})
+    if not isinstance(data, dict):
+        raise InputError(f"{name} must have a table [data] with query and database, or path, got none")
+    if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
+        raise InputError(f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another")
+    reading, place = cast("Reading", columns), data.get("path")
+    if place is None:
+        opened: Any = query_of(data, name=f"[data] of {name}", folder=path.parent)
+    else:
+        unknown = [key for key in data if key not in ("path", *_FORM)]
+        if unknown or not isinstance(place, str) or place.endswith(".toml"):
+            got = shown(unknown) if unknown else "another path"
+            raise InputError(f"[data] of {name} must have the path of rows and {', '.join(_FORM)}, got {got}")
+        opened = path.parent / place
+        reading = cast("Reading", {key: data[key] for key in _FORM if key in data} | columns)
+    table = _open_table(opened, name, reading)
+    if table is None:
+        raise InputError(f"path in [data] of {name} must be that of a table, got a file of arrays")
+    return table
+
+
+def _source_of(table: Table) -> TableSource:
+    return table_source(table, TableSource if table.query is None else QuerySource)
+
+
+# --- paths ------------------------------------------------------------------------------------------------
+
+
+def is_text(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is text at a path: a CSV or TSV file, or a folder or pattern of them."""
+    formats = (format_of(file)[1] for file in files_at(Path(path)))
+    return any(kind is not None and kind.is_text for kind in formats)
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that exists, or refuse it."""
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{file} must be a file that exists, got none there")
+    if not os.access(file, os.R_OK):
+        raise InputError(f"{file} must be readable, got no permission")
+    return file
+
+
+def name_of_silo(path: str | os.PathLike[str]) -> str:
+    """Return what a silo is called by its path: a file or folder up to the first dot, or a sheet."""
+    _, sheet = sheet_of(Path(path))
+    if sheet:
+        return sheet
+    place = Path(os.path.normpath(base_of(Path(path)).absolute()))  # a link has a name of its own
+    return place.name.split(".")[0]
+
+
+def rows_at(path: str | os.PathLike[str]) -> frozenset[tuple[object, ...]]:
+    """Return what two paths to the same rows have in common: files, by whatever path, and sheets."""
+    file, sheet = sheet_of(Path(path))
+    stats = [part.stat() for part in files_at(file) if part.exists()]  # what is not there is refused later
+    return frozenset((stat.st_dev, stat.st_ino, sheet) for stat in stats)
+
+
+# --- silos in one table -----------------------------------------------------------------------------------
 
 _MAX_GROUPS = 10_000
 """More distinct values than this are taken for a measurement, not for the names of silos."""
@@ -329,7 +280,6 @@ _FEW_GROUPS = 5
 """Beyond so many, values that mostly occur once are taken for a measurement too."""
 
 _KEY_ROWS = 2**16
-"""Rows of the key column looked at together."""
 
 
 def split_by_group(
@@ -343,24 +293,12 @@ def split_by_group(
     """Return one source per distinct value of a column, keyed and sorted by the value as a string."""
     table = _open_table(data, None, reading)
     if table is None:
-        raise InputError(
-            f"a table with column names must be given to split by '{column}', got "
-            f"{type(data).__name__} without them; give a data frame, CSV, Parquet or Feather file"
-        )
+        raise InputError(f"a table must be given to split by '{column}', got {type(data).__name__}")
     if column not in table.columns:
-        raise InputError(
-            f"{table.name} must have the column '{column}' to split by, got "
-            f"{shown(table.columns)}; "
-            "name one of its columns"
-        )
-    unwanted = {column, *((drop,) if isinstance(drop, str) else drop)}
-    features = tuple(name for name in table.columns if name not in unwanted)
-    unknown = [name for name in unwanted if name not in table.columns]
-    if unknown:
-        raise InputError(
-            f"{table.name} must have the columns to drop, got none named {shown(unknown)}; correct drop"
-        )
-    sources = {}
+        have = shown(table.columns)
+        raise InputError(f"{table.name} must have the column '{column}' to split by, got {have}")
+    features = tuple(name for name in _less(table.name, table.columns, drop) if name != column)
+    sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):
         source = replace(
             _source_of(table),
@@ -376,7 +314,6 @@ def split_by_group(
 def _count(table: Table, column: str) -> dict[str, int]:
     """Return how many rows each distinct value has, by its text."""
     groups: Counter[str] = Counter()
-    seen = 0
     for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
         labels = as_labels(batch[part.cells[column].own])
         missing = (labels.is_null() | (labels == "")).fill_null(value=True)
@@ -384,22 +321,18 @@ def _count(table: Table, column: str) -> dict[str, int]:
             first = row + int(missing.arg_max() or 0) + 1
             raise InputError(
                 f"column '{column}' of {table.called(part, table.name)} must name a silo in every row, got a "
-                f"missing value at row {first}; fill it in or leave that row out"
+                f"missing value at row {first}"
             )
-        counts = labels.value_counts(name="n")
-        groups.update(dict(zip(counts.to_series(0).to_list(), counts["n"].to_list(), strict=True)))
+        groups.update(dict(labels.value_counts(name="n").iter_rows()))
         if len(groups) > _MAX_GROUPS:
-            raise InputError(
-                f"column '{column}' of {table.name} must name silos, got more than {_MAX_GROUPS} "
-                "distinct values; split by another column"
-            )
-        seen += len(batch)
+            break
     if not groups:
-        raise InputError(f"{table.name} must have at least one row, got none; check the file")
-    alone = sum(count == 1 for count in groups.values())
-    if len(groups) > _FEW_GROUPS and 2 * alone > len(groups):
+        raise InputError(f"{table.name} must have at least one row, got none")
+    single = sum(count == 1 for count in groups.values())
+    if len(groups) > _MAX_GROUPS or (len(groups) > _FEW_GROUPS and 2 * single > len(groups)):
+        most = ", most of them once" if len(groups) <= _MAX_GROUPS else ""
         raise InputError(
-            f"column '{column}' of {table.name} must name silos, got {len(groups)} values for {seen} "
-            "rows, most of them once; split by a column that says whose each row is"
+            f"column '{column}' of {table.name} must name silos, got {len(groups)} values for "
+            f"{groups.total()} rows{most}"
         )
     return groups

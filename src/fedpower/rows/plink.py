@@ -1,6 +1,5 @@
 """Genotypes: .bed of PLINK 1, two bits each, and .pgen of PLINK 2, read by Pgenlib."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -55,12 +54,11 @@ class PlinkSource(ColumnsByPlace):
             if place is None:
                 absent.append(column)
                 continue
-            is_second = _is_second(allele, self.alleles[place])
-            if is_second is None:
-                different.append(f"{column} ({'/'.join(self.alleles[place])})")
-                continue
+            alleles = self.alleles[place]
+            if allele not in alleles and _UNKNOWN not in alleles:
+                different.append(f"{column} ({'/'.join(alleles)})")
             chosen.append(place)
-            second.append(is_second)
+            second.append(alleles[1] in (allele, _UNKNOWN) and alleles[0] != allele)
         if absent or different:
             parts = [f"none of {shown(absent)}"] if absent else []
             parts += [f"other alleles of {shown(different)}"] if different else []
@@ -81,28 +79,17 @@ class PlinkSource(ColumnsByPlace):
         for start in range(0, len(self.samples), max_rows):
             cells = self.count(keep, start, min(start + max_rows, len(self.samples)))
             np.subtract(2.0, cells, out=cells, where=second)
-            self._fill(cells, start)
+            columns, rows = np.nonzero(np.isnan(cells))
+            if columns.size and self.filling is None:
+                assert self.columns is not None
+                raise InputError(
+                    f"every genotype of {self.name} must be known, got none for "
+                    f"{self.columns[columns[0]]!r} of sample {start + int(rows[0]) + 1}; give frequencies, "
+                    "or public offsets of 2p"
+                )
+            if columns.size and self.filling is not None:
+                cells[columns, rows] = self.filling[columns]
             yield cells.T
-
-    def _fill(self, cells: Matrix, first_row: int) -> None:
-        columns, rows = np.nonzero(np.isnan(cells))
-        if not columns.size:
-            return
-        if self.filling is None:
-            assert self.columns is not None
-            raise InputError(
-                f"every genotype of {self.name} must be known, or its allele have a public frequency p, so "
-                f"that 2p replaces it, got none for {self.columns[columns[0]]!r} of sample "
-                f"{first_row + int(rows[0]) + 1}; give frequencies, or public offsets of 2p"
-            )
-        cells[columns, rows] = self.filling[columns]
-
-
-def _is_second(allele: str, alleles: tuple[str, str]) -> bool | None:
-    """Return whether an allele is the second of two; None where it is neither."""
-    if allele in alleles:
-        return allele == alleles[1]
-    return alleles[1] == _UNKNOWN if _UNKNOWN in alleles else None
 
 
 def fill_missing(source: RowSource, values: NDArray[np.float64] | None) -> RowSource:
@@ -118,12 +105,13 @@ def _genotypes(
     *,
     beside: tuple[Path, Path],
     samples: Sequence[str],
-    ids: Sequence[str],
+    variants: Sequence[tuple[str, str, str]],
     alleles: Sequence[tuple[str, str]],
     count: _Count,
 ) -> PlinkSource:
     """Return a source that counts the allele of each variant that comes first in the alphabet."""
-    require_distinct(f"variants of {name}", tuple(ids))
+    ids = [f"{chromosome}:{place}" if own == "." else own for chromosome, place, own in variants]
+    require_distinct(f"variants of {name}", ids)
     counted = [min(pair, key=lambda allele: (allele == _UNKNOWN, allele)) for pair in alleles]
     return PlinkSource(
         name=name,
@@ -143,17 +131,14 @@ def _genotypes(
 def plink_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .bed file with its .bim and .fam."""
     beside = path.with_suffix(".bim"), path.with_suffix(".fam")
-    variants, samples = (_words(each, name) for each in beside)
+    variants, samples = (_words(file, f"{name} must have {file.name} beside it, got none") for file in beside)
     for file, lines in zip(beside, (variants, samples), strict=True):
         if not lines or any(len(words) != 6 for words in lines):
-            raise InputError(
-                f"{file} must have 6 words in every line, got another number; write it again with "
-                "`plink2 --make-bed`"
-            )
+            raise InputError(f"{file} must have 6 words in every line, got another number")
     n_bytes = -(-len(samples) // 4)
     with path.open("rb") as stream:
         magic = stream.read(len(_MAGIC))
-    if magic != _MAGIC or os.path.getsize(path) != len(_MAGIC) + len(variants) * n_bytes:  # noqa: PTH202
+    if magic != _MAGIC or path.stat().st_size != len(_MAGIC) + len(variants) * n_bytes:
         raise InputError(
             f"{name} must be a .bed file of PLINK 1 with {len(variants)} variants of {len(samples)} "
             "samples, variant by variant, got other bytes; write it again with `plink2 --make-bed`"
@@ -162,8 +147,8 @@ def plink_source(path: Path, name: str) -> PlinkSource:
     def count(keep: NDArray[np.int64], start: int, stop: int) -> Matrix:
         stored = np.memmap(path, dtype=np.uint8, mode="r", offset=len(_MAGIC)).reshape(-1, n_bytes)
         first = start // 4
-        every = keep.size == len(variants) and bool((keep == np.arange(keep.size)).all())
-        part = stored[:, first : -(-stop // 4)] if every else stored[keep, first : -(-stop // 4)]
+        is_all = keep.size == len(variants) and bool((keep == np.arange(keep.size)).all())
+        part = stored[:, first : -(-stop // 4)] if is_all else stored[keep, first : -(-stop // 4)]
         cells = _COUNTS[part].reshape(keep.size, -1)
         return np.ascontiguousarray(cells[:, start - 4 * first : stop - 4 * first])
 
@@ -172,7 +157,7 @@ def plink_source(path: Path, name: str) -> PlinkSource:
         name,
         beside=beside,
         samples=[words[1] for words in samples],
-        ids=[f"{w[0]}:{w[3]}" if w[1] == "." else w[1] for w in variants],
+        variants=[(words[0], words[3], words[1]) for words in variants],
         alleles=[(words[4], words[5]) for words in variants],
         count=count,
     )
@@ -181,81 +166,72 @@ def plink_source(path: Path, name: str) -> PlinkSource:
 def pgen_source(path: Path, name: str) -> PlinkSource:
     """Return the source of a .pgen file with its .pvar and .psam; ALT is the first allele here."""
     beside = path.with_suffix(".pvar"), path.with_suffix(".psam")
-    variants = _table(beside[0], name, ("#CHROM", "POS", "ID", "REF", "ALT"))
+    variants = _table(beside[0], name, ("CHROM", "POS", "ID", "REF", "ALT"))
     samples = _table(beside[1], name, ("IID",))
     several = [words[2] for words in variants if "," in words[4]]
     if several:
         raise InputError(
-            f"every variant of {name} must have two alleles, got more for {several[0]!r} and "
-            f"{len(several) - 1} others; split them with `plink2 --make-pgen multiallelics=-`"
+            f"every variant of {name} must have two alleles, got more for {shown(several, 1)}; split them "
+            "with `plink2 --make-pgen multiallelics=-`"
         )
+
+    def opened(start: int, stop: int) -> Any:
+        try:
+            reader = import_module("pgenlib").PgenReader
+        except ImportError:
+            raise InputError(
+                f"{name} must be read by Pgenlib, got none; run {installing('pgen')}, or write a .bed file"
+            ) from None
+        subset = np.arange(start, stop, dtype=np.uint32)
+        sizes = {"raw_sample_ct": len(samples), "variant_ct": len(variants)}
+        try:
+            return reader(str(path).encode(), sample_subset=subset, **sizes)
+        except (RuntimeError, OSError):
+            raise InputError(
+                f"{name} must be a .pgen file of PLINK 2 with {len(variants)} variants of {len(samples)} "
+                "samples, got other bytes; write it again with `plink2 --make-pgen`"
+            ) from None
 
     def count(keep: NDArray[np.int64], start: int, stop: int) -> Matrix:
         calls = np.empty((keep.size, stop - start), dtype=np.int8)
-        with _pgen_reader(path, name, len(samples), len(variants), (start, stop)) as reader:
+        with opened(start, stop) as reader:
             reader.read_list(keep.astype(np.uint32), calls)
         return np.where(calls < 0, np.nan, calls.astype(np.float64))
 
-    with _pgen_reader(path, name, len(samples), len(variants), (0, 1)):
+    with opened(0, 1):
         pass
     return _genotypes(
         path,
         name,
         beside=beside,
         samples=[words[0] for words in samples],
-        ids=[f"{w[0]}:{w[1]}" if w[2] == "." else w[2] for w in variants],
-        alleles=[(_UNKNOWN if w[4] == "." else w[4], w[3]) for w in variants],
+        variants=[(words[0], words[1], words[2]) for words in variants],
+        alleles=[(_UNKNOWN if words[4] == "." else words[4], words[3]) for words in variants],
         count=count,
     )
 
 
-def _pgen_reader(path: Path, name: str, n_samples: int, n_variants: int, samples: tuple[int, int]) -> Any:
-    """Return Pgenlib's reader of some samples."""
-    try:
-        reader = import_module("pgenlib").PgenReader
-    except ImportError:
-        raise InputError(
-            f"{name} must be read by Pgenlib, got none installed; run {installing('pgen')}, or write a "
-            ".bed file with `plink2 --make-bed`"
-        ) from None
-    subset = np.arange(*samples, dtype=np.uint32)
-    try:
-        return reader(
-            str(path).encode(), raw_sample_ct=n_samples, variant_ct=n_variants, sample_subset=subset
-        )
-    except (RuntimeError, OSError):
-        raise InputError(
-            f"{name} must be a .pgen file of PLINK 2 with {n_variants} variants of {n_samples} samples, "
-            "got other bytes; write it again with `plink2 --make-pgen`"
-        ) from None
-
-
 def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
     """Return the wanted columns of a .pvar or .psam file; lines of ## are left out."""
-    lines = [words for words in _words(path, name) if not words[0].startswith("##")]
-    head = lines[0] if "#CHROM" in wanted or not lines else [word.lstrip("#") for word in lines[0]]
-    if len(lines) < 2 or not lines[0][0].startswith("#") or not set(wanted) <= set(head):
+    lines = _words(path, f"{name} must have {path.name} beside it, got none")
+    head, *rows = [words for words in lines if not words[0].startswith("##")] or [[""]]
+    names = [word.lstrip("#") for word in head]
+    if not rows or not head[0].startswith("#") or not set(wanted) <= set(names):
         raise InputError(
-            f"{path} must have a line of names with {', '.join(wanted)}, and a line or more after it, "
-            "got others; write it again with `plink2 --make-pgen`"
+            f"{path} must have a line of names with {', '.join(wanted)}, and others after it, got others"
         )
-    places = [head.index(column) for column in wanted]
-    if any(len(words) <= max(places) for words in lines[1:]):
-        raise InputError(
-            f"{path} must have {', '.join(wanted)} in every line, got shorter ones; write it again with "
-            "`plink2 --make-pgen`"
-        )
-    return [[words[place] for place in places] for words in lines[1:]]
+    places = [names.index(column) for column in wanted]
+    if any(len(words) <= max(places) for words in rows):
+        raise InputError(f"{path} must have {', '.join(wanted)} in every line, got shorter ones")
+    return [[words[place] for place in places] for words in rows]
 
 
-def _words(path: Path, name: str) -> list[list[str]]:
+def _words(path: Path, must: str) -> list[list[str]]:
     """Return the words of every line of a text file that goes with genotypes."""
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
-        raise InputError(
-            f"{name} must have {path.name} beside it, got none that can be read; put the files together"
-        ) from None
+        raise InputError(f"{must} that can be read") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,15 +247,11 @@ class VariantList:
         if self.alleles is not None:
             return tuple(f"{one}_{allele}" for one, allele in zip(self.ids, self.alleles, strict=True))
         if not isinstance(source, PlinkSource):
-            raise InputError(
-                f"a list of variants must go with .bed or .pgen files, got {source.name}; leave it out"
-            )
+            raise InputError(f"a list of variants must go with .bed or .pgen files, got {source.name}")
         known = dict(zip(source.ids, source.columns or (), strict=True))
         absent = [one for one in self.ids if one not in known]
         if absent:
-            raise InputError(
-                f"{source.name} must have the listed variants, got none of {shown(absent)}; leave them out"
-            )
+            raise InputError(f"{source.name} must have the listed variants, got none of {shown(absent)}")
         return tuple(known[one] for one in self.ids)
 
     @property
@@ -296,32 +268,23 @@ class VariantList:
 
 def read_variants(path: Path) -> VariantList:
     """Return the variants in a file: ids, a line each (``.prune.in``), or PLINK 2's ``.afreq``."""
-    try:
-        lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError):
-        raise InputError(
-            f"{path} must be a list of variants that can be read, got none; check the path"
-        ) from None
+    lines = _words(path, f"{path} must be a list of variants, got none")
     if not lines:
-        raise InputError(f"{path} must list one variant at least, got none; check the file")
-    rows, alleles, frequencies = [words[:1] for words in lines], None, None
+        raise InputError(f"{path} must list one variant at least, got none")
+    ids = tuple(words[0] for words in lines)
+    alleles, frequencies = None, None
     if lines[0][0].startswith("#"):
         head = [word.lstrip("#") for word in lines[0]]
         try:
             places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
-            rows = [[words[place] for place in places] for words in lines[1:]]
-            alleles, frequencies = tuple(row[1] for row in rows), np.array([float(row[2]) for row in rows])
+            ids, alleles, texts = zip(*([words[at] for at in places] for words in lines[1:]), strict=True)
+            frequencies = np.array(list(map(float, texts)))
         except (ValueError, IndexError):
             raise InputError(
-                f"{path} must have ids, a line each, or the columns ID, ALT and ALT_FREQS of "
-                "`plink2 --freq`, got others; write it so"
+                f"{path} must have ids, a line each, or the columns ID, ALT and ALT_FREQS, got others"
             ) from None
-    ids = tuple(row[0] for row in rows)
     require_distinct(f"variants of {path}", ids)
     fixed = [] if frequencies is None else [ids[at] for at, p in enumerate(frequencies) if not 0 < p < 1]
     if fixed:
-        raise InputError(
-            f"every frequency of {path} must lie between 0 and 1, got another for {shown(fixed)}; leave "
-            "out variants that do not vary"
-        )
+        raise InputError(f"every frequency of {path} must be between 0 and 1, got another for {shown(fixed)}")
     return VariantList(ids=ids, alleles=alleles, frequencies=frequencies)

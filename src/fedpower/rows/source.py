@@ -49,32 +49,24 @@ class RowSource(Protocol):
     @property
     def name(self) -> str:
         """What messages call it: a path, or ``silo 'north'``."""
-        ...
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """Names of the columns in order; None when they have none, as in arrays."""
-        ...
+        """Names of the columns in order; None where they are known by their place, as in arrays."""
 
     @property
-    def n_features(self) -> int:
-        """Number of columns."""
-        ...
+    def n_features(self) -> int: ...
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows; None when only a pass can tell."""
-        ...
+        """Number of rows; None where only a pass finds it."""
 
     @property
-    def sparse(self) -> bool:
-        """Whether blocks are sparse."""
-        ...
+    def sparse(self) -> bool: ...
 
     @property
     def density(self) -> float | None:
         """Share of stored entries: 1 for dense sources, None where unknown."""
-        ...
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows in order, finite, in nonempty float64 blocks of at most `max_rows` rows.
@@ -90,7 +82,7 @@ class RowSource(Protocol):
 
 
 class OverRows:
-    """A source that reads another one, which it describes itself by."""
+    """A source that reads another one and has its description."""
 
     def __init__(self, rows: RowSource) -> None:
         self.rows = rows

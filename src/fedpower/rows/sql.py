@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +26,6 @@ from fedpower.rules.expressions import Cells
 # --- where a database is ----------------------------------------------------------------------------------
 
 _FORMS = "sqlite:///path.db, duckdb:///path.duckdb or postgresql://host:5432/name"
-_FILES = {"sqlite": "SQLite", "duckdb": "DuckDB"}
 _SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 _SETTINGS = frozenset({
     "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr", "krbsrvname", "passfile",
@@ -60,12 +59,11 @@ def parse_address(database: str) -> Address:
     scheme, sign, rest = database.partition("://")
     if sign and scheme in ("postgresql", "postgres"):
         return Address(kind="postgresql", settings=_libpq_settings(rest))
-    if not sign or scheme not in _FILES:
-        raise InputError(f"database must be a URL such as {_FORMS}, got another; give one of these forms")
+    if not sign or scheme not in ("sqlite", "duckdb"):
+        raise InputError(f"database must be a URL such as {_FORMS}, got another")
     if not rest.startswith("/") or len(rest) == 1:
         raise InputError(
-            f"a {_FILES[scheme]} database must be {scheme}:///path.db, with a fourth slash where the path "
-            "begins with one, got another URL; name the file after three slashes"
+            f"database must be {scheme}:///path.db, a fourth slash for the root, got another URL"
         )
     return Address(kind="sqlite" if scheme == "sqlite" else "duckdb", path=Path(unquote(rest[1:])))
 
@@ -82,14 +80,14 @@ def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
         given = {"": ""}
     if ":" in person or _SECRETS & {key.lower() for key in given}:
         raise InputError(
-            "database must not carry a password, got a URL with one; take it out and name the "
-            "variable or the file that holds it with password_env or password_file"
+            "database must not carry a password, got a URL with one; name the variable or the file that "
+            "holds it with password_env or password_file"
         )
     odd = set("@/#") & set(name) or set("@#") & set(query)
     if odd or not given.keys() <= _SETTINGS or not all(hosts):
         raise InputError(
-            "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full, got "
-            f"one that cannot be read; write it so, with no parameters but {', '.join(sorted(_SETTINGS))}"
+            "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full with no "
+            f"parameters but {', '.join(sorted(_SETTINGS))}, got another"
         )
     ports = [match["port"] or "" for match in hosts if match]
     settings = {
@@ -135,33 +133,29 @@ class SqlQuery:
     password_file: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            kinds = (str, os.PathLike) if each.name == "password_file" else (str,)
-            is_optional = each.name not in ("query", "database")
-            if (value is None and is_optional) or (isinstance(value, kinds) and os.fspath(value) != ""):
-                continue
-            kind = "none" if value in (None, "") else type(value).__name__
-            raise InputError(f"{each.name} of a query must be text, got {kind}; give it as a string")
+        for key in fields(self):
+            value = getattr(self, key.name)
+            kinds = (str, os.PathLike) if key.name == "password_file" else (str,)
+            is_absent = value is None and key.name not in ("query", "database")
+            if not is_absent and not (isinstance(value, kinds) and os.fspath(value) != ""):
+                got = "none" if value in (None, "") else type(value).__name__
+                raise InputError(f"{key.name} of a query must be text, got {got}")
         first = _FIRST_WORD.match(self.query)
-        word = first[1].upper() if first else ""
-        if word not in ("SELECT", "WITH", "VALUES"):  # the connection is read-only besides
-            got = "a statement that begins otherwise" if word else "none"
-            raise InputError(f"query must be a SELECT, got {got}; write one that changes nothing")
+        if not first or first[1].upper() not in (
+            "SELECT",
+            "WITH",
+            "VALUES",
+        ):  # and the connection is read-only
+            got = "another statement" if first and first[1] else "none"
+            raise InputError(f"query must be a SELECT, got {got}")
         address = self.address
-        if address.path is not None:
-            for key in ("user", "password_env", "password_file"):
-                if getattr(self, key) is not None:
-                    raise InputError(
-                        f"a {_FILES[address.kind]} database must be named without {key}, got one; leave it "
-                        "out: anyone who can read the file can read its tables"
-                    )
-        elif self.user is not None and "user" in dict(address.settings):
-            raise InputError("user must be given once, got one in database and one as user; leave one out")
-        if self.password_env is not None and self.password_file is not None:
-            raise InputError(
-                "the password must be in one place, got both password_env and password_file; leave one out"
-            )
+        given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
+        if address.path is not None and given:
+            raise InputError(f"a {address.kind} database must be named without {given[0]}, got one")
+        if "user" in given and "user" in dict(address.settings):
+            raise InputError("user must be given once, got one in database and one as user")
+        if {"password_env", "password_file"} <= set(given):
+            raise InputError("the password must be in one place, got both password_env and password_file")
 
     @property
     def address(self) -> Address:
@@ -175,39 +169,35 @@ class SqlQuery:
 
     def password(self) -> str | None:
         """Return the password from its variable or file; None where libpq looks it up."""
-        if self.password_env is None and self.password_file is None:
-            return None
         if self.password_env is not None:
-            key, where = "password_env", f"the environment variable {self.password_env}"
-            password = os.environ.get(self.password_env)
-        else:
-            key, where = "password_file", f"the file {self.password_file}"
-            try:
-                password = Path(self.password_file or "").read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError):
-                password = None
-        if not password or "\0" in password:
-            raise InputError(
-                f"{where} must hold the database's password, got none there; set it, or correct {key}"
+            where, password = (
+                f"the environment variable {self.password_env}",
+                os.environ.get(self.password_env),
             )
+        elif self.password_file is not None:
+            where, password = f"the file {self.password_file}", None
+            with suppress(OSError, UnicodeDecodeError):
+                password = Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        else:
+            return None
+        if not password or "\0" in password:
+            raise InputError(f"{where} must hold the database's password, got none there")
         return password
 
 
 def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) -> SqlQuery:
     """Return the query that a mapping describes, relative paths in it within the folder."""
-    keys = [each.name for each in fields(SqlQuery)]
+    keys = [field.name for field in fields(SqlQuery)]
     if "password" in data:
         raise InputError(
             f"{name} must not hold a password, got one; put it into an environment variable or a file "
             "and name that with password_env or password_file"
         )
-    unknown = [str(key) for key in data if key not in keys]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], keys)
+    unknown = next((str(key) for key in data if key not in keys), None)
+    if unknown is not None:
+        near = difflib.get_close_matches(unknown, keys)
         hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(
-            f"{name} must describe a query by {', '.join(keys)}, got '{unknown[0]}'{hint}; remove it"
-        )
+        raise InputError(f"{name} must describe a query by {', '.join(keys)}, got '{unknown}'{hint}")
     for key in ("query", "database"):
         if key not in data:
             raise InputError(f'{name} must give {key}, got none; add {key} = "…"')
@@ -222,19 +212,61 @@ def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) 
     return SqlQuery(**given)
 
 
-# --- connections ------------------------------------------------------------------------------------------
+# --- dialects ---------------------------------------------------------------------------------------------
 
 _CONNECT_SECONDS = "10"
 """How long a PostgreSQL server may take to accept a connection, unless the user sets another limit."""
 
-_FIRST_STATEMENTS = {
-    "sqlite": ["PRAGMA busy_timeout = 10000"],
-    "duckdb": [],
-    "postgresql": [
-        "SET default_transaction_read_only = on",
-        "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
-    ],
+_REAL = "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Dialect:
+    """How a database is opened, and how its cells are selected; ``{c}`` is a column, ``{q}`` the query."""
+
+    driver: str
+    package: str
+    extra: str = "sql"
+    first: tuple[str, ...] = ()
+    number: str = "{c}"
+    text: str = "CAST({c} AS VARCHAR)"
+    cell: tuple[str, ...] = ("CAST({c} AS VARCHAR)",)
+    select: str = "SELECT {chosen} FROM (\n{q}\n) AS fedpower_rows({names})"
+    option: str = ""
+    of_bytes: bool = False  # whether a batch is limited by its bytes, not by its rows
+
+
+_DIALECTS = {
+    "sqlite": _Dialect(
+        driver="adbc_driver_sqlite.dbapi",
+        package="adbc-driver-sqlite",
+        first=("PRAGMA busy_timeout = 10000",),
+        number=_REAL + "END",
+        text="CASE WHEN typeof({c}) = 'real' AND {c} = CAST({c} AS INTEGER) "
+        "THEN CAST(CAST({c} AS INTEGER) AS TEXT) ELSE CAST({c} AS TEXT) END",
+        cell=(  # numbers as they are, since text has only fifteen of their digits, and all else as text
+            _REAL + "ELSE 0.0 END",
+            "CASE typeof({c}) WHEN 'real' THEN '' WHEN 'integer' THEN '' WHEN 'null' THEN 'null' "
+            "ELSE quote({c}) END",
+        ),
+        select="WITH fedpower_rows({names}) AS (\n{q}\n) SELECT {chosen} FROM fedpower_rows",
+        option="adbc.sqlite.query.batch_rows",
+    ),
+    "duckdb": _Dialect(driver="adbc_driver_duckdb", package="duckdb", extra="duckdb"),
+    "postgresql": _Dialect(
+        driver="adbc_driver_postgresql.dbapi",
+        package="adbc-driver-postgresql",
+        first=(
+            "SET default_transaction_read_only = on",
+            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        ),
+        option="adbc.postgresql.batch_size_hint_bytes",
+        of_bytes=True,
+    ),
 }
+_EXACT_NUMBER = "CAST(CAST({c} AS numeric) AS float8)"
+"""PostgreSQL's numeric and money, which its driver gives as text or in cents, as numbers."""
+
 _CODES = {
     "25006": "a statement that changes data",
     "42501": "no permission for a table or column in it",
@@ -242,28 +274,26 @@ _CODES = {
 }
 """What an SQLSTATE means here, where a plain word helps."""
 
+# --- connections ------------------------------------------------------------------------------------------
+
 
 @contextmanager
 def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     """Yield a DBAPI connection to the query's database that cannot change it."""
     address, secret = query.address, query.password()
+    dialect = _DIALECTS[address.kind]
     if address.path is not None and not address.path.is_file():
         raise InputError(
-            f"the database of {name} must be a file that exists, got none at {address.path}; check "
-            f"the path ({address.kind}:////… where it begins with a slash)"
+            f"the database of {name} must be a file that exists, got none at {address.path}; write "
+            f"{address.kind}:////… where its path begins with a slash"
         )
-    is_duckdb = address.kind == "duckdb"
-    module = "adbc_driver_duckdb" if is_duckdb else f"adbc_driver_{address.kind}.dbapi"
     try:
-        driver = import_module(module)
+        driver = import_module(dialect.driver)
     except ImportError:
-        package = "duckdb" if is_duckdb else f"adbc-driver-{address.kind}"
-        extra = installing("duckdb" if is_duckdb else "sql")
-        raise InputError(
-            f"{name} must be read with the driver {package}, got none installed; run {extra}"
-        ) from None
+        extra = installing(dialect.extra)
+        raise InputError(f"{name} must be read with {dialect.package}, got none; run {extra}") from None
     try:
-        if is_duckdb:  # its own ``connect`` has no option to open a file read-only
+        if address.kind == "duckdb":  # its own ``connect`` has no option to open a file read-only
             connection = import_module("adbc_driver_manager.dbapi").connect(
                 driver=driver.driver_path(),
                 entrypoint="duckdb_adbc_init",
@@ -279,12 +309,11 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         if secret is not None and secret in str(error):
             reason = "the reason is withheld because the password, or a word like it, is in it"
         raise InputError(
-            f"{name} must be able to reach {address.label}, got no connection ({reason}); check that it "
-            "runs, its address, user and password"
+            f"{name} must be able to reach {address.label}, got no connection ({reason})"
         ) from None
     with connection:
         with _preparing(name), connection.cursor() as cursor:
-            for statement in _FIRST_STATEMENTS[address.kind]:
+            for statement in dialect.first:
                 cursor.execute(statement)
         yield connection
 
@@ -301,21 +330,18 @@ def conninfo(address: Address, user: str | None, password: str | None) -> str:
 
 @contextmanager
 def _preparing(name: str) -> Iterator[None]:
-    """Turn a database's refusal of the query's text into one line, with what it says of it."""
+    """Turn a database's refusal of the query's text into one line with its reason."""
     try:
         yield
     except _failures() as error:
         text = str(error)
-        said = text.partition("Failed to prepare query: ")[2] or text.partition(" Error: ")[2]
-        said = said.partition("\nquery:")[0].partition("\n\nLINE ")[0]
+        reason = text.partition("Failed to prepare query: ")[2] or text.partition(" Error: ")[2]
+        reason = reason.partition("\nquery:")[0].partition("\n\nLINE ")[0]
         for key, value in getattr(error, "details", None) or ():
             if key in ("PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_PRIMARY"):
-                said = str(value, "utf-8", "replace") if isinstance(value, bytes) else str(value)
-        message = " ".join(said.split()) or "an error without a message"
-        raise InputError(
-            f"{name} must be a query that its database can run, got the error '{message}'; correct the "
-            "query or the database"
-        ) from None
+                reason = str(value, "utf-8", "replace") if isinstance(value, bytes) else str(value)
+        message = " ".join(reason.split()) or "an error without a message"
+        raise InputError(f"{name} must be a query that its database can run, got '{message}'") from None
 
 
 @contextmanager
@@ -327,8 +353,7 @@ def _reading(name: str) -> Iterator[None]:
         code = getattr(error, "sqlstate", None)
         what = _CODES.get(code or "", "an error from the database") + (f" (SQLSTATE {code})" if code else "")
         raise InputError(
-            f"{name} must be a query that runs to its end, got {what}; run it in the database's own "
-            "shell to see why"
+            f"{name} must be a query that runs to its end, got {what}; run it in the database's shell"
         ) from None
 
 
@@ -338,80 +363,27 @@ def _failures() -> tuple[type[Exception], ...]:
     return (import_module("adbc_driver_manager").Error, arrow.ArrowException, OSError)
 
 
-# --- statements -------------------------------------------------------------------------------------------
-
-_EXACT = ("numeric", "money")
-"""PostgreSQL's decimals, which its driver gives as text or in cents: the server makes them float8."""
-
-_REAL = "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) "
-_SQLITE_CELLS = (
-    # Numbers as they are, since text has only fifteen of their digits, and everything else as text.
-    _REAL + "ELSE 0.0 END",
-    "CASE typeof({c}) WHEN 'real' THEN '' WHEN 'integer' THEN '' WHEN 'null' THEN 'null' ELSE quote({c}) END",
-)
-_SQLITE_TEXT = (
-    "CASE WHEN typeof({c}) = 'real' AND {c} = CAST({c} AS INTEGER) "
-    "THEN CAST(CAST({c} AS INTEGER) AS TEXT) ELSE CAST({c} AS TEXT) END"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Dialect:
-    """How a database is asked for columns and rows."""
-
-    kind: str
-    columns: tuple[str, ...]
-    types: tuple[Any, ...]  # None for SQLite, where every row may have its own
-    exact: tuple[bool, ...] = ()
-
-    def statement(self, query: str, features: Sequence[int], labels: Sequence[int], *, cells: bool) -> str:
-        """Return the query for numbers, then labels as text, then perhaps all cells, by their places."""
-        every = range(len(self.columns)) if cells else ()
-        if self.kind == "sqlite":
-            chosen = [(_REAL + "END").format(c=f"c{place}") for place in features]
-            chosen += [_SQLITE_TEXT.format(c=f"c{place}") for place in labels]
-            chosen += [form.format(c=f"c{place}") for place in every for form in _SQLITE_CELLS]
-            return self.around(query, chosen)
-        chosen = [
-            f"CAST(CAST(c{place} AS numeric) AS float8)" if self.exact and self.exact[place] else f"c{place}"
-            for place in features
-        ]
-        chosen += [f"CAST(c{place} AS VARCHAR)" for place in (*labels, *every)]
-        return self.around(query, chosen)
-
-    def around(self, query: str, chosen: Sequence[str]) -> str:
-        """Return a query of expressions over the columns c0, c1, … of another one."""
-        names = ", ".join(f"c{place}" for place in range(len(self.columns)))
-        selected = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(chosen))
-        if self.kind == "sqlite":
-            return f"WITH fedpower_rows({names}) AS (\n{query}\n) SELECT {selected} FROM fedpower_rows"  # noqa: S608
-        return f"SELECT {selected} FROM (\n{query}\n) AS fedpower_rows({names})"  # noqa: S608
-
-    def options(self, n_columns: int, max_rows: int) -> dict[str, str]:
-        """Return the driver's options for batches of about `max_rows` rows; DuckDB has its own size."""
-        if self.kind == "sqlite":
-            return {"adbc.sqlite.query.batch_rows": str(max_rows)}
-        size = min(max(8 * n_columns * max_rows, 2**16), 2**24)
-        return {} if self.kind == "duckdb" else {"adbc.postgresql.batch_size_hint_bytes": str(size)}
-
-
-def _find_dialect(connection: Any, query: SqlQuery, name: str) -> _Dialect:
-    """Return how to ask for the query's rows, from its columns and no row."""
+def _find_columns(connection: Any, query: SqlQuery, name: str) -> dict[str, tuple[Any, str]]:
+    """Return by column, from no row, its type (None where every row may have its own) and its number."""
     kind = query.address.kind
+    number = _DIALECTS[kind].number
     # Nothing but a query may be in brackets.
     bracketed = f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
     with _preparing(name), connection.cursor() as cursor:
         if kind == "sqlite":
             names = _sqlite_columns(cursor, query.text)
-            return _Dialect(kind=kind, columns=names, types=(None,) * len(names))
+            require_distinct(name, names)
+            return dict.fromkeys(names, (None, number))
         schema = cursor.adbc_execute_schema(bracketed)
         if kind == "duckdb":  # in brackets a name that occurs twice is changed
             schema = cursor.adbc_execute_schema(query.text)
-            return _Dialect(kind=kind, columns=tuple(schema.names), types=_types(schema))
-    stored = [(each.metadata or {}).get(b"POSTGRESQL:type", b"").decode() for each in schema]
-    exact = tuple(each in _EXACT for each in stored)
-    types = [pl.Float64() if is_exact else each for each, is_exact in zip(_types(schema), exact, strict=True)]
-    return _Dialect(kind=kind, columns=tuple(schema.names), types=tuple(types), exact=exact)
+    require_distinct(name, schema.names)
+    types = _frame_of(schema.empty_table().combine_chunks()).dtypes
+    columns = {}
+    for column, dtype in zip(schema, types, strict=True):
+        is_exact = (column.metadata or {}).get(b"POSTGRESQL:type", b"") in (b"numeric", b"money")
+        columns[column.name] = (pl.Float64(), _EXACT_NUMBER) if is_exact else (dtype, number)
+    return columns
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:
@@ -421,16 +393,11 @@ def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:
     lower = {name.lower() for name in names}
     parts = [name.rpartition(":") for name in names]
     if any(sign and number.isdigit() and stem.lower() in lower for stem, sign, number in parts):
-        # "a:1" may stand for a second column "a", which only the query by itself tells.
+        # "a:1" may stand for a second column "a", which only the query by itself shows.
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "1"})
         cursor.execute(query)
         names = tuple(cursor.fetch_record_batch().schema.names)
     return names
-
-
-def _types(schema: Any) -> tuple[Any, ...]:
-    """Return the Polars types of an Arrow schema."""
-    return tuple(_frame_of(schema.empty_table().combine_chunks()).dtypes)
 
 
 def _frame_of(batch: Any) -> pl.DataFrame:
@@ -443,7 +410,7 @@ def _frame_of(batch: Any) -> pl.DataFrame:
             columns.append(pl.Series(values=texts, dtype=pl.String))
         else:
             columns.append(pl.Series(values=column))
-    return pl.DataFrame([each.alias(f"r{place}") for place, each in enumerate(columns)])
+    return pl.DataFrame([column.alias(f"r{place}") for place, column in enumerate(columns)])
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -501,23 +468,27 @@ class StoredQuery:
     def __init__(self, query: SqlQuery, name: str) -> None:
         self.name, self.query = name, query
         with connected(query, name) as connection:
-            self.dialect = _find_dialect(connection, query, name)
+            self.columns = _find_columns(connection, query, name)
+        self._dialect = _DIALECTS[query.address.kind]
         self._watched = False
         self._digest: str | None = None
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         """Yield batches of the wanted columns only; words come as text."""
-        names, columns = [*numbers, *words], self.dialect.columns
-        features, labels = ([columns.index(name) for name in some] for some in (numbers, words))
-        tally = RowTally(columns) if self._watched else None
-        statement = self.dialect.statement(self.query.text, features, labels, cells=tally is not None)
-        for received in self._run(statement, self.dialect.options(len(names), max_rows)):
-            batch = received[:, : len(names)]
+        places = {column: f"c{place}" for place, column in enumerate(self.columns)}
+        wanted = [self.columns[name][1].format(c=places[name]) for name in numbers]
+        wanted += [self._dialect.text.format(c=places[name]) for name in words]
+        tally = RowTally(tuple(self.columns)) if self._watched else None
+        cells = [cell.format(c=place) for place in places.values() for cell in self._dialect.cell if tally]
+        for received in self._run([*wanted, *cells], max_rows, width=len(wanted)):
+            batch = received[:, : len(wanted)]
             if tally is not None:
-                tally.add_cells(received[:, len(names) :])
-            if self.dialect.kind == "sqlite" and any(batch[:, at].null_count() for at in range(len(numbers))):
-                self._refuse_text(features)
-            batch.columns = names
+                tally.add_cells(received[:, len(wanted) :])
+            if self.query.address.kind == "sqlite" and any(
+                batch[:, at].null_count() for at in range(len(numbers))
+            ):
+                self._refuse_text(numbers, places)
+            batch.columns = [*numbers, *words]
             yield from batch.iter_slices(max_rows)
             del batch, received  # or two batches are held while the next one is read
         if tally is not None:
@@ -525,15 +496,14 @@ class StoredQuery:
                 raise _changing(self.name)
             self._digest = tally.digest()
 
-    def _refuse_text(self, features: Sequence[int]) -> None:
+    def _refuse_text(self, numbers: list[str], places: Mapping[str, str]) -> None:
         """Find out whether SQLite's first null is a null or text, by a second pass over the types."""
         row = 0
-        kinds = self.dialect.around(self.query.text, [f"typeof(c{place})" for place in features])
-        for batch in self._run(kinds, self.dialect.options(len(features), 2**12)):
+        for batch in self._run([f"typeof({places[name]})" for name in numbers], 2**12, width=len(numbers)):
             for offset, words in enumerate(batch.iter_rows()):
-                for place, word in zip(features, words, strict=True):
+                for name, word in zip(numbers, words, strict=True):
                     if word in ("text", "blob"):
-                        raise not_a_number(self.name, self.dialect.columns[place], word, row + offset)
+                        raise not_a_number(self.name, name, word, row + offset)
                 if "null" in words:
                     return
             row += len(batch)
@@ -550,13 +520,19 @@ class StoredQuery:
                 pass
         return str(self._digest)
 
-    def _run(self, statement: str, options: dict[str, str]) -> Iterator[pl.DataFrame]:
+    def _run(self, chosen: Sequence[str], max_rows: int, *, width: int) -> Iterator[pl.DataFrame]:
+        """Yield batches of expressions over the columns c0, c1, … of the query."""
+        names = ", ".join(f"c{place}" for place in range(len(self.columns)))
+        selected = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(chosen))
+        statement = self._dialect.select.format(names=names, chosen=selected, q=self.query.text)
+        size = min(max(8 * width * max_rows, 2**16), 2**24) if self._dialect.of_bytes else max_rows
         with (
             connected(self.query, self.name) as connection,
             _reading(self.name),
             connection.cursor() as cursor,
         ):
-            cursor.adbc_statement.set_options(**options)
+            if self._dialect.option:
+                cursor.adbc_statement.set_options(**{self._dialect.option: str(size)})
             cursor.execute(statement)
             for batch in cursor.fetch_record_batch():
                 yield _frame_of(batch)
@@ -590,11 +566,6 @@ def _changing(name: str) -> InputError:
 def query_table(query: SqlQuery, name: str) -> Table:
     """Return the table of a query, after its database was asked for the columns."""
     stored = StoredQuery(query, name)
-    columns = stored.dialect.columns
-    require_shape(name, None, len(columns))
-    require_distinct(name, columns)
-    cells = {
-        column: Cells(own=column, dtype=kind)
-        for column, kind in zip(columns, stored.dialect.types, strict=True)
-    }
+    require_shape(name, None, len(stored.columns))
+    cells = {column: Cells(own=column, dtype=dtype) for column, (dtype, _) in stored.columns.items()}
     return Table(name=name, parts=(Part(name=name, cells=cells, read=stored.read),), query=stored)

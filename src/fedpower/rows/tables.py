@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
-from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, require_shape, shown
+from fedpower.errors import InputError, require
+from fedpower.rows.columns import (
+    is_number,
+    pick_columns,
+    require_block_size,
+    require_distinct,
+    require_shape,
+    shown,
+)
 from fedpower.rows.source import Block, Extra, Matrix, pl
 from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
@@ -54,7 +61,6 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns."""
         return tuple(self.parts[0].cells)
 
     @property
@@ -64,7 +70,6 @@ class Table:
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where every part has its own."""
         counts = [part.n_rows for part in self.parts]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -75,9 +80,8 @@ class Table:
         for part in self.parts:
             row = 0
             own = [part.cells[name].own for name in numbers]
-            beside = [part.cells[name].own for name in words]
-            beside = [name for name in dict.fromkeys(beside) if name not in own]
-            for batch in part.read(own, beside, max_rows):
+            others = dict.fromkeys(part.cells[name].own for name in words)
+            for batch in part.read(own, [name for name in others if name not in own], max_rows):
                 if len(batch):
                     yield part, row, batch
                 row += len(batch)
@@ -88,20 +92,55 @@ class Table:
         return name if len(self.parts) == 1 else part.name
 
 
+def harmonised(
+    table: Table, rename: Mapping[str, str], factors: Mapping[str, float], offsets: Mapping[str, float]
+) -> Table:
+    """Return a table in the study's names and units: a cell x counts as factor · x + offset."""
+    is_mapping = isinstance(rename, Mapping)
+    columns = tuple(rename.get(own, own) for own in table.columns) if is_mapping else ()
+    for label, given, known in (
+        ("rename", rename, table.columns),
+        ("factors", factors, columns),
+        ("offsets", offsets, columns),
+    ):
+        is_mapping = isinstance(given, Mapping) and all(isinstance(key, str) for key in given)
+        require(is_mapping, label, "a mapping from names of columns", type(given).__name__)
+        for name, value in given.items():
+            if label == "rename":
+                require(isinstance(value, str) and bool(value), label, f"a name for '{name}'", value)
+            else:
+                must = "a finite number other than 0" if label == "factors" else "a finite number"
+                good = is_number(value) and (value or label != "factors")
+                require(bool(good), f"{label} of '{name}'", must, value)
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise InputError(
+                f"{label} must be of columns of {table.name}, got {shown(unknown)}, not {shown(known, 40)}"
+            )
+    require_distinct(f"{table.name}, renamed,", columns)
+
+    def convert(name: str, cells: Cells) -> Cells:
+        factor = float(factors.get(name, 1.0))
+        offset = cells.offset * factor + float(offsets.get(name, 0.0))
+        return replace(cells, factor=cells.factor * factor, offset=offset)
+
+    parts = [
+        replace(part, cells={rename.get(own, own): cells for own, cells in part.cells.items()})
+        for part in table.parts
+    ]
+    parts = [
+        replace(part, cells={name: convert(name, cells) for name, cells in part.cells.items()})
+        for part in parts
+    ]
+    return replace(table, parts=tuple(parts))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The rows whose cell in a column is this text."""
 
     column: str
     value: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """The rules of a source as expressions over batches of one schema."""
-
-    read: list[tuple[Rule, Compiled]]
-    features: list[pl.Expr]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -123,42 +162,30 @@ class TableSource:
 
     @property
     def n_features(self) -> int:
-        """Number of feature columns."""
         return len(self.columns)
 
     @property
     def in_memory(self) -> bool:
-        """Whether its rows are in this process."""
         return self.table.in_memory
 
     @property
     def sparse(self) -> bool:
-        """Always false."""
         return False
 
     @property
     def density(self) -> float | None:
-        """Always 1."""
         return 1.0
-
-    @property
-    def used(self) -> tuple[Rule, ...]:
-        """The rules that its features come from; a column without one holds numbers."""
-        if self.rules is None:
-            return tuple(Rule(column=name) for name in self.columns)
-        wanted = set(self.columns)
-        return tuple(rule for rule in self.rules.rules if wanted.intersection(rule.features))
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows; a cell that no rule covers is refused, by its row in the stored table."""
-        for _, _, block in self._read(None, max_rows):
+        for _, block in self._read(None, max_rows):
             yield block
             del block  # or two blocks are held while the next one is read
 
     def labelled(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Block]]:
-        """Yield the cells of a column that is no feature beside each block of rows."""
+        """Yield the cells of a column that is no feature with each block of rows."""
         self._require_label(column)
-        return ((cells, block) for cells, _, block in self._read(column, max_rows))
+        return self._read(column, max_rows)
 
     def labels(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Rows, str]]:
         """Yield the cells of such a column, their row numbers, and what the table of these is called."""
@@ -174,35 +201,8 @@ class TableSource:
     def _require_label(self, column: str) -> None:
         if column not in self.table.columns:
             raise InputError(
-                f"{self.name} must have the column '{column}' to label its rows, got "
-                f"{shown(self.table.columns)}; name one of its columns"
+                f"{self.name} must have the column '{column}' of labels, got {shown(self.table.columns)}"
             )
-
-    def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Rows, Matrix]]:
-        """Yield labels, row numbers and features; nothing is kept of a batch that was yielded."""
-        require_block_size(max_rows)
-        rules = self.used
-        numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
-        others = [name for rule in rules for name in rule.columns if name not in numbers]
-        words = (*others, *(() if label is None else (label,)))
-        as_other = {rule.column: 0 for rule in rules if rule.kind == "levels"}
-        plans: dict[Any, _Plan] = {}
-        seen = 0
-        for part, rows, batch in self.picked(numbers, words, max_rows):
-            seen += len(batch)
-            cells = None if label is None else batch[part.cells[label].own]
-            key = (part.name, *batch.dtypes)  # text may come as numbers first
-            if key not in plans:
-                plans[key] = self._plan(part, batch, rules)
-            block = self._block(part, rows, batch, plans[key])
-            for column in as_other:
-                name = f"{column}=other"
-                if name in self.columns:
-                    as_other[column] += int(np.count_nonzero(block[:, self.columns.index(name)]))
-            yield cells, rows, block
-            del batch, block
-        require_shape(self.name, seen, self.n_features)
-        self.others.update({column: (count, seen) for column, count in as_other.items()})
 
     def picked(
         self, numbers: Sequence[str], words: Sequence[str], max_rows: int
@@ -219,43 +219,69 @@ class TableSource:
             if rows.size:
                 yield part, row + rows, batch[rows]
 
-    def _plan(self, part: Part, batch: pl.DataFrame, rules: Sequence[Rule]) -> _Plan:
-        plain, schema = self.rules is None, batch.schema
-        read = [(rule, compiled(rule, part.cells, schema, gaps=self.gaps, plain=plain)) for rule in rules]
+    def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
+        """Yield labels and features; nothing is kept of a batch that was yielded."""
+        require_block_size(max_rows)
+        rules = self._used()
+        numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
+        words = [name for rule in rules for name in rule.columns if name not in numbers]
+        words += [] if label is None else [label]
+        others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in self.columns}
+        plans: dict[Any, list[tuple[Rule, Compiled]]] = {}
+        seen = 0
+        for part, rows, batch in self.picked(numbers, words, max_rows):
+            seen += len(batch)
+            cells = None if label is None else batch[part.cells[label].own]
+            key = (part.name, *batch.dtypes)  # text may come as numbers first
+            if key not in plans:
+                how = {"gaps": self.gaps, "plain": self.rules is None}
+                plans[key] = [(rule, compiled(rule, part.cells, batch.schema, **how)) for rule in rules]
+            block = self._block(part, rows, batch, plans[key])
+            for column in others:
+                others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))
+            yield cells, block
+            del batch, block
+        require_shape(self.name, seen, self.n_features)
+        self.others.update({column: (count, seen) for column, count in others.items()})
+
+    def _used(self) -> list[Rule]:
+        """Return the rules that the features come from; a column without one holds numbers."""
+        if self.rules is None:
+            return [Rule(column=name) for name in self.columns]
+        wanted = set(self.columns)
+        return [rule for rule in self.rules.rules if wanted.intersection(rule.features)]
+
+    def _block(
+        self, part: Part, rows: Rows, batch: pl.DataFrame, plan: Sequence[tuple[Rule, Compiled]]
+    ) -> Matrix:
+        """Return the features of a batch; a column that is not finite is searched for uncovered cells."""
         values = {
             name: value.alias(name)
-            for rule, each in read
-            for name, value in zip(rule.features, each.values, strict=True)
+            for rule, made in plan
+            for name, value in zip(rule.features, made.values, strict=True)
         }
-        return _Plan(read=read, features=[values[name] for name in self.columns])
-
-    def _block(self, part: Part, rows: Rows, batch: pl.DataFrame, plan: _Plan) -> Matrix:
-        """Return the features of a batch; columns with anything but finite numbers are looked at again."""
-        ready = staged(batch, (each for _, each in plan.read))
-        block: Matrix = ready.select(plan.features).to_numpy(order="c")
+        ready = staged(batch, (made for _, made in plan))
+        block: Matrix = ready.select([values[name] for name in self.columns]).to_numpy(order="c")
         with np.errstate(over="ignore", invalid="ignore"):
             odd = ~np.isfinite(block.sum(axis=0))
         if odd.any():
             names = {name for name, is_odd in zip(self.columns, odd, strict=True) if is_odd}
-            problems = [
-                (rule, problem)
-                for rule, each in plan.read
-                if names.intersection(rule.features)
-                for problem in each.problems
-            ]
-            self._refuse(part, rows, ready, problems)
+            rules = [(rule, made) for rule, made in plan if names.intersection(rule.features)]
+            problems = [(rule, problem) for rule, made in rules for problem in made.problems]
+            refuse_first(ready, problems, rows, self.table.called(part, self.name))
         return block
 
-    def _refuse(
-        self, part: Part, rows: Rows, batch: pl.DataFrame, problems: Sequence[tuple[Rule, Problem]]
-    ) -> None:
-        """Refuse the first row with a cell that no rule covers."""
-        found = first_problem(batch, [problem for _, problem in problems])
-        if found is not None:
-            place, which = found
-            rule, problem = problems[which]
-            row = rows + place if isinstance(rows, int) else int(rows[place])
-            raise problem.error(f"{rule.called} of {self.table.called(part, self.name)}", row + 1)
+
+def refuse_first(
+    batch: pl.DataFrame, problems: Sequence[tuple[Rule, Problem]], rows: Rows, called: str
+) -> None:
+    """Refuse the first row of a staged batch with a cell that no rule covers."""
+    found = first_problem(batch, [problem for _, problem in problems])
+    if found is not None:
+        place, which = found
+        rule, problem = problems[which]
+        row = rows + place if isinstance(rows, int) else int(rows[place])
+        raise problem.error(f"{rule.called} of {called}", row + 1)
 
 
 def table_source(table: Table, kind: type[TableSource] = TableSource) -> TableSource:
@@ -272,12 +298,13 @@ def as_labels(cells: pl.Series) -> pl.Series:
 
 def as_texts(values: Iterable[Any]) -> pl.Series:
     """Return Python objects as texts; what is missing as null."""
-    texts = [None if _is_missing(value) else _as_text(value) for value in values]
-    return pl.Series(values=texts, dtype=pl.String)
 
+    def text(value: Any) -> str:
+        return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
-def _as_text(value: Any) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return pl.Series(
+        values=[None if _is_missing(value) else text(value) for value in values], dtype=pl.String
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -288,41 +315,34 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-# --- frames -----------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def polars_runs(name: str, must: str, advice: str) -> Iterator[None]:
+def polars_runs(name: str, must: str) -> Iterator[None]:
     """Turn what Polars raises, which may quote cells, into one sentence."""
     failed = ""
     try:
         yield
     except InputError:
         raise
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
-        failed = type(error).__name__
+    except pl.exceptions.DuplicateError:
+        failed = "must have distinct column names, got one more than once"
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, ValueError) as error:
+        failed = f"must be {must}, got {type(error).__name__} from Polars"
     if failed:
-        raise InputError(f"{name} must be {must}, got {failed} from Polars; {advice}") from None
+        raise InputError(f"{name} {failed}") from None
 
 
-def lazy_read(scan: Callable[[], pl.LazyFrame]) -> Read:
-    """Return what reads a query anew in every pass, in order, in bounded memory."""
+def lazy_read(scan: Callable[[], pl.LazyFrame], name: str, must: str) -> Read:
+    """Return what reads a query again in every pass, in order, in bounded memory."""
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        frame = scan().select([*numbers, *words])
-        yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
+        with polars_runs(name, must):
+            frame = scan().select([*numbers, *words])
+            yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
 
     return read
-
-
-def guarded(read: Read, name: str, must: str, advice: str) -> Read:
-    """Return the same reader, whose failures are one sentence."""
-
-    def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        with polars_runs(name, must, advice):
-            yield from read(numbers, words, max_rows)
-
-    return reading
 
 
 def cells_of(schema: Mapping[str, Any], *, without: Iterable[str] = ()) -> dict[str, Cells]:
@@ -336,9 +356,7 @@ def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
     return [label for label in (metadata or {}).get("index_columns", ()) if isinstance(label, str)]
 
 
-_QUERY = "a query that runs to its end", "collect it by itself to see why"
-_FALLBACK = '"in-memory-map'
-"""What Polars calls a step of a query that holds all of its rows at once."""
+# --- frames -----------------------------------------------------------------------------------------------
 
 
 def frame_table(data: Any, name: str | None) -> Table | None:
@@ -356,15 +374,16 @@ def frame_table(data: Any, name: str | None) -> Table | None:
 
 
 def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
-    with polars_runs(name, *_QUERY):
+    must = "a query that runs to its end"
+    with polars_runs(name, must):
         schema = frame.collect_schema()
         plan = frame.show_graph(raw_output=True, engine="streaming", plan_stage="physical")
-    if _FALLBACK in str(plan):
+    if '"in-memory-map' in str(plan):  # a step that holds all of its rows at once
         raise InputError(
-            f"{name} must be a query that Polars can stream, got one with a step that holds all rows at "
-            "once; give its collect(), which does so too, or write it to Parquet first"
+            f"{name} must be a query that Polars can stream, got one with a step that holds all rows; "
+            "give its collect(), or write it to Parquet first"
         )
-    read = guarded(lazy_read(lambda: frame), name, *_QUERY)
+    read = lazy_read(lambda: frame, name, must)
     return Table(name=name, parts=(Part(name=name, cells=cells_of(schema), read=read),))
 
 
@@ -372,23 +391,17 @@ def _arrow_table(data: Any, name: str) -> Table:
     """Return the table of anything that exports itself as one to Arrow."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, arrow.RecordBatchReader):
-        raise InputError(
-            f"{name} must be readable more than once, got a stream of record batches; "
-            "give a table (reader.read_all()) or a file"
-        )
+        raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
     schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
     require_distinct(name, getattr(schema, "names", ()))
     try:
         frame = data if isinstance(data, pl.DataFrame) else pl.DataFrame(data)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
         frame = None
-    if frame is None or (arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)) or (
-        hasattr(data, "name") and not hasattr(data, "columns")
-    ):  # fmt: skip
-        raise InputError(
-            f"{name} must be a 2-d table of rows by columns, got a {type(data).__name__} of one "
-            "dimension; give a table that holds it, such as df[['a']] in place of df['a']"
-        )
+    is_array = arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)
+    if frame is None or is_array or (hasattr(data, "name") and not hasattr(data, "columns")):
+        kind = type(data).__name__
+        raise InputError(f"{name} must be a 2-d table of rows by columns, got a {kind} of one dimension")
     cells = cells_of(frame.schema, without=pandas_index(getattr(schema, "pandas_metadata", None)))
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
@@ -400,31 +413,30 @@ def _arrow_table(data: Any, name: str) -> Table:
 
 def _dataset_table(dataset: Any, name: str) -> Table:
     """Return the table of an Arrow dataset; only of Parquet files are the rows counted beforehand."""
-    ds = sys.modules["pyarrow.dataset"]
-    must, advice = "readable to its end in every pass", "check its files, or give their folder instead"
+    ds, must = sys.modules["pyarrow.dataset"], "readable to its end in every pass"
     require_distinct(name, dataset.schema.names)
     parquet = isinstance(dataset, ds.FileSystemDataset) and isinstance(dataset.format, ds.ParquetFileFormat)
-    with polars_runs(name, must, advice):
+    with polars_runs(name, must):
         n_rows = int(dataset.count_rows()) if parquet else None
         empty = pl.DataFrame(dataset.schema.empty_table())
     options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True) if parquet else None
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        scanner = dataset.scanner(
-            columns=[*numbers, *words],
-            batch_size=max_rows,
-            batch_readahead=1,
-            fragment_readahead=1,
-            fragment_scan_options=options,
-            use_threads=False,
-        )
-        for batch in scanner.to_batches():
-            if batch.num_rows:
-                yield from pl.DataFrame(batch).iter_slices(max_rows)
+        with polars_runs(name, must):
+            scanner = dataset.scanner(
+                columns=[*numbers, *words],
+                batch_size=max_rows,
+                batch_readahead=1,
+                fragment_readahead=1,
+                fragment_scan_options=options,
+                use_threads=False,
+            )
+            for batch in scanner.to_batches():
+                if batch.num_rows:
+                    yield from pl.DataFrame(batch).iter_slices(max_rows)
 
     cells = cells_of(empty.schema, without=pandas_index(dataset.schema.pandas_metadata))
-    part = Part(name=name, cells=cells, read=guarded(read, name, must, advice), n_rows=n_rows)
-    return Table(name=name, parts=(part,))
+    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, n_rows=n_rows),))
 
 
 def _pandas_table(frame: Any, name: str) -> Table:
@@ -434,15 +446,25 @@ def _pandas_table(frame: Any, name: str) -> Table:
     series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}
     cells = {column: _pandas_cells(column, values) for column, values in series.items()}
 
+    def converted(column: str, start: int, stop: int, *, is_word: bool) -> pl.Series:
+        """Return some cells; objects as floats where all of the column are numbers."""
+        values = series[column].iloc[start:stop]
+        is_object = values.dtype == object
+        if cells[column].first_object is not None or (is_object and is_word):
+            return as_texts(values)
+        if is_object:
+            numbers = [None if _is_missing(value) else float(value) for value in values]
+            return pl.Series(values=numbers, dtype=pl.Float64)
+        return _from_pandas(values)
+
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         for start in range(0, len(frame), max_rows):
-            stop = start + max_rows
-            yield pl.DataFrame(
-                {
-                    each: _converted(series[each].iloc[start:stop], cells[each], is_word=each in words)
-                    for each in (*numbers, *words)
-                }
-            )
+            wanted = dict.fromkeys(numbers, False) | dict.fromkeys(words, True)
+            made = {
+                column: converted(column, start, start + max_rows, is_word=is_word)
+                for column, is_word in wanted.items()
+            }
+            yield pl.DataFrame(made)
 
     part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
     return Table(name=name, parts=(part,), in_memory=True)
@@ -451,30 +473,17 @@ def _pandas_table(frame: Any, name: str) -> Table:
 def _pandas_cells(column: str, values: Any) -> Cells:
     """Return how a pandas column is stored: of objects, whether all of them are numbers."""
     if values.dtype == object:
-        odd = ((row, type(value).__name__) for row, value in enumerate(values) if not _is_number(value))
-        row, kind = next(odd, (0, ""))
-        dtype = pl.String() if kind else pl.Float64()
-        return Cells(own=column, dtype=dtype, first_object=(row, f"type {kind}") if kind else None)
+        for row, value in enumerate(values):
+            if not (isinstance(value, Real | Decimal) or _is_missing(value)):
+                first = (row, f"type {type(value).__name__}")
+                return Cells(own=column, dtype=pl.String(), first_object=first)
+        return Cells(own=column, dtype=pl.Float64())
     try:
         return Cells(own=column, dtype=_from_pandas(values.iloc[:1]).dtype)
     except Exception:
         return Cells(own=column, dtype=pl.String(), first_object=(0, f"dtype {values.dtype}"))
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real | Decimal) or _is_missing(value)
-
-
-def _converted(values: Any, cells: Cells, *, is_word: bool) -> pl.Series:
-    """Return some cells of a pandas column; objects as floats where all of the column are numbers."""
-    if cells.first_object is not None or (values.dtype == object and is_word):
-        return as_texts(values)
-    if values.dtype == object:
-        numbers = [None if _is_missing(value) else float(value) for value in values]
-        return pl.Series(values=numbers, dtype=pl.Float64)
-    return _from_pandas(values)
-
-
 def _from_pandas(values: Any) -> pl.Series:
-    found: Any = pl.from_pandas(values, nan_to_null=False)
-    return found  # type: ignore[no-any-return]
+    made: Any = pl.from_pandas(values, nan_to_null=False)
+    return made  # type: ignore[no-any-return]

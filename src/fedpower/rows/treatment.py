@@ -104,22 +104,17 @@ class RowTreatment:
             object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
         if self.normalize and self.row_norm is not None:
             raise InputError(
-                f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and "
-                "normalize=True; choose one"
+                f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and True"
             )
         sizes = {each.size for each in (self.center, self.scale, self.low, self.high) if each is not None}
         if len(sizes) > 1:
             raise InputError(
-                f"center and scale must have one value per column, got {' and '.join(map(str, sizes))}; "
-                "give both for the same columns"
+                f"center and scale must have one value per column, got {' and '.join(map(str, sizes))}"
             )
         if self.low is None and self.high is None:
             return
         if self.low is None or self.high is None or self.center is None or not (self.low < self.high).all():
-            raise InputError(
-                "ranges must have a lower end below the upper end in every column and go with a center, got "
-                "others; give low, high and center"
-            )
+            raise InputError("ranges must have a lower end below the upper and go with a center, got others")
 
     @property
     def bounded(self) -> bool:
@@ -131,8 +126,7 @@ class RowTreatment:
         for label, values in (("center", self.center), ("scale", self.scale)):
             if values is not None and values.size != n_features:
                 raise InputError(
-                    f"{label} must have one value per column, got {values.size} for {n_features} columns; "
-                    "give it for the agreed columns"
+                    f"{label} must have one value per column, got {values.size} for {n_features} columns"
                 )
 
     def densifies(self) -> bool:
@@ -159,8 +153,7 @@ class RowTreatment:
         if rows is not block and not np.isfinite(values).all():
             if not self.bounded:
                 raise InputError(
-                    "rows must stay finite when centered and scaled, got values beyond float64's range; "
-                    "give the columns in other units"
+                    "rows must stay finite when centered and scaled, got others; give them in other units"
                 )
             # Beyond float64's range a value becomes its largest number: the bound clips it.
             finite = np.nan_to_num(values)

@@ -1,4 +1,4 @@
-"""Persons as the unit of privacy: to whom each row belongs, how many rows they have, what a row weighs."""
+"""Persons as the unit of privacy: the person of each row, how many rows they have, what a row weighs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource, PositionalSource
-from fedpower.rows.columns import other_rows, pick_columns, require_block_size, row_number, shown
+from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
 from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, is_sparse, pl
 from fedpower.rows.tables import TableSource, as_texts
 
@@ -116,10 +116,7 @@ class UnitRows(OverRows):
         """Σ min(m, C): the public number, of persons where C is 1."""
         total = int(np.minimum(self._persons().counts, self.most).sum(dtype=np.int64))
         if total > _MOST_UNITS:
-            raise InputError(
-                f"{self.name} must count for {_MOST_UNITS:,} at most, so that sums fit into 64 bits, got "
-                "more persons; split it into silos"
-            )
+            raise InputError(f"{self.name} must have {_MOST_UNITS:,} persons at most, got more; split it")
         return total
 
     @property
@@ -195,19 +192,14 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
         return source
     if not isinstance(source, TableSource):
         raise InputError(
-            f"{source.name} must be a table with named columns to have unit={column!r}, got rows without; "
-            "give a CSV, Parquet, Feather or Arrow file, a data frame or a query"
+            f"{source.name} must be a table with named columns to have unit={column!r}, got rows without"
         )
     if column not in source.table.columns:
-        raise InputError(
-            f"{source.name} must have the column '{column}' of persons' ids, got "
-            f"{shown(source.table.columns)}; correct unit, or add the column"
-        )
+        have = shown(source.table.columns)
+        raise InputError(f"{source.name} must have the column '{column}' of persons' ids, got {have}")
     features = tuple(name for name in source.columns if name != column)
     if not features:
-        raise InputError(
-            f"{source.name} must have a feature beside the column '{column}' of ids, got none; add one"
-        )
+        raise InputError(f"{source.name} must have a feature besides the ids in '{column}', got none")
     rows = source if features == source.columns else source.select(features, extra="drop")
     return UnitRows(rows, label=column, most=most)
 
@@ -215,18 +207,12 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     """Return rows in memory by persons, whose ids are given as a vector."""
     if not isinstance(source, ArraySource):
-        raise InputError(
-            f"{source.name} must be dense rows in memory to be given units, got others; give a NumPy "
-            "array, or a table with a column of ids and unit='…'"
-        )
+        raise InputError(f"{source.name} must be dense rows in memory to be given units, got others")
     cells = np.asarray(ids)
     if cells.shape != (source.n_rows,):
-        raise InputError(
-            f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows; give "
-            "the person of each row"
-        )
+        raise InputError(f"units must have one id per row, got shape {cells.shape} for {source.n_rows} rows")
     if cells.dtype.kind not in "biufUSMmO":
-        raise InputError(f"units must be texts, numbers or days, got dtype {cells.dtype}; give ids as text")
+        raise InputError(f"units must be texts, numbers or days, got dtype {cells.dtype}")
     if isinstance(ids, np.ma.MaskedArray) or cells.dtype.kind in "US":
         # NumPy makes texts of what a list holds, of NaN too.
         column = as_texts(ids if isinstance(ids, list | tuple) else ids.tolist())
@@ -237,7 +223,7 @@ def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
 
 
 def unit_of(source: RowSource) -> UnitRows | None:
-    """Return the persons' rows that a source reads, or that it holds to be the same; else None."""
+    """Return the persons' rows that a source reads, directly or through others; else None."""
     inner: object = source
     while inner is not None and not isinstance(inner, UnitRows):
         inner = getattr(inner, "rows", None)
@@ -252,10 +238,7 @@ def features_of(source: RowSource) -> RowSource:
 def require_no_unit(source: RowSource, where: str) -> None:
     """Refuse persons where rows cannot be weighed."""
     if unit_of(source) is not None:
-        raise InputError(
-            f"{source.name} must be dense rows that the processor reads to count persons, got {where}; "
-            "leave that out, or leave unit out"
-        )
+        raise InputError(f"{source.name} must be dense rows read on the CPU to count persons, got {where}")
 
 
 # --- missing cells ----------------------------------------------------------------------------------------
@@ -301,6 +284,7 @@ _POINTED = r"^(-?(?:0|[1-9][0-9]*))[.,]0*$"
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _DAYTIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}.*"
 _SEVERAL_SPELLINGS = rf"^(?:{_NUMBER}|{_DAYTIME}|(?i:true|false))$"
+_DIGITS = {"Float16": 11, "Float32": 24, "Float64": 53}
 
 
 def keys_of(cells: pl.Series, *, name: str, column: str, rows: int | NDArray[np.int64]) -> Keys:
@@ -308,9 +292,10 @@ def keys_of(cells: pl.Series, *, name: str, column: str, rows: int | NDArray[np.
     ids = _integers_or_texts(cells, f"column '{column}' of {name}")
     missing = ids.is_null() if ids.dtype != pl.String else ids.is_null() | (ids == "").fill_null(value=False)
     if missing.any():
+        place = int(missing.arg_max() or 0)
+        row = rows + place if isinstance(rows, int) else int(rows[place])
         raise InputError(
-            f"column '{column}' of {name} must have an id in every row, got a missing id at row "
-            f"{row_number(rows, int(missing.arg_max() or 0))}; fill it in or leave that row out"
+            f"column '{column}' of {name} must have an id in every row, got a missing id at row {row + 1}"
         )
     if ids.dtype == pl.String:
         return text_keys(_in_one_spelling(ids))
@@ -339,13 +324,12 @@ def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
     if kind.is_integer() and kind != pl.Int128:
         return cells
     if kind.is_float():
-        cells = cells.fill_nan(None)
+        cells, digits = cells.fill_nan(None), _DIGITS[str(kind)]
         largest: Any = cells.abs().max()
-        digits = 24 if kind == pl.Float32 else 11 if kind == pl.Float16 else 53
         if largest is not None and largest > 2.0**digits:
             raise InputError(
-                f"{called} must hold ids that differ as numbers, got decimal numbers beyond 2^{digits}, "
-                "where several ids are the same number; write them as integers or text"
+                f"{called} must hold ids that differ as numbers, got decimal numbers beyond 2^{digits}; "
+                "write them as integers or text"
             )
         whole = cells.cast(pl.Int64, strict=False)
         if (whole.cast(kind) == cells).all():
@@ -358,7 +342,7 @@ def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
         cells = cells.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else cells
         cells = cells.cast(pl.Datetime("us"))
     if kind.is_nested() or kind in (pl.Object, pl.Duration):
-        raise InputError(f"{called} must hold ids as texts, numbers or days, got type {kind}; write text")
+        raise InputError(f"{called} must hold ids as texts, numbers or days, got type {kind}")
     return cells.cast(pl.String).str.strip_chars()
 
 
@@ -389,19 +373,13 @@ def _spelled_once(text: str) -> str:
     if text.lower() in ("true", "false"):
         return str(int(text.lower() == "true"))
     if ":" in text:
-        return _in_utc(text)
+        try:
+            when = datetime.fromisoformat(text)
+            when = when if when.tzinfo is None else when.astimezone(UTC).replace(tzinfo=None)
+        except (ValueError, OverflowError):
+            return text
+        return when.date().isoformat() if when.time() == time() else when.isoformat(" ")
     number = format(Decimal(text.replace(",", ".")), "f")
     if "." in number:
         number = number.rstrip("0").rstrip(".")
     return "0" if re.fullmatch("-?0*", number) else number
-
-
-def _in_utc(text: str) -> str:
-    """Return a time of a day in UTC, to the microsecond; only the day at midnight."""
-    try:
-        when = datetime.fromisoformat(text)
-        if when.tzinfo is not None:
-            when = when.astimezone(UTC).replace(tzinfo=None)
-    except (ValueError, OverflowError):
-        return text
-    return when.date().isoformat() if when.time() == time() else when.isoformat(" ")

@@ -1,4 +1,4 @@
-"""Someone who watches rows being read, and may stop it: between two blocks, in whichever thread."""
+"""Reports of rows being read, and a stop between two blocks, in whichever thread."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ class Stopped(BaseException):
 
 
 class Watch:
-    """Is told how many rows each block has, and ends the reading once it was stopped."""
+    """Counts the rows of each block, and ends the reading once it was stopped."""
 
     def __init__(self, on_rows: Callable[[int], None] | None = None) -> None:
         self._on_rows = on_rows

@@ -1,32 +1,26 @@
-"""The code book: rules of columns, and what preparation found or people know about them. It is public."""
+"""The code book: rules of columns, and what preparation finds or people know about them. It is public."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import public_vector, shown
+from fedpower.rows.columns import is_number, public_vector, shown
 from fedpower.rows.source import Vector
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.rules import COMPARISON_BOUND, TableRules, table_rules
 
 Ranges = tuple[tuple[float, float] | None, ...]
-"""By column: what people know that its cells lie between; None where nobody said."""
+"""By column: what people know that its cells are between; None where that is not known."""
 
 MEAN_WEIGHT = 0.25
 """c of fits whose rows were centred before: their mean is small, and needs little of the budget."""
 
-
 UNSETTLED = "spread below the noise"
 """How ``found`` ends for a column whose spread could not be told from 0."""
-
-
-def _none() -> Vector:
-    return np.zeros(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -80,8 +74,8 @@ class CodeBook:
     normalize: bool = False
     offset: Any = None
     scale: Any = None
-    low: Vector = field(default_factory=_none)
-    high: Vector = field(default_factory=_none)
+    low: Vector = field(default_factory=lambda: np.zeros(0))
+    high: Vector = field(default_factory=lambda: np.zeros(0))
     bound: float = 1.0
     found: tuple[str, ...] = ()
     epsilon: float = 0.0
@@ -103,18 +97,23 @@ class CodeBook:
         if self.follows_rules:
             self._follow()
         if self.is_draft:
-            self._check_public()
-            return
-        if self.has_public_numbers:
+            bound = self.row_norm
+            positive = bound is None or (is_number(bound) and bound > 0)
+            require(positive, "row_norm", "a positive finite number", bound)
+            require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
+        elif self.has_public_numbers:
             raise InputError(
-                "a code book whose numbers were found must have no row_norm and no normalize, got one; "
-                "leave it out"
+                "a code book whose numbers were found must not have row_norm or normalize, got one"
             )
-        treatment = self.treatment
-        if self.columns is not None and len(self.columns) != treatment.low.size:  # type: ignore[union-attr]
+        else:
+            self._require_width(len(self.columns or self.low))
+            _ = self.treatment  # which refuses numbers that cannot be
+
+    def _require_width(self, width: int) -> None:
+        sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
+        if sizes != {width}:
             raise InputError(
-                f"a code book must have numbers for each of its {len(self.columns)} columns, got "
-                f"{self.offset.size}; make it anew with `fedpower prepare`"
+                f"a code book must have numbers for each of the {width} columns, got {np.size(self.offset)}"
             )
 
     def __repr__(self) -> str:
@@ -126,18 +125,11 @@ class CodeBook:
         given += [] if self.rules is None else ["rules"]
         return f"CodeBook({', '.join(given)})"
 
-    def _check_public(self) -> None:
-        """Refuse public numbers that cannot be what they are called."""
-        bound = self.row_norm
-        is_bound = isinstance(bound, Real) and not isinstance(bound, bool) and 0 < bound < math.inf
-        require(bound is None or is_bound, "row_norm", "a positive finite number", bound)
-        require(isinstance(self.normalize, bool | np.bool_), "normalize", "True or False", self.normalize)
-
     @property
     def has_public_numbers(self) -> bool:
         """Whether people gave a bound, offsets or scales, so that none are to be found."""
         given = (self.row_norm, *((self.offset, self.scale) if self.is_draft else ()))
-        return bool(self.normalize) or any(each is not None for each in given)
+        return bool(self.normalize) or any(number is not None for number in given)
 
     @property
     def follows_rules(self) -> bool:
@@ -150,26 +142,24 @@ class CodeBook:
         assert rule is not None, "it follows one"
         width = len(rule.features)
         low, high = np.array(rule.ranges, dtype=np.float64).T
-        numbers = {
-            "offset": np.zeros(width),
-            "scale": np.append(np.ones(width - 1), rule.largest),
+        scale = np.append(np.ones(width - 1), rule.largest)
+        follow: dict[str, Any] = {
+            "columns": rule.features,
+            "bound": COMPARISON_BOUND,
             "low": low,
             "high": high,
         }
-        follow: dict[str, Any] = {"columns": rule.features, "bound": COMPARISON_BOUND, **numbers}
+        follow |= {"offset": np.zeros(width), "scale": scale}
         if not self.is_draft and not all(
-            np.array_equal(getattr(self, name), each) for name, each in follow.items()
+            np.array_equal(getattr(self, name), value) for name, value in follow.items()
         ):
-            raise InputError(
-                "a code book of comparisons must have the numbers that follow from its rule, got others; "
-                "leave all but its rules out"
-            )
-        for name, each in {**follow, "found": ("by the rule",) * width}.items():
-            object.__setattr__(self, name, each)
+            raise InputError("a code book of comparisons must have the numbers of its rule, got others")
+        for name, value in {**follow, "found": ("by the rule",) * width}.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_draft(self) -> bool:
-        """Whether it has no numbers that were found: rules and public numbers alone."""
+        """Whether it has no numbers that were found: only rules and public numbers."""
         return self.low.size == 0
 
     @property
@@ -177,28 +167,27 @@ class CodeBook:
         """The rules, with the numbers that missing cells count for as far as they are known."""
         if self.rules is None or self.is_draft:
             return self.rules
-        features = self.columns or ()
-        return self.rules.with_offsets(features, np.clip(self.offset, self.low, self.high))
+        return self.rules.with_offsets(self.columns or (), np.clip(self.offset, self.low, self.high))
 
     @property
     def warnings(self) -> list[str]:
         """A sentence for each column of which too little was found."""
-        names = self.columns or tuple(f"x{place}" for place in range(self.offset.size))
-        said = []
-        for place, name in enumerate(names):
+        warnings = []
+        for place in range(self.offset.size):
+            name = f"x{place}" if self.columns is None else self.columns[place]
             ends = f"from {self.low[place]:.4g} to {self.high[place]:.4g}"
             outside = 0.0 if self.outside is None else self.outside[place]
             if outside > 0:
-                said.append(
+                warnings.append(
                     f"column '{name}': about {outside:.0%} of its cells are outside the range found, "
                     f"{ends}; give its range"
                 )
             elif self.found[place].endswith(UNSETTLED):
-                said.append(
+                warnings.append(
                     f"column '{name}': its spread is below the noise in the range {ends}; give a "
                     "narrower range, or leave it out if it is constant"
                 )
-        return said
+        return warnings
 
     @property
     def treatment(self) -> RowTreatment:
@@ -217,14 +206,10 @@ class CodeBook:
         if self.columns is not None and columns is not None and columns != self.columns:
             odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
             raise InputError(
-                f"a code book must be of the columns of the fit, in their order, got one that differs in "
-                f"{shown(odd)}; prepare these columns"
+                "a code book must be of the columns of the fit, in their order, got one that differs in "
+                f"{shown(odd)}"
             )
-        if self.offset.size != n_features:
-            raise InputError(
-                f"a code book must have numbers for each of the {n_features} columns, got "
-                f"{self.offset.size}; prepare these columns"
-            )
+        self._require_width(n_features)
 
 
 def comparisons(
@@ -245,36 +230,31 @@ def comparisons(
         The columns that name the two items; each row has two different ones.
     margin, range
         The column of how clearly the first won, negative where it lost and 0 for a tie, and the public
-        range that it is clipped to; without them whoever stands in ``winner`` won.
+        range that it is clipped to; without them the item in ``winner`` won.
     """
-    said: dict[str, Any] = {"items": list(items), "against": loser}
-    said |= {} if margin is None else {"margin": margin}
-    said |= {} if range is None else {"range": list(range)}
-    return CodeBook(rules=table_rules({winner: said}, "comparisons"))
+    rule: dict[str, Any] = {"items": list(items), "against": loser}
+    rule |= {} if margin is None else {"margin": margin}
+    rule |= {} if range is None else {"range": list(range)}
+    return CodeBook(rules=table_rules({winner: rule}, "comparisons"))
 
 
 def ranges_of(given: Any, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
-    """Return what was said about each column; whatever is no range, or of no column, is refused."""
+    """Return the known range of each column; anything that is no range, or of no column, is refused."""
     if given is None:
         return (None,) * n_features
     if isinstance(given, Mapping):
         known = columns or tuple(str(place) for place in range(n_features))
         unknown = [str(name) for name in given if str(name) not in known]
         if unknown:
-            raise InputError(
-                f"ranges must be of columns of the fit, got {shown(unknown)}; the columns are {shown(known)}"
-            )
+            raise InputError(f"ranges must be of the columns {shown(known)}, got {shown(unknown)}")
         return tuple(_range(name, given[name]) if name in given else None for name in known)
     listed: Sequence[Any] = list(given)
-    if len(listed) == 2 and all(np.ndim(each) == 0 and each is not None for each in listed):
+    if len(listed) == 2 and all(np.ndim(end) == 0 and end is not None for end in listed):
         return (_range("all columns", listed),) * n_features
     if len(listed) != n_features:
-        raise InputError(
-            f"ranges must be one for each of the {n_features} columns, got {len(listed)}; give a mapping "
-            "from names to pairs"
-        )
+        raise InputError(f"ranges must be one for each of the {n_features} columns, got {len(listed)}")
     return tuple(
-        None if each is None else _range(f"column {place + 1}", each) for place, each in enumerate(listed)
+        None if pair is None else _range(f"column {place + 1}", pair) for place, pair in enumerate(listed)
     )
 
 
@@ -284,9 +264,6 @@ def _range(name: str, given: Any) -> tuple[float, float]:
     except (TypeError, ValueError):
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise InputError(
-            f"the range of {name} must be two finite numbers, the smaller first, got {given!r}; give "
-            "e.g. (0, 120)"
-        )
+        raise InputError(f"the range of {name} must be two finite numbers, the smaller first, got {given!r}")
     public_vector("range", [low, high])
     return low, high

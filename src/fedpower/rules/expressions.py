@@ -6,7 +6,8 @@ features are all finite has no problem, and the expressions of problems run only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -22,6 +23,9 @@ _NO_NUMBERS = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
 
 _WHOLE = r"^([+-]?[0-9]+)\.0*$"
 _DECIMALS = {",": r"^[+-]?\d*,\d+(?:[eE][+-]?\d+)?$", ".": r"^[+-]?\d*\.\d+(?:[eE][+-]?\d+)?$"}
+
+MISSING = "a missing value (empty, null or NaN)"
+"""What a problem calls a cell that is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,56 +47,25 @@ class Cells:
         return (self.factor, self.offset) != (1.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
-    """Cells that no rule covers: what must hold of their column, what they are, what to do; and which."""
+    """Cells that no rule covers: what must hold of their column, what they are, which, and what to do."""
 
     must: str
     got: str
-    advice: str
     where: pl.Expr
+    advice: str = "drop it, or give it a rule in a code book"
     row: int | None = None  # where it is known beforehand
 
     def sentence(self, called: str, *, count: int, row: int) -> str:
         """Return it as a sentence about a column; rows are counted from 1."""
+        row = row if self.row is None else self.row + 1
         where = f"in {count} cells, the first at row {row}" if count > 1 else f"at row {row}"
         return f"{called} must {self.must}, got {self.got} {where}; {self.advice}"
 
     def error(self, called: str, row: int) -> CellError:
         """Return it as the error about its first row."""
-        return CellError(
-            f"{called} must {self.must}, got {self.got} at row "
-            f"{row if self.row is None else self.row + 1}; {self.advice}"
-        )
-
-
-def staged(batch: pl.DataFrame, read: Iterable[Compiled]) -> pl.DataFrame:
-    """Return a raw batch with what several expressions of some rules start from."""
-    stages = [stage.alias(name) for each in read for name, stage in each.stages.items()]
-    return batch.with_columns(stages) if stages else batch
-
-
-def first_problem(batch: pl.DataFrame, problems: Sequence[Problem]) -> tuple[int, int] | None:
-    """Return the first row of a staged batch with a problem and the first of its problems, or None."""
-    if not problems:
-        return None
-    found = batch.select(
-        problem.where.arg_true().first().alias(str(place)) for place, problem in enumerate(problems)
-    ).row(0)
-    return min(((int(row), place) for place, row in enumerate(found) if row is not None), default=None)
-
-
-def counted_problems(batch: pl.DataFrame, problems: Sequence[Problem]) -> list[tuple[int, int]]:
-    """Return of each problem how many rows of a staged batch have it, and the first of them."""
-    if not problems:
-        return []
-    counts = [problem.where.sum().alias(f"n{place}") for place, problem in enumerate(problems)]
-    firsts = [problem.where.arg_true().first().alias(f"{place}") for place, problem in enumerate(problems)]
-    found = batch.lazy().select([*counts, *firsts]).collect().row(0)
-    half = len(problems)
-    return [
-        (int(count or 0), int(first or 0)) for count, first in zip(found[:half], found[half:], strict=True)
-    ]
+        return CellError(self.sentence(called, count=1, row=row))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +77,28 @@ class Compiled:
     stages: dict[str, pl.Expr] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def staged(batch: pl.DataFrame, made: Iterable[Compiled]) -> pl.DataFrame:
+    """Return a raw batch with what several expressions of some rules start from."""
+    stages = [stage.alias(name) for rule in made for name, stage in rule.stages.items()]
+    return batch.with_columns(stages) if stages else batch
+
+
+def counted_problems(batch: pl.DataFrame, problems: Sequence[Problem]) -> list[tuple[int, int]]:
+    """Return of each problem how many rows of a staged batch have it, and the first of them."""
+    counts = [problem.where.sum().alias(f"n{place}") for place, problem in enumerate(problems)]
+    firsts = [problem.where.arg_true().first().alias(f"{place}") for place, problem in enumerate(problems)]
+    row = batch.lazy().select([*counts, *firsts]).collect().row(0) if problems else ()
+    half = len(problems)
+    return [(int(count or 0), int(first or 0)) for count, first in zip(row[:half], row[half:], strict=True)]
+
+
+def first_problem(batch: pl.DataFrame, problems: Sequence[Problem]) -> tuple[int, int] | None:
+    """Return the first row of a staged batch with a problem and the first of its problems, or None."""
+    counted = enumerate(counted_problems(batch, problems))
+    return min(((first, place) for place, (count, first) in counted if count), default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class _Column:
     """A column as a number or a code: null where it is missing or wrong."""
 
@@ -124,50 +118,34 @@ def compiled(
 ) -> Compiled:
     """Return a rule as expressions over raw batches of this schema; ``plain`` where nobody gave one."""
     own = [cells[name] for name in rule.columns]
-    kinds = [schema[each.own] for each in own]
+    types = [schema[stored.own] for stored in own]
     if rule.kind == "comparison":
-        return _comparisons(rule, own, kinds)
-    column = _KINDS[rule.kind](rule, own[0], kinds[0], plain)
+        return _comparisons(rule, own, types)
+    column = _READERS[rule.kind](rule, own[0], types[0], plain)
     problems = list(column.problems)
     counts_for_nothing = gaps and rule.may_have_gaps
-    if not (rule.covers_missing or counts_for_nothing):
-        problems.append(_missing(column.missing, plain))
+    if not (rule.covers_missing or counts_for_nothing) and rule.features:
+        advice = 'give it missing = "offset" or a value in a code book, or drop it'
+        problems.append(Problem("hold finite numbers", MISSING, column.missing, advice))
+    values: list[pl.Expr] = []
     if rule.kind == "rating":
         low, high = rule.range or (0.0, 1.0)
         shifted = (column.value.clip(low, high) - (low + high) / 2) / ((high - low) / 2)
-        values = [
-            pl.when(column.missing).then(other).otherwise(value)
-            for value, other in ((shifted, 0.0), (pl.when(shifted.is_not_null()).then(KNOWN), 0.0))
-        ]
-        return Compiled(values=values, problems=problems)
-    if rule.kind == "levels":
-        return Compiled(values=_indicators(rule, column), problems=problems, stages=column.stages)
-    if rule.kind in ("person", "item"):
-        return Compiled(values=[], problems=list(column.problems), stages=column.stages)
-    value = column.value
-    fill = None if counts_for_nothing else rule.fill
-    if fill is not None:
-        value = pl.when(column.missing).then(fill).otherwise(value)
-    if rule.range is not None:
-        value = value.clip(*rule.range)
-    marked = [column.missing.cast(pl.Float64)] if rule.indicator else []
-    return Compiled(values=[value, *marked], problems=problems, stages=column.stages)
-
-
-def _missing(where: pl.Expr, plain: bool) -> Problem:
-    if plain:
-        return Problem(
-            must="hold finite numbers",
-            got="a missing value (empty, null or NaN)",
-            advice="fill it in or give the column a rule for missing cells in a code book",
-            where=where,
-        )
-    return Problem(
-        must="have a rule for its missing cells",
-        got="nothing",
-        advice='give it missing = "offset" or a value in the code book, or drop it',
-        where=where,
-    )
+        known = pl.when(shifted.is_not_null()).then(KNOWN)
+        values = [pl.when(column.missing).then(0.0).otherwise(value) for value in (shifted, known)]
+    elif rule.kind == "levels":
+        flags = [column.value == place for place in range(len(rule.levels) + 1)]
+        if rule.indicator:
+            flags = [*(flag.fill_null(value=False) for flag in flags), column.missing]
+        values = [flag.cast(pl.Float64) * LEVEL for flag in flags]
+    elif rule.features:
+        value, fill = column.value, None if counts_for_nothing else rule.fill
+        if fill is not None:
+            value = pl.when(column.missing).then(fill).otherwise(value)
+        if rule.range is not None:
+            value = value.clip(*rule.range)
+        values = [value, *([column.missing.cast(pl.Float64)] if rule.indicator else [])]
+    return Compiled(values=values, problems=problems, stages=column.stages)
 
 
 # --- numbers ----------------------------------------------------------------------------------------------
@@ -176,47 +154,40 @@ def _missing(where: pl.Expr, plain: bool) -> Problem:
 def _numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     cell = pl.col(cells.own)
     if dtype == pl.Null:
-        return _Column(value=cell.cast(pl.Float64), missing=cell.is_null())
+        return _Column(cell.cast(pl.Float64), cell.is_null())
     if _is_text(dtype) and (cells.decimal or not plain):
-        return _in_unit(_text_numbers(rule, cells, dtype, plain), cells, plain)
-    if not (dtype.is_numeric() or dtype == pl.Boolean) or cells.first_object is not None:
-        return _no_numbers(rule, cells, dtype, plain)
-    value, problems = cell.cast(pl.Float64), []
+        column = _text_numbers(rule, cells, dtype, plain)
+    elif not (dtype.is_numeric() or dtype == pl.Boolean) or cells.first_object is not None:
+        return _nothing(rule, cells, dtype, plain)
+    else:
+        column = _typed_numbers(rule, cells, dtype, plain)
+    value = column.value * cells.factor + cells.offset if cells.converts else column.value
+    infinite = Problem("hold finite numbers", "an infinite value", value.is_infinite() & ~column.missing)
+    return replace(column, value=value, problems=(*column.problems, infinite))
+
+
+def _typed_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
+    cell = pl.col(cells.own)
+    value: pl.Expr = cell.cast(pl.Float64)
+    problems: tuple[Problem, ...] = ()
     if dtype in (pl.Int64, pl.UInt64, pl.Int128):
         exact = cell.is_between(1 - int(LARGEST_EXACT), int(LARGEST_EXACT) - 1)
         value = pl.when(exact).then(value)
-        problems.append(
-            Problem(
-                must="hold integers that are exact in float64, below 2^53 in size",
-                got="a larger one" if plain else "larger ones",
-                advice="subtract a public number first, or leave the column out"
-                if plain
-                else "drop it, or subtract a public number first",
-                where=~exact,
-            )
+        must, advice = (
+            "hold integers that are exact in float64, below 2^53 in size",
+            "subtract a public number",
         )
+        problems = (Problem(must, "a larger one", ~exact, advice),)
     missing = cell.is_null() | value.is_nan() if dtype.is_float() else cell.is_null()
-    listed = [number for word in rule.missing_words if (number := _as_number(word)) is not None]
+    listed = []
+    for word in rule.missing_words:
+        with suppress(ValueError):
+            listed.append(float(word))
     if listed:
         missing = missing | cell.cast(pl.Float64).is_in(listed)
     if listed or (dtype.is_float() and not plain):
         value = pl.when(~missing).then(value)
-    return _in_unit(_Column(value=value, missing=missing, problems=tuple(problems)), cells, plain)
-
-
-def _in_unit(column: _Column, cells: Cells, plain: bool) -> _Column:
-    """Return numbers in the study's unit; what is then infinite is a problem."""
-    value = column.value * cells.factor + cells.offset if cells.converts else column.value
-    infinite = Problem(
-        must="hold finite numbers" if plain else "hold numbers",
-        got="an infinite value" if plain else "an infinite number",
-        advice="fill it in or leave that row out" if plain else _NAMED,
-        where=value.is_infinite() & ~column.missing,
-    )
-    return _Column(value=value, missing=column.missing, problems=(*column.problems, infinite))
-
-
-_NAMED = "name what means missing with missing_words, give it a rule, or drop it"
+    return _Column(value, missing, problems)
 
 
 def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
@@ -234,67 +205,41 @@ def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     wrong = ~missing & (value.is_null() | value.is_nan())
     if rule.missing_words or not plain:
         value = pl.when(~missing).then(value)
-    return _Column(value=value, missing=missing, problems=tuple(_no_texts(rule, cells, text, wrong, plain)))
-
-
-def _no_texts(rule: Rule, cells: Cells, text: pl.Expr, wrong: pl.Expr, plain: bool) -> list[Problem]:
-    """Return what is wrong with texts that are no numbers: dates, other decimals, or anything."""
+    problems = []
     if not plain:
         dated = wrong & text.str.contains(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}")
-        return [Problem(must="hold numbers", got="text", advice=_NAMED, where=wrong & ~dated), _dated(dated)]
-    if cells.separator == ",":
-        return [_no_number(rule, "text", wrong)]
-    other, got, before = (",", "comma", "point") if cells.decimal == "." else (".", "point", "comma")
-    swapped = wrong & text.str.contains(_DECIMALS[other])
-    hint = Problem(
-        must=f"hold numbers with a decimal {before}",
-        got=f"one with a {got}",
-        advice="say which it is with decimal, and write all of them so",
-        where=swapped,
-    )
-    return [hint, _no_number(rule, "text", wrong & ~swapped)]
+        problems, wrong = [_dated(dated)], wrong & ~dated
+    elif cells.separator != ",":
+        sign, got, must = (",", "comma", "point") if cells.decimal == "." else (".", "point", "comma")
+        swapped = wrong & text.str.contains(_DECIMALS[sign])
+        problems = [
+            Problem(f"hold numbers with a decimal {must}", f"one with a {got}", swapped, "give decimal")
+        ]
+        wrong = wrong & ~swapped
+    return _Column(value, missing, (*problems, _no_number(rule, "text", wrong)))
 
 
-def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
-    """Return the problem of a column that is not numeric, where it has no rule."""
-    advice = (
-        f"drop the column (table.drop(columns='{rule.column}'), or open_source(path, "
-        f"drop=['{rule.column}']) for a file), or turn it into numbers, by a rule in a "
-        "code book for instance"
-    )
-    return Problem(must="hold numbers", got=got, advice=advice, where=where)
+def _no_number(rule: Rule, got: str, where: pl.Expr, row: int | None = None) -> Problem:
+    advice = f"drop the column (drop=['{rule.column}']), or give it a rule in a code book"
+    return Problem("hold numbers", got, where, advice, row)
 
 
-def _no_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return that nothing in a column of this type is a number, and why."""
+def _nothing(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
+    """Return that nothing in a column of this type is what its rule says, and why."""
     cell = pl.col(cells.own)
-    if plain:
-        row, got = cells.first_object or (None, f"type {dtype}")
-        problem = replace(_no_number(rule, got, cell.is_null().or_(True)), row=row)
+    row, got = cells.first_object or (None, f"type {dtype}")
+    if rule.kind == "date":
+        problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
     elif dtype.is_temporal():
         problem = _dated(cell.is_not_null())
     else:
-        problem = Problem(
-            must="hold numbers", got=f"type {dtype}", advice="drop it", where=cell.is_not_null()
-        )
-    nothing = pl.when(cell.is_null().and_(False)).then(0.0)
-    return _Column(value=nothing, missing=cell.is_null(), problems=(problem,))
+        problem = _no_number(rule, got, cell.is_null().or_(True) if plain else cell.is_not_null(), row)
+    return _Column(pl.when(cell.is_null().and_(False)).then(0.0), cell.is_null(), (problem,))
 
 
 def _dated(where: pl.Expr) -> Problem:
-    return Problem(
-        must="hold numbers",
-        got="dates or times",
-        advice='give it a rule with kind = "date" and a public origin and unit, or drop it',
-        where=where,
-    )
-
-
-def _as_number(word: str) -> float | None:
-    try:
-        return float(word)
-    except ValueError:
-        return None
+    advice = 'give it a rule with kind = "date" and a public origin and unit, or drop it'
+    return Problem("hold numbers", "dates or times", where, advice)
 
 
 # --- words ------------------------------------------------------------------------------------------------
@@ -345,88 +290,52 @@ def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     missing = None if rule.missing is None else places[str(rule.missing)]
     code = pl.when(text.is_not_null()).then(code).otherwise(missing)
     value, stages = _staged(rule, code)
-    return _Column(value=value, missing=value.is_null(), stages=stages)
+    return _Column(value, value.is_null(), stages=stages)
 
 
-def _indicators(rule: Rule, column: _Column) -> list[pl.Expr]:
-    """Return a column for each level, one for all other words, and perhaps one for missing cells."""
-    flags = [column.value == place for place in range(len(rule.levels) + 1)]
-    if rule.indicator:
-        flags = [*(flag.fill_null(value=False) for flag in flags), column.missing]
-    return [flag.cast(pl.Float64) * LEVEL for flag in flags]
-
-
-def _ordered(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    text, stages = _staged(rule, _text(cells, dtype, rule.missing_words, rule.levels))
-    value = codes(text, rule.levels)
-    problem = Problem(
-        must="hold its ordered levels and nothing else",
-        got="other words",
-        advice="agree on a place for it among the levels, or list it in missing_words",
-        where=text.is_not_null() & value.is_null(),
-    )
-    return _Column(value=value, missing=text.is_null(), problems=(problem,), stages=stages)
-
-
-def _yes_or_no(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    words = _text(cells, dtype, rule.missing_words, (*_YES, *_NO)).str.to_lowercase()
-    text, stages = _staged(rule, words)
-    meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
+def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
+    """Return ordered levels by their places, and yes or no as 1 and 0."""
+    if rule.kind == "ordered":
+        meant = {word: float(place) for place, word in enumerate(rule.levels)}
+        must = "hold its ordered levels and nothing else"
+    else:
+        meant = dict.fromkeys(_YES, 1.0) | dict.fromkeys(_NO, 0.0)
+        must = "hold yes or no (true or false, 1 or 0) and nothing else"
+    words = _text(cells, dtype, rule.missing_words, tuple(meant))
+    text, stages = _staged(rule, words if rule.kind == "ordered" else words.str.to_lowercase())
     value = text.replace_strict(meant, default=None, return_dtype=pl.Float64)
-    problem = Problem(
-        must="hold yes or no (true or false, 1 or 0) and nothing else",
-        got="other words",
-        advice="give it levels, or list the word in missing_words",
-        where=text.is_not_null() & value.is_null(),
-    )
-    return _Column(value=value, missing=text.is_null(), problems=(problem,), stages=stages)
+    wrong = text.is_not_null() & value.is_null()
+    problem = Problem(must, "other words", wrong, "add them to its rule, or to missing_words")
+    return _Column(value, text.is_null(), (problem,), stages)
 
 
 def _names(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return that whoever rates, and what is rated, must be named in every row."""
+    """Return that the person who rates, and what is rated, must be named in every row."""
     text = _text(cells, dtype)
-    problem = Problem(
-        must=f"name the {rule.kind} in every row",
-        got="nothing",
-        advice="fill it in, or leave that row out",
-        where=text.is_null(),
-    )
-    return _Column(value=text, missing=pl.lit(value=False), problems=(problem,))
+    problem = Problem(f"name the {rule.kind} in every row", "nothing", text.is_null(), "leave that row out")
+    return _Column(text, pl.lit(value=False), (problem,))
 
 
 def _dates(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    cell = pl.col(cells.own)
-    stages: dict[str, pl.Expr] = {}
-    problems: tuple[Problem, ...] = ()
+    cell, stages = pl.col(cells.own), dict[str, pl.Expr]()
+    missing, problems = cell.is_null(), tuple[Problem, ...]()
     if dtype == pl.Null:
-        return _Column(value=cell.cast(pl.Float64), missing=cell.is_null())
+        return _Column(cell.cast(pl.Float64), missing)
     if _is_text(dtype):
         text, stages = _staged(rule, _text(cells, dtype, rule.missing_words))
         moments, missing = _parsed(text, rule.format), text.is_null()
-        written = rule.format or "2000-01-31, or 2000-01-31 23:59"
-        problem = Problem(
-            must=f"hold dates written as {written}",
-            got="something else",
-            advice="give its rule the format that they have, or list the word in missing_words",
-            where=~missing & moments.is_null(),
-        )
-        problems = (problem,)
+        must = f"hold dates written as {rule.format or '2000-01-31, or 2000-01-31 23:59'}"
+        advice = "give its rule their format, or list the word in missing_words"
+        problems = (Problem(must, "something else", ~missing & moments.is_null(), advice),)
     elif dtype in (pl.Date, pl.Datetime):
         zone = getattr(dtype, "time_zone", None)
         moments = cell.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else cell
-        moments, missing = moments.cast(pl.Datetime("us")), cell.is_null()
+        moments = moments.cast(pl.Datetime("us"))
     else:
-        problem = Problem(
-            must="hold dates, for its rule says so",
-            got=f"type {dtype}",
-            advice="correct the rule, or drop it",
-            where=cell.is_not_null(),
-        )
-        nothing = pl.when(cell.is_null().and_(False)).then(0.0)
-        return _Column(value=nothing, missing=cell.is_null(), problems=(problem,))
+        return _nothing(rule, cells, dtype, plain)
     origin = (datetime.fromisoformat(rule.origin) - datetime(1970, 1, 1)).total_seconds()
     since = moments.dt.epoch("us").cast(pl.Float64) / 1e6 - origin
-    return _Column(value=since / SECONDS[rule.unit], missing=missing, problems=problems, stages=stages)
+    return _Column(since / SECONDS[rule.unit], missing, problems, stages)
 
 
 def _parsed(text: pl.Expr, written: str) -> pl.Expr:
@@ -441,42 +350,25 @@ def _parsed(text: pl.Expr, written: str) -> pl.Expr:
     return pl.when(rest.is_null()).then(day.cast(pl.Datetime("us"))).otherwise(day.dt.combine(time))
 
 
-def _comparisons(rule: Rule, cells: Sequence[Cells], kinds: Sequence[Any]) -> Compiled:
-    """Return e_winner − e_loser, item by item, and the outcome beside it: the margin, or 1."""
-    winner, loser = (_text(each, kind) for each, kind in zip(cells[:2], kinds[:2], strict=True))
+def _comparisons(rule: Rule, cells: Sequence[Cells], types: Sequence[Any]) -> Compiled:
+    """Return e_winner − e_loser, item by item, and the outcome after it: the margin, or 1."""
+    winner, loser = (_text(stored, dtype) for stored, dtype in zip(cells[:2], types[:2], strict=True))
     won, lost = codes(winner, rule.levels), codes(loser, rule.levels)
     missing = winner.is_null() | loser.is_null()
-    unknown = won.is_null() | lost.is_null()
+    unknown, leave = won.is_null() | lost.is_null(), "leave that row out"
+    add = "add them to the items at all silos, or leave those rows out"
     problems = [
-        Problem(
-            must="name an item each in every row",
-            got="nothing",
-            advice="fill it in or leave that row out",
-            where=missing,
-        ),
-        Problem(
-            must="name items of the public list and nothing else",
-            got="others",
-            advice="add them to the items at all silos, or leave those rows out",
-            where=~missing & unknown,
-        ),
-        Problem(
-            must="name two different items",
-            got="one twice",
-            advice="leave that row out: it compares nothing",
-            where=~unknown & (won == lost),
-        ),
+        Problem("name an item each in every row", "nothing", missing, leave),
+        Problem("name items of the public list and nothing else", "others", ~missing & unknown, add),
+        Problem("name two different items", "one twice", ~unknown & (won == lost), leave),
     ]
     outcome: pl.Expr = pl.when(won != lost).then(1.0)
     if rule.margin:
-        column = _numbers(rule, cells[2], kinds[2], plain=False)
-        must, advice = (
-            f"have a number in '{rule.margin}' beside them",
-            "fill it in (a tie is 0), or leave that row out",
-        )
-        wrong = pl.any_horizontal(each.where.fill_null(value=False) for each in column.problems)
-        problems.append(Problem(must=must, got="nothing", advice=advice, where=column.missing))
-        problems.append(Problem(must=must, got="something else", advice=advice, where=wrong))
+        column = _numbers(rule, cells[2], types[2], plain=False)
+        wrong = pl.any_horizontal(problem.where.fill_null(value=False) for problem in column.problems)
+        must = f"have a number in '{rule.margin}'"
+        problems.append(Problem(must, "nothing", column.missing, leave))
+        problems.append(Problem(must, "something else", wrong, leave))
         outcome = column.value.clip(*(rule.range or (0.0, 1.0)))
     signed = [
         pl.when(won != lost).then((won == place).cast(pl.Float64) - (lost == place).cast(pl.Float64))
@@ -485,11 +377,11 @@ def _comparisons(rule: Rule, cells: Sequence[Cells], kinds: Sequence[Any]) -> Co
     return Compiled(values=[*signed, outcome], problems=problems)
 
 
-_KINDS = {
+_READERS: dict[str, Callable[[Rule, Cells, Any, bool], _Column]] = {
     "number": _numbers,
     "levels": _levels,
-    "ordered": _ordered,
-    "yes/no": _yes_or_no,
+    "ordered": _words,
+    "yes/no": _words,
     "date": _dates,
     "rating": _numbers,
     "person": _names,

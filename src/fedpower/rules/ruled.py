@@ -1,117 +1,59 @@
-"""Sources whose tables' cells become numbers by rules."""
+"""Sources whose tables' cells become numbers by rules, and what rules do not cover in them."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from fedpower.errors import InputError
+from fedpower.errors import CellError, InputError
 from fedpower.rows.columns import match_columns, require_distinct, shown
-from fedpower.rows.source import Extra, RowSource, Vector
-from fedpower.rows.tables import Table, TableSource
-from fedpower.rows.units import UnitRows, by_unit, features_of
-from fedpower.rules.long_table import long_table
-from fedpower.rules.rules import SECONDS, Rule, TableRules, require_alone
+from fedpower.rows.source import Extra, RowSource, Vector, pl
+from fedpower.rows.tables import Part, Table, TableSource, refuse_first
+from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
+from fedpower.rules.expressions import Cells, Problem, compiled, counted_problems, item_codes, staged
+from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
 
+_ROWS = 2**16
+"""Rows that are searched for problems together."""
 
-def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
-    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
-    if rule.kind != "comparison":
-        return [_made_up(rule, values, items)]
-    count = len(rule.levels)
-    places = (np.abs(values * 1e6) % (count * (count - 1))).astype(int)
-    first, apart = places % count, 1 + places // count
-    columns = [[rule.levels[each] for each in side] for side in (first, (first + apart) % count)]
-    if rule.margin:
-        columns.append(_made_up(Rule(column=rule.margin, range=rule.range), values))
-    return columns
-
-
-def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]:
-    if rule.kind in ("number", "date"):
-        low, high = rule.range or (0.0, 1.0)
-        numbers = low + (high - low) / (1.0 + np.exp(-values)) if rule.range else values
-        if rule.kind == "number":
-            return [repr(each) for each in numbers.tolist()]
-        start = datetime.fromisoformat(rule.origin)
-        days = (numbers * SECONDS[rule.unit] / SECONDS["days"]).tolist()
-        form = rule.format or "%Y-%m-%d"
-        return [(start + timedelta(days=int(each))).strftime(form) for each in days]
-    if rule.kind == "rating":
-        low, high = rule.range or (0.0, 1.0)
-        numbers = low + (high - low) / (1.0 + np.exp(-values))
-        # Every third is not there, in a table of one row a person.
-        gone = np.abs(values * 1e6) % 3 < 1 if not rule.items else np.zeros(len(values), np.bool_)
-        return ["" if no else repr(each) for each, no in zip(numbers.tolist(), gone, strict=True)]
-    if rule.kind == "person":  # of two ratings each
-        return [str(place // 2) for place in range(len(values))]
-    if rule.kind == "item":
-        return [items[place % len(items)] for place in range(len(values))]
-    words = rule.levels or ("no", "yes")
-    return [words[int(place)] for place in np.abs(values * 1e6) % len(words)]
+_RATINGS = 2**18
+"""Ratings that are read together."""
 
 
 def ruled(source: RowSource, rules: TableRules) -> RowSource:
     """Return the source of the features that rules make of a table's columns, in its order."""
-    if isinstance(source, UnitRows):
-        if rules_of_source(source) is not None:
-            return source
-        if rules.long is not None:
-            raise _says_already(source.name)
-        return source.over(ruled(source.rows, rules))
-    if not isinstance(source, TableSource):
-        raise InputError(
-            f"{source.name} must be a table with named columns to have rules, got rows without them; "
-            "give a CSV, Parquet or Feather file, a data frame or a query, or a code book without rules"
-        )
+    table = features_of(source)
+    if not isinstance(table, TableSource):
+        raise InputError(f"{source.name} must be a table with named columns to have rules, got rows without")
     if rules_of_source(source) is not None:
         return source
-    kept = tuple(column for column in source.columns if column not in rules.dropped)
+    persons = source if isinstance(source, UnitRows) else None
+    kept = tuple(column for column in table.columns if column not in rules.dropped)
     own = rules.completed(kept)
     if rules.long is not None:
-        if rules.long.person not in kept and rules.long.person in source.table.columns:
-            raise _says_already(source.name)
-        return _one_row_a_person(source, own)
-    beside = [name for rule in own.rules for name in rule.columns if name not in kept]
-    if beside:
+        person = rules.long.person
+        if persons is not None or (person not in kept and person in table.table.columns):
+            raise InputError(
+                f"{source.name} must have one row a person to be given unit, got rules of one rating per "
+                "row, which name the person"
+            )
+        return _one_row_per_person(table, own)
+    absent = [name for rule in own.rules for name in rule.columns if name not in kept]
+    if absent:
         raise InputError(
-            f"{source.name} must have the column '{beside[0]}' that a rule reads, got {shown(kept)}; add "
-            "it, or correct the rule"
+            f"{source.name} must have the column '{absent[0]}' that a rule reads, got {shown(kept)}"
         )
     require_alone(source.name, own)
     require_distinct(source.name, own.features)
     if not own.features:
-        raise InputError(f"{source.name} must keep at least one column, got rules that drop all; keep one")
-    return replace(source, rules=own, columns=own.features)
-
-
-def _says_already(name: str) -> InputError:
-    return InputError(
-        f"{name} must have one row a person to be given unit, got rules of one rating a "
-        "row, which say whose each is; leave unit out"
-    )
-
-
-def _one_row_a_person(source: TableSource, rules: TableRules) -> UnitRows:
-    """Return the persons of a table of one rating a row; all its columns must be spoken of."""
-    form = rules.long
-    if form is None:
-        raise InputError(
-            f"{source.name} must have the columns of persons, items and ratings that the rules name, got "
-            f"{shown(source.columns)}; bring all three"
-        )
-    more = [rule.column for rule in rules.rules if rule.kind == "number"]
-    if more:
-        raise InputError(
-            f"{source.name} must have the columns of persons, items and ratings alone for tables of one "
-            f"rating a row, got {shown(more)} beside them; drop it by a rule or leave it out"
-        )
-    made = TableSource(
-        name=source.name, table=long_table(source, rules, form), columns=rules.features, n_rows=None
-    )
-    return by_unit(made, form.person)
+        raise InputError(f"{source.name} must keep at least one column, got rules that drop all")
+    made = replace(table, rules=own, columns=own.features)
+    return made if persons is None else persons.over(made)
 
 
 def match_tables(
@@ -121,19 +63,15 @@ def match_tables(
     if rules is None:
         columns, matched = match_columns(list(sources.values()), extra=extra)
         return columns, dict(zip(sources, matched, strict=True))
-    tables = [features_of(ruled(source, rules)) for source in sources.values()]
-    # Columns that are left out count too.
-    held = {
-        column
-        for each in tables
-        if isinstance(each, TableSource)
-        for column in (*each.columns, *stored_table(each).columns)
-    }
+    held = set[str]()
+    for source in sources.values():
+        table = features_of(ruled(source, rules))
+        assert isinstance(table, TableSource)
+        held |= {*table.columns, *stored_table(table).columns}  # columns that are left out count too
     unknown = [name for name in rules.columns if name not in held]
     if unknown:
         raise InputError(
-            f"rules must be of columns that the tables have, got one for {shown(unknown)}, which none "
-            "has; correct the name, or leave the rule out"
+            f"rules must be of columns that the tables have, got one for {shown(unknown)}, which none has"
         )
     kept = [
         source.select(tuple(name for name in source.columns or () if name not in rules.dropped), extra="drop")
@@ -155,3 +93,171 @@ def rules_of_source(source: RowSource) -> TableRules | None:
     if not isinstance(source, TableSource):
         return None
     return source.rules if source.table.long_of is None else source.table.long_of[1]
+
+
+# --- problems ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
+    """Let a table that is refused while it is read be refused with all problems of all tables."""
+    try:
+        yield
+    except CellError:
+        problems: dict[str, list[str]] = {}
+        seen: list[Table] = []
+        for source in map(features_of, sources):
+            if isinstance(source, TableSource) and not any(stored_table(source) is table for table in seen):
+                seen.append(stored_table(source))  # once for all groups of one table
+                problems[seen[-1].name] = _problems_of(source)
+        count = sum(map(len, problems.values()))
+        if count < 2:
+            raise
+        listed = [
+            line for name, own in problems.items() if own for line in (f"{name}:", *(f"  {x}" for x in own))
+        ]
+        n_tables = sum(map(bool, problems.values()))
+        tables = "1 table" if n_tables == 1 else f"{n_tables} tables"
+        message = (
+            f"tables must hold only what rules cover, got {count} problems in {tables}; fix the cells, "
+            "agree on rules in a code book (`fedpower inspect FILE --draft codebook.toml`), or drop columns:"
+        )
+        raise CellError("\n".join([message, *listed])) from None
+
+
+def _problems_of(source: TableSource) -> list[str]:
+    """Return a sentence for each way in which a table is not covered by rules; none quotes a cell."""
+    table = stored_table(source)
+    rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
+    numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
+    words = [name for rule in rules for name in rule.columns if name not in numbers and rule.kind != "drop"]
+    problems: dict[tuple[str, str, str], tuple[str, Problem, int, int]] = {}
+    row = 0
+    for part, _, batch in table.batches(numbers, _ROWS, words=words):
+        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in rules if rule.kind != "drop"]
+        listed = [(rule, problem) for rule, how in made for problem in how.problems]
+        ready = staged(batch, (how for _, how in made))
+        counts = counted_problems(ready, [problem for _, problem in listed])
+        for (rule, problem), (count, first) in zip(listed, counts, strict=True):
+            if count:
+                key = (rule.column, problem.must, problem.got)
+                called, known, total, at = problems.get(key, (rule.called, problem, 0, row + first + 1))
+                problems[key] = (called, known, total + count, at)
+        row += len(batch)
+    return [problem.sentence(called, count=count, row=at) for called, problem, count, at in problems.values()]
+
+
+# --- tables of one rating per row -------------------------------------------------------------------------
+
+
+def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
+    """Return the persons of a table of one rating per row; all its columns must have a rule."""
+    more = [rule.column for rule in rules.rules if rule.kind == "number"]
+    if rules.long is None or more:
+        raise InputError(
+            f"{source.name} must have the columns of persons, items and ratings that the rules name and no "
+            f"others, got {shown(more or source.columns)}"
+        )
+    person = rules.long.person
+    cells = {name: Cells(own=name, dtype=pl.Float64()) for name in rules.features}
+    labels = [name for name in source.table.columns if name not in cells]
+    cells |= {name: Cells(own=name, dtype=pl.String()) for name in labels}
+
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        odd = [label for label in words if label != person]
+        if odd:
+            raise InputError(
+                f"{source.name} must have one row per person to be split or labelled by '{odd[0]}', got one "
+                "rating per row"
+            )
+        ratings = _ratings(source, rules)
+        persons = ratings.group_by("key", maintain_order=True).agg(pl.col("name").first())
+        known = ratings.filter(pl.col("item") >= 0)
+        places = {name: place for place, name in enumerate(rules.features)}
+        starts = known["key"].search_sorted(persons["key"]).to_numpy()
+        ends = np.append(starts[1:], len(known))
+        items, values = known["item"].to_numpy(), known["value"].to_numpy()
+        for start in range(0, len(persons), max_rows):
+            stop = min(start + max_rows, len(persons))
+            rows = np.repeat(np.arange(stop - start), (ends - starts)[start:stop])
+            part = slice(starts[start], ends[stop - 1])
+            block = np.zeros((stop - start, len(places)))
+            block[rows, 2 * items[part]] = values[part]
+            block[rows, 2 * items[part] + 1] = KNOWN
+            made = {name: pl.Series(values=block[:, places[name]]) for name in numbers}
+            yield pl.DataFrame(made | dict.fromkeys(words, persons["name"][start:stop]))
+
+    part = Part(name=source.name, cells=cells, read=read)
+    table = Table(name=source.name, parts=(part,), long_of=(source, rules))
+    return by_unit(TableSource(name=source.name, table=table, columns=rules.features, n_rows=None), person)
+
+
+def _ratings(source: TableSource, rules: TableRules) -> pl.DataFrame:
+    """Return all ratings by person and item, -1 where none counts; a second one of an item is refused."""
+    form = rules.long
+    assert form is not None
+    person, item = (rule for name in form[:2] for rule in rules.rules if rule.column == name)
+    three = (person, item, form.rating)
+    types = {"item": pl.Int64, "value": pl.Float64, "name": pl.String, "key": pl.UInt64, "row": pl.Int64}
+    parts = [pl.DataFrame(schema=types)]
+    for part, rows, batch in source.picked((), [rule.column for rule in three], _RATINGS):
+        called = source.table.called(part, source.name)
+        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in three]
+        problems = [(rule, problem) for rule, how in made for problem in how.problems]
+        refuse_first(batch, problems, rows, called)
+        value, known = made[2][1].values[:2]
+        cells, persons = part.cells[item.column], batch[part.cells[person.column].own]
+        code = item_codes(cells, batch.schema[cells.own], form.rating.items).fill_null(-1)
+        numbers = batch.select(
+            pl.when(known > 0).then(code).otherwise(-1).cast(pl.Int64).alias("item"),
+            value.alias("value"),
+            pl.col(part.cells[person.column].own).cast(pl.String).alias("name"),
+        )
+        keys = keys_of(persons, name=called, column=person.column, rows=rows)
+        places = np.arange(rows, rows + len(batch)) if isinstance(rows, int) else rows
+        parts.append(numbers.with_columns(pl.Series("key", keys), pl.Series("row", places)))
+    ratings = pl.concat(parts).sort("key", "item", "row")
+    again = (pl.col("item") >= 0) & ~pl.struct("key", "item").is_first_distinct()
+    twice = ratings.filter(again)["row"].min()
+    if twice is not None:
+        raise CellError(
+            f"{source.name} must have one rating of an item by a person, got a second one at row {twice + 1}"  # type: ignore[operator]
+        )
+    return ratings
+
+
+# --- rehearsals -------------------------------------------------------------------------------------------
+
+
+def made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[list[Any]]:
+    """Return columns that a rule covers, as text, by numbers around 0: nobody's data, for rehearsals."""
+    if rule.kind != "comparison":
+        return [_made_up(rule, values, items)]
+    count = len(rule.levels)
+    places = (np.abs(values * 1e6) % (count * (count - 1))).astype(int)
+    first, apart = places % count, 1 + places // count
+    columns = [[rule.levels[place] for place in side] for side in (first, (first + apart) % count)]
+    if rule.margin:
+        columns.append(_made_up(Rule(column=rule.margin, range=rule.range), values))
+    return columns
+
+
+def _made_up(rule: Rule, values: Vector, items: Sequence[str] = ()) -> list[Any]:
+    low, high = rule.range or (0.0, 1.0)
+    within = low + (high - low) / (1.0 + np.exp(-values))
+    numbers = (within if rule.range or rule.kind == "rating" else values).tolist()
+    if rule.kind == "number":
+        return [repr(number) for number in numbers]
+    if rule.kind == "date":
+        start, form = datetime.fromisoformat(rule.origin), rule.format or "%Y-%m-%d"
+        days = SECONDS[rule.unit] / SECONDS["days"]
+        return [(start + timedelta(days=int(number * days))).strftime(form) for number in numbers]
+    if rule.kind == "rating":  # every third is missing, in a table of one row per person
+        gaps = np.abs(values * 1e6) % 3 < (0 if rule.items else 1)
+        return ["" if gap else repr(number) for number, gap in zip(numbers, gaps, strict=True)]
+    if rule.kind == "person":  # of two ratings each
+        return [str(place // 2) for place in range(len(values))]
+    if rule.kind == "item":
+        return [items[place % len(items)] for place in range(len(values))]
+    words = rule.levels or ("no", "yes")
+    return [words[int(place)] for place in np.abs(values * 1e6) % len(words)]

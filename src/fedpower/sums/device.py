@@ -24,10 +24,10 @@ from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Wor
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
 
-_BLOCK_BYTES = 512 * 2**20
+_BLOCK_BYTES = 2**30
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
 
-_LEAST_ROWS, _MOST_ROWS = 256, 2**20
+_LEAST_ROWS, _MOST_ROWS = 256, 2**22
 
 _FEW_ROWS, _MANY_ROWS, _SMALL = 2**10, 2**13, 2**18
 """Rows of a panel, whose products are summed within one matrix product, for results of up to so many numbers
@@ -201,6 +201,10 @@ def _lengths(rows: Any, smallest: float, *, normalize: bool) -> tuple[Any, Any, 
     return rows, norms, peaks
 
 
+def _single_margin(width: int) -> float:
+    return (width + 8) * 2.0**-23
+
+
 def _treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
     """Return the treated rows as a tensor of the same precision, and how many were clipped."""
     library, width = torch(), int(block.shape[1])
@@ -215,7 +219,7 @@ def _treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
             )
         return rows, 0
     single = rows.dtype == library.float32
-    slack = (width + 8) * 2.0**-23 if single else margin(width)
+    slack = _single_margin(width) if single else margin(width)
     target = 1.0 if single else 1 - slack
     rows, norms, peaks = _lengths(rows, 1e-15 if single else TINY, normalize=treatment.normalize)
     bounds = 1 / peaks
@@ -326,7 +330,7 @@ class TorchLatticeSum:
             self._add(block)
             return
         if self._limbs is None:
-            self._limbs = _limb_sums(self._treatment, self._width)
+            self._limbs = _limb_sums(self._treatment, self._width, block.device)
         states = self._limbs.add(block if block.stride(1) == 1 else block.contiguous())
         left_out = states == 2
         n_clipped, n_left_out = torch().stack([(states == 1).sum(), left_out.sum()]).tolist()
@@ -369,7 +373,7 @@ def _has_triton(block: Any) -> bool:
     return (here or interpreted) and importlib.util.find_spec("triton") is not None
 
 
-def _limb_sums(treatment: RowTreatment, width: int) -> Any:
+def _limb_sums(treatment: RowTreatment, width: int, place: Any) -> Any:
     kernel = import_module("fedpower.sums.triton_kernel")
     columns = None
     if treatment.center is not None or treatment.scale is not None:
@@ -379,8 +383,10 @@ def _limb_sums(treatment: RowTreatment, width: int) -> Any:
         high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
         columns = (center, gain, low, high)
     bound = 1.0 if treatment.row_norm is None else treatment.row_norm
-    rule = (bound, bound * (1 + margin(width)), SIDE * (1 - margin(width)), 1e-280, 1e280)
-    return kernel.LimbSums(torch(), width, columns, rule, normalize=treatment.normalize)
+    margins = (margin(width), _single_margin(width))
+    return kernel.LimbSums(
+        torch(), width, columns, bound, margins, normalize=treatment.normalize, device=place
+    )
 
 
 def lattice_tensor(treatment: RowTreatment, block: Any) -> tuple[Any, int]:

@@ -12,19 +12,28 @@ import numpy as np
 import triton
 import triton.language as tl
 
-_ROWS, _COLUMNS = 64, 128
-"""Rows and columns that a program of `_put_limbs` has on the chip at a time."""
+from fedpower.sums.lattice import SIDE
+
+_TILE = 2**13
+"""Cells that a program of `_put_limbs` has on the chip at a time."""
 
 _SIDE, _DEPTH = 128, 128
 """Sides of a tile of the product, and rows that are multiplied at once."""
 
+_SINGLE = (1e-12, 1e12)
+"""Bounds for which rows in float32 stay in it: the squares of what matters do not leave its range."""
+
 
 @triton.jit
-def _moved(x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexpr, MOVES: tl.constexpr):
-    """Return some columns of some rows in float64, moved and clipped; 0 beyond the last row and column."""
+def _cells(
+    x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexpr, SINGLE: tl.constexpr,
+    MOVES: tl.constexpr,
+):  # fmt: skip
+    """Return some columns of some rows, centered, scaled and clipped; 0 beyond the last row and column."""
     inside = (row < n_rows)[:, None] & (column < D)[None, :]
     values = tl.load(x + row.to(tl.int64)[:, None] * STRIDE + column[None, :], mask=inside, other=0.0)
-    values = values.to(tl.float64)
+    if not SINGLE:
+        values = values.to(tl.float64)
     if MOVES:
         center = tl.load(columns + column, mask=column < D, other=0.0)
         gain = tl.load(columns + D + column, mask=column < D, other=0.0)
@@ -41,36 +50,39 @@ def _moved(x, columns, row, n_rows, column, D: tl.constexpr, STRIDE: tl.constexp
 @triton.jit
 def _put_limbs(
     x,  # n×D rows in float32 or float64, STRIDE apart
-    columns,  # 4×D float64: center, gain, and the ends of moved values
-    rule,  # 5 float64: bound, longer, target, and the smallest and largest squares that are trusted
+    columns,  # 4×D float64: center, gain, and the ends of the range after both
+    rule,  # 6 numbers: bound, counted, target, stretch, and the smallest and largest squares that are trusted
     limbs,  # 3D×LENGTH int8: all columns' l₀, then l₁, then l₂; a column's rows one after the other
-    totals,  # programs×D int32: sums of the integers
+    totals,  # D int64: sums of the integers
     states,  # n int8: 1 where a row is clipped; 2 where it is left out, for its squares are not trusted
     n_rows,
     LENGTH,
     D: tl.constexpr,
     STRIDE: tl.constexpr,
+    SINGLE: tl.constexpr,
     MOVES: tl.constexpr,
     NORMALIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
     bound = tl.load(rule)
-    longer = tl.load(rule + 1)
+    counted = tl.load(rule + 1)
     target = tl.load(rule + 2)
-    smallest = tl.load(rule + 3)
-    largest = tl.load(rule + 4)
-    program = tl.program_id(0)
-    row = program * ROWS + tl.arange(0, ROWS)
-    squares = tl.zeros([ROWS], dtype=tl.float64)
-    for start in tl.range(0, D, COLUMNS):
+    stretch = tl.load(rule + 3)
+    smallest = tl.load(rule + 4)
+    largest = tl.load(rule + 5)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    squares = tl.zeros([ROWS], dtype=tl.float32 if SINGLE else tl.float64)
+    values = _cells(x, columns, row, n_rows, tl.arange(0, COLUMNS), D, STRIDE, SINGLE, MOVES)
+    squares += tl.sum(values * values, axis=1)
+    for start in tl.range(COLUMNS, D, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        values = _moved(x, columns, row, n_rows, column, D, STRIDE, MOVES)
-        squares += tl.sum(values * values, axis=1)
+        more = _cells(x, columns, row, n_rows, column, D, STRIDE, SINGLE, MOVES)
+        squares += tl.sum(more * more, axis=1)
     norm = tl.sqrt(squares)
     trusted = squares <= largest
-    clipped = norm > longer
-    length = tl.where(norm > bound, norm, bound)
+    clipped = norm > counted
+    length = tl.maximum(norm * stretch, bound)
     if NORMALIZE:
         trusted = trusted & ((squares >= smallest) | (row >= n_rows))
         clipped = row < 0
@@ -80,10 +92,11 @@ def _put_limbs(
     tl.store(states + row, state.to(tl.int8), mask=row < n_rows)
     for start in tl.range(0, D, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        values = _moved(x, columns, row, n_rows, column, D, STRIDE, MOVES)
-        values = tl.where(trusted[:, None], values * factor[:, None], 0.0)
-        whole = values.to(tl.int32)  # which truncates
-        tl.store(totals + program.to(tl.int64) * D + column, tl.sum(whole, axis=0), mask=column < D)
+        if D > COLUMNS:
+            values = _cells(x, columns, row, n_rows, column, D, STRIDE, SINGLE, MOVES)
+        scaled = tl.where(trusted[:, None], values * factor[:, None], 0.0)
+        whole = scaled.to(tl.int32)  # which truncates
+        tl.atomic_add(totals + column, tl.sum(whole, axis=0).to(tl.int64), mask=column < D)
         first = ((whole + 64) & 127) - 64
         rest = (whole - first) >> 7
         second = ((rest + 64) & 127) - 64
@@ -100,7 +113,7 @@ def _put_limbs(
 def _multiply(
     limbs,
     tiles,  # 2×n_tiles int32: first row and column of each tile of the product
-    products,  # chunks×n_tiles×SIDE×SIDE int32
+    products,  # n_tiles×SIDE×SIDE int64, added to
     LENGTH,
     n_tiles,
     CHUNK,
@@ -121,47 +134,56 @@ def _multiply(
         two = tl.load(right + row, mask=(j < WIDTH)[:, None], other=0)
         total = tl.dot(one, tl.trans(two), total, out_dtype=tl.int32)
     inside = tl.arange(0, SIDE)[:, None] * SIDE + tl.arange(0, SIDE)[None, :]
-    at = products + (chunk.to(tl.int64) * n_tiles + tile) * (SIDE * SIDE)
-    tl.store(at + inside, total)
+    tl.atomic_add(products + tile.to(tl.int64) * (SIDE * SIDE) + inside, total.to(tl.int64))
 
 
 class LimbSums:
     """Σ z zᵀ and Σ z over rows of one width on one GPU."""
 
-    def __init__(self, torch: Any, width: int, columns: Any, rule: tuple[float, ...], *, normalize: bool):
+    def __init__(
+        self, torch: Any, width: int, columns: Any, bound: float, margins: tuple[float, float], *,
+        normalize: bool, device: Any,
+    ):  # fmt: skip
         self._torch, self._width, self._normalize = torch, width, normalize
-        self._columns, self._rule = columns, rule
+        self._place = {"device": device}
+        self._columns = torch.as_tensor(np.zeros(1) if columns is None else np.stack(columns), **self._place)
+        self._moves = columns is not None
+        # What float32 rounds is left to rows that are shortened: stretched before they are compared.
+        single, (double, margin) = _SINGLE[0] <= bound <= _SINGLE[1], margins
+        self._single = single and not normalize and not self._moves
+        self._rules = [
+            torch.tensor([bound, *rule], dtype=kind, **self._place)
+            for rule, kind in (
+                ((bound * (1 + double), SIDE * (1 - double), 1.0, 1e-280, 1e280), torch.float64),
+                ((bound * (1 + margin), SIDE, 1.0 + margin, 0.0, 1e36), torch.float32),
+            )
+        ]
         self._count = -(-3 * width // _SIDE)
-        self._tiles = [(i, j) for i in range(self._count) for j in range(i + 1)]
-        self._products: Any = 0
-        self.total: Any = 0
+        tiles = [(i, j) for i in range(self._count) for j in range(i + 1)]
+        self._tiles = torch.tensor(tiles, dtype=torch.int32, **self._place).T.contiguous()
+        self._products = torch.zeros((len(tiles), _SIDE, _SIDE), dtype=torch.int64, **self._place)
+        self.total = torch.zeros(width, dtype=torch.int64, **self._place)
 
     def add(self, block: Any) -> Any:
         """Add the rows of a tensor; return the state of each: 1 is clipped, 2 is left out."""
         torch, (n_rows, width) = self._torch, block.shape
-        place = {"device": block.device}
         length = -(-n_rows // _DEPTH) * _DEPTH
-        programs = -(-length // _ROWS)
-        limbs = torch.empty((3 * width, length), dtype=torch.int8, **place)
-        totals = torch.empty((programs, width), dtype=torch.int32, **place)
-        states = torch.empty(n_rows, dtype=torch.int8, **place)
-        columns = self._rule if self._columns is None else np.stack(self._columns)
-        _put_limbs[(programs,)](
-            block, torch.as_tensor(columns, dtype=torch.float64, **place),
-            torch.as_tensor(self._rule, dtype=torch.float64, **place), limbs, totals, states, n_rows, length,
-            D=width, STRIDE=block.stride(0), MOVES=self._columns is not None, NORMALIZE=self._normalize,
-            ROWS=_ROWS, COLUMNS=_COLUMNS, num_warps=8,
+        columns = min(128, triton.next_power_of_2(width))
+        rows = min(_TILE // columns, 128)
+        single = self._single and block.dtype == torch.float32
+        limbs = torch.empty((3 * width, length), dtype=torch.int8, **self._place)
+        states = torch.empty(n_rows, dtype=torch.int8, **self._place)
+        _put_limbs[(-(-length // rows),)](
+            block, self._columns, self._rules[single], limbs, self.total, states, n_rows, length,
+            D=width, STRIDE=block.stride(0), SINGLE=single, MOVES=self._moves, NORMALIZE=self._normalize,
+            ROWS=rows, COLUMNS=columns, num_warps=8,
         )  # fmt: skip
-        chunk = 2**13 if self._count < 8 else 2**14
-        chunks = -(-length // chunk)
-        products = torch.empty((chunks, len(self._tiles), _SIDE, _SIDE), dtype=torch.int32, **place)
-        tiles = torch.tensor(self._tiles, dtype=torch.int32, **place).T.contiguous() * _SIDE
-        _multiply[(len(self._tiles), chunks)](
-            limbs, tiles, products, length, len(self._tiles), chunk,
+        n_tiles = self._tiles.shape[1]
+        chunk = 2**15 if self._count < 8 else 2**17  # products of limbs are at most 2¹²
+        _multiply[(n_tiles, -(-length // chunk))](
+            limbs, self._tiles * _SIDE, self._products, length, n_tiles, chunk,
             WIDTH=3 * width, SIDE=_SIDE, DEPTH=_DEPTH, num_warps=8, num_stages=3,
         )  # fmt: skip
-        self._products = self._products + products.sum(dim=0, dtype=torch.int64)
-        self.total = self.total + totals.sum(dim=0, dtype=torch.int64)
         return states
 
     def squares(self) -> tuple[Any, Any]:
@@ -170,7 +192,7 @@ class LimbSums:
         grid = torch.zeros(
             (self._count, self._count, _SIDE, _SIDE), dtype=torch.int64, device=self.total.device
         )
-        for place, (i, j) in enumerate(self._tiles):
+        for place, (i, j) in enumerate(self._tiles.T.tolist()):
             grid[i, j] = self._products[place]
         lower = grid.transpose(1, 2).reshape(side, side)[: 3 * width, : 3 * width].tril()
         limbs = (lower + lower.tril(-1).T).reshape(3, width, 3, width)

@@ -26,7 +26,7 @@ DETERMINED = 45.0
 _CHANCE = 0.002
 """That a direction is seen where there is none."""
 
-_DRAWS = 200
+_DRAWS = 100
 _MOST = 64
 """Columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors."""
 
