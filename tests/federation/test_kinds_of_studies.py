@@ -223,7 +223,7 @@ def test_rules_are_in_the_hash_and_travel_with_the_study(tmp_path: Path):
     for old, new, sentence in (
         ('pid = "drop"', 'height = "number"', "must be of the columns in"),
         ('pid = "drop"', 'age = "drop"', "must be of the columns in"),
-        ('"F", "M"', '"F", "other"', "must not have 'other' among them"),
+        ('"F", "M"', '"F", "other"', "without 'other'"),
         ('["F", "M"]', "3", "must be a list of words"),
     ):
         with pytest.raises(InputError, match=sentence):
