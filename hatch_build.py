@@ -45,10 +45,12 @@ def _digest(folder: Path) -> str:
 
 def compile_loops(root: Path) -> Path | None:
     """Return the library, compiled into the package's folder, or None where that cannot be done."""
-    built = root / FOLDER / "_loops.so"
+    built = root / FOLDER / "loops.bin"
     sources = sorted(str(each) for each in built.parent.glob("*.c"))
     compiler = shlex.split(os.environ.get("CC") or "cc")
     digest = _digest(built.parent)
+    for old in built.parent.glob("*.so"):
+        old.unlink()
     with tempfile.TemporaryDirectory(dir=built.parent, prefix=".build-") as folder:
         made = Path(folder) / built.name
         command = [*compiler, *FLAGS, f'-DSOURCE_DIGEST="{digest}"', "-o", str(made), *sources]

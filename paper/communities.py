@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower import FedCommunities
-from fedpower.experiments.drawing import BLUE, GREEN, INK, ORANGE, PURPLE, drawing, saved
+from fedpower.experiments.attack import BLUE, GREEN, INK, ORANGE, PURPLE, drawing, saved
 from fedpower.experiments.models import stochastic_block
 from fedpower.protocol.study import Aggregation
 from fedpower.rows.networks import NetworkUnit

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.experiments.drawing import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, drawing, saved
+from fedpower.experiments.attack import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, drawing, saved
 from paper.claims import CHANCE, rows_to
 from paper.curves import MODES, SILO_EPSILON
 from paper.own_claims import HALF

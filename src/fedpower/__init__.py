@@ -4,9 +4,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpower.estimator import FedMoment as FedMoment
-    from fedpower.estimator import FedPCA as FedPCA
     from fedpower.estimator.communities import FedCommunities as FedCommunities
+    from fedpower.estimator.fedpca import FedMoment as FedMoment
+    from fedpower.estimator.fedpca import FedPCA as FedPCA
     from fedpower.options import Auto as Auto
     from fedpower.options import Edge as Edge
     from fedpower.options import Krylov as Krylov
@@ -31,65 +31,27 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "CodeBook": "fedpower.rules.codebook",
-    "Edge": "fedpower.options",
-    "FedCommunities": "fedpower.estimator.communities",
-    "FedMoment": "fedpower.estimator",
-    "FedPCA": "fedpower.estimator",
-    "Auto": "fedpower.options",
-    "Krylov": "fedpower.options",
-    "Node": "fedpower.options",
-    "Noise": "fedpower.options",
-    "Person": "fedpower.options",
-    "Plain": "fedpower.options",
-    "PowerMethod": "fedpower.options",
-    "Secure": "fedpower.options",
-    "SqlQuery": "fedpower.rows.sql",
-    "Upload": "fedpower.options",
-    "comparisons": "fedpower.rules.codebook",
-    "decaying": "fedpower.protocol.schedule",
-    "every": "fedpower.protocol.schedule",
-    "explicit": "fedpower.protocol.schedule",
-    "halving": "fedpower.protocol.schedule",
-    "read_code_book": "fedpower.report.codebook_file",
-    "read_moment": "fedpower.report.moment",
-    "read_result": "fedpower.report",
-    "write_code_book": "fedpower.report.codebook_file",
+_NAMES = {
+    "estimator.communities": "FedCommunities",
+    "estimator.fedpca": "FedMoment FedPCA",
+    "options": "Auto Edge Krylov Node Noise Person Plain PowerMethod Secure Upload",
+    "protocol.schedule": "decaying every explicit halving",
+    "report": "read_result",
+    "report.codebook_file": "read_code_book write_code_book",
+    "report.moment": "read_moment",
+    "rows.sql": "SqlQuery",
+    "rules.codebook": "CodeBook comparisons",
 }
-__all__ = [
-    "Auto",
-    "CodeBook",
-    "Edge",
-    "FedCommunities",
-    "FedMoment",
-    "FedPCA",
-    "Krylov",
-    "Node",
-    "Noise",
-    "Person",
-    "Plain",
-    "PowerMethod",
-    "Secure",
-    "SqlQuery",
-    "Upload",
-    "__version__",
-    "comparisons",
-    "decaying",
-    "every",
-    "explicit",
-    "halving",
-    "read_code_book",
-    "read_moment",
-    "read_result",
-    "write_code_book",
-]
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_ROOMS = ("analyses", "linalg", "privacy", "protocol", "rows", "rules", "sums", "engines", "report")
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - names
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name when it is asked for: the command line starts without scikit-learn."""
     if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in ("analyses", "linalg", "privacy", "protocol", "rows", "rules", "sums", "engines", "report"):
+        return getattr(importlib.import_module(f"fedpower.{_HOMES[name]}"), name)
+    if name in _ROOMS:
         return importlib.import_module(f"fedpower.{name}")
     raise AttributeError(f"module 'fedpower' has no attribute {name!r}")
 

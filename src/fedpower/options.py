@@ -8,16 +8,17 @@ go from one to the other.
 # ruff: noqa: RUF009 - fields are declared by `setting`, which returns dataclasses.field
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
 
 from fedpower.errors import InputError, require
 from fedpower.rows.networks import NetworkUnit, check_edge_weight
 from fedpower.rules.codebook import CodeBook
+from fedpower.rules.rules import TableRules
 
 Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running"]
 """Under which heading help lists an option."""
@@ -25,7 +26,7 @@ Group = Literal["main", "rows", "privacy", "solver", "paper", "rounds", "running
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is known about an option beside its name: help, bounds, place on the command line and in files."""
+    """An option: help, bounds, place on the command line and in files."""
 
     help: str
     must: str = ""
@@ -36,11 +37,10 @@ class Setting:
     section: str | None = None
     option: str | None = ""
     default: Any = None
-    optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a value outside the bounds; a default of None is always allowed."""
-        if self.holds is not None and not (value is None and self.optional):
+        if self.holds is not None and not (value is None and self.default is None):
             require(self.holds(value), name, self.must, value)
 
 
@@ -48,36 +48,46 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def is_number(value: Any) -> bool:
-    """Return whether a value is a real number (True and False are not)."""
+def _is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
 
 
 _BOUNDS: dict[str, tuple[str, Callable[[Any], bool], type]] = {
     "count": ("a whole number of at least 1", lambda v: _is_whole(v) and v >= 1, int),
     "flag": ("True or False", lambda v: isinstance(v, bool | np.bool_), bool),
-    "positive": ("a number above 0", lambda v: is_number(v) and v > 0, float),
-    "share": ("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1, float),
-    "tol": ("a number of at least 0 and below 1", lambda v: is_number(v) and 0 <= v < 1, float),
+    "positive": ("a number above 0", lambda v: _is_real(v) and v > 0, float),
+    "share": ("a number between 0 and 1", lambda v: _is_real(v) and 0 < v < 1, float),
+    "tol": ("a number of at least 0 and below 1", lambda v: _is_real(v) and 0 <= v < 1, float),
     "jobs": ("a whole number other than 0", lambda v: _is_whole(v) and v != 0, int),
     "text": ("text", lambda v: isinstance(v, str) and v != "", str),
 }
 
 
-def _declare(default: Any, help: str, bounds: str | tuple[str, ...] | None = None, **more: Any) -> Setting:
+_SECTIONS = {"rows": "rows", "privacy": "privacy", "solver": "solver", "paper": "solver", "rounds": "rounds"}
+"""In which section of a file the options of a group are, unless they state another."""
+
+
+def _declare(
+    default: Any, help: str, bounds: str | tuple[str, ...] | None = None, group: Group = "main", **more: Any
+) -> Setting:
     if isinstance(bounds, tuple):
-        listed = ", ".join(repr(choice) for choice in bounds)
-        more |= {"must": f"one of {listed}", "holds": lambda v: isinstance(v, str) and v in bounds}
-        more |= {"kind": str, "choices": bounds}
-    elif bounds is not None:
-        must, holds, kind = _BOUNDS[bounds]
-        more = {"must": must, "holds": holds, "kind": kind} | more
-    return Setting(help=help, default=default, optional=default is None, **more)
+        must = f"one of {', '.join(map(repr, bounds))}"
+        known = {
+            "must": must,
+            "holds": lambda v: isinstance(v, str) and v in bounds,
+            "kind": str,
+            "choices": bounds,
+        }
+    else:
+        known = {} if bounds is None else dict(zip(("must", "holds", "kind"), _BOUNDS[bounds], strict=True))
+    more = {"section": _SECTIONS.get(group), **known, **more}
+    return Setting(help=help, default=default, group=group, **more)
 
 
-def setting(default: Any, help: str, bounds: str | tuple[str, ...] | None = None, **more: Any) -> Any:
-    """Return a dataclass field; ``bounds`` names a kind of value, or lists the words that are allowed."""
-    return field(default=default, metadata={"setting": _declare(default, help, bounds, **more)})
+def setting(*declared: Any, **more: Any) -> Any:
+    """Return a dataclass field: default, help, bounds (a kind of value, or words) and group."""
+    made = _declare(*declared, **more)
+    return field(default=made.default, metadata={"setting": made})
 
 
 class _Value:
@@ -86,97 +96,87 @@ class _Value:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for each in fields(self):  # type: ignore[arg-type]
-            each.metadata["setting"].check(each.name, getattr(self, each.name))
+        for item in fields(self):  # type: ignore[arg-type]
+            item.metadata["setting"].check(item.name, getattr(self, item.name))
 
     def __repr__(self) -> str:
-        given = [f"{name}={value!r}" for name, value in self.given().items()]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+        )
 
     def given(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}  # type: ignore[arg-type]
+        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)}  # type: ignore[arg-type]
         return {
             name: value for name, (value, default) in values.items() if np.ndim(value) or value != default
         }
 
 
+_V = TypeVar("_V", bound=_Value)
+
+
+@dataclass_transform(frozen_default=True)
+def _value(*, kw_only: bool = False) -> Callable[[type[_V]], type[_V]]:
+    """Make a frozen dataclass whose documentation has the help of its fields."""
+
+    def made(kind: type[_V]) -> type[_V]:
+        value = dataclass(frozen=True, kw_only=kw_only, repr=False)(kind)
+        lines = ["Parameters", "----------"]
+        for item in fields(value):  # type: ignore[arg-type]
+            known = item.metadata["setting"]
+            choices = f"{{{', '.join(map(repr, known.choices))}}}"
+            name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
+            lines += [f"{item.name} : {name}, default={item.default!r}", f"    {known.help}"]
+        summary, _, examples = (value.__doc__ or "").partition("\n    Examples\n")
+        block = "".join(f"    {line}\n" for line in lines) if len(lines) > 2 else ""
+        value.__doc__ = f"{summary}\n{block}\n    Examples\n{examples}"
+        return value
+
+    return made
+
+
 # --- solvers ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class _Solver(_Value):
-    iteration_rank: int | None = setting(
-        None,
-        "Columns of the iterated basis; k + 10 by default.",
-        "count",
-        group="solver",
-        section="components",
-    )
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Upload(_Solver):
+@_value(kw_only=True)
+class Upload(_Value):
     """Each silo uploads its covariance once, and everything follows from the sum.
 
-    Parameters
-    ----------
-    iteration_rank : int, optional
-        Columns of ``basis_``; min(k + 10, n_features) by default.
+    Examples
+    --------
+    >>> from fedpower import Upload
+    >>> Upload(iteration_rank=5)
+    Upload(iteration_rank=5)
     """
 
     name: ClassVar[str] = "moment"
+    iteration_rank: int | None = setting(
+        None, "Columns of the iterated basis; k + 10 by default.", "count", "solver", section="components"
+    )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Iterative(_Solver):
+@_value(kw_only=True)
+class Iterative(Upload):
     """What solvers that take several rounds have in common."""
 
-    n_steps: int | None = setting(
-        None, "Power steps in total; by default until --tol.", "count", group="paper", section="solver"
-    )
-    tol: float = setting(
-        1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", group="solver", section="solver"
-    )
-    max_rounds: int = setting(500, "Stop after this many rounds.", "count", group="solver", section="solver")
+    n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
+    tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
+    max_rounds: int = setting(500, "Stop after this many rounds.", "count", "solver")
     n_participants: int | None = setting(
-        None,
-        "Silos per round; all by default.",
-        "count",
-        group="paper",
-        section="rounds",
-        option="--participants",
+        None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
         "sampled",
         "Draw the participants, or take the first to answer.",
         ("sampled", "first"),
-        group="paper",
+        "paper",
         section="rounds",
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@_value(kw_only=True)
 class Krylov(Iterative):
     """A Krylov space of block products: a few rounds, each of n_features × iteration_rank numbers.
-
-    Parameters
-    ----------
-    tol : float, default=1e-9
-        Stop once a round moves the leading subspace by sin θ ≤ tol; 0 never stops early.
-    max_rounds : int, default=500
-        Stop after this many rounds in any case.
-    one_shot_start : bool, optional
-        Whether silos open with local steps, which about halves the rounds. By default only where nothing is
-        private.
-    iteration_rank : int, optional
-        Columns of the iterated basis; min(k + 10, n_features) by default.
-    n_steps : int, optional
-        Steps that share the budget where every product is noised; 10 by default.
-    n_participants : int, optional
-        Silos per round; all by default.
-    participation : {"sampled", "first"}, default="sampled"
-        Whether they are drawn with replacement, or are the first to answer.
 
     Examples
     --------
@@ -190,40 +190,31 @@ class Krylov(Iterative):
         None,
         "Whether krylov opens with local steps at the silos.",
         "flag",
-        group="solver",
-        section="solver",
+        "solver",
         option="--one-shot-start/--no-one-shot-start",
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@_value(kw_only=True)
 class Auto(Krylov):
-    """One upload or a Krylov space, whichever is cheaper; these are the settings of the latter."""
+    """One upload or a Krylov space, whichever is cheaper, with the settings of `Krylov`.
+
+    Examples
+    --------
+    >>> from fedpower import Auto
+    >>> Auto(max_rounds=50)
+    Auto(max_rounds=50)
+    """
 
     name: ClassVar[str] = "auto"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+_ALIGNMENTS, _REFERENCES = ("procrustes", "sign", "identity"), ("first", "active", "broadcast")
+
+
+@_value(kw_only=True)
 class PowerMethod(Iterative):
     """The paper's federated power method.
-
-    Parameters
-    ----------
-    schedule : {"every", "decaying", "halving"}, Schedule or iterable of int, default="every"
-        At which steps a round happens.
-    local_steps : int, default=1
-        Local power steps between two rounds (at first, where the schedule decays).
-    drift_correction : bool, default=False
-        Correct local steps for the difference between a silo's covariance and the pooled one, at the cost of
-        one more exchange before each round.
-    n_steps : int, optional
-        Steps in total. By default until ``tol`` or ``max_rounds``; 10 where every step is noised.
-    alignment : {"procrustes", "sign", "identity"}, default="procrustes"
-        How local bases are rotated before they are averaged.
-    reference : {"first", "active", "broadcast"}, default="first"
-        To whose basis they are rotated; ``broadcast`` aligns at the silos and halves the upload.
-    tol, max_rounds, n_participants, participation, iteration_rank
-        As of `Krylov`.
 
     Examples
     --------
@@ -233,26 +224,16 @@ class PowerMethod(Iterative):
     """
 
     name: ClassVar[str] = "fedpower"
-    schedule: Any = setting(
-        "every", "At which steps a round happens, e.g. 2,4,5.", group="paper", section="solver"
-    )
-    local_steps: int = setting(1, "Power steps between two rounds.", "count", group="paper", section="solver")
+    schedule: Any = setting("every", "At which steps a round happens, e.g. 2,4,5.", None, "paper")
+    local_steps: int = setting(1, "Power steps between two rounds.", "count", "paper")
     drift_correction: bool = setting(
-        False, "Correct local steps for the silos' differences.", "flag", group="paper", section="solver"
+        False, "Correct local steps for the silos' differences.", "flag", "paper"
     )
     alignment: Literal["procrustes", "sign", "identity"] = setting(
-        "procrustes",
-        "How silos' bases are rotated before they are averaged.",
-        ("procrustes", "sign", "identity"),
-        group="paper",
-        section="solver",
+        "procrustes", "How silos' bases are rotated before they are averaged.", _ALIGNMENTS, "paper"
     )
     reference: Literal["first", "active", "broadcast"] = setting(
-        "first",
-        "To whose basis they are rotated.",
-        ("first", "active", "broadcast"),
-        group="paper",
-        section="solver",
+        "first", "To whose basis they are rotated.", _REFERENCES, "paper"
     )
 
 
@@ -262,33 +243,27 @@ Solver = Upload | Krylov | PowerMethod
 # --- aggregation -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@_value(kw_only=True)
 class _Rounds(_Value):
-    min_silos: int | None = setting(
-        None, "Fewest silos that a round may continue with.", "count", group="rounds", section="rounds"
-    )
+    min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
     deadline: float | None = setting(
         None,
         "Seconds after which a round continues without the rest.",
         "positive",
+        "rounds",
         must="a positive number of seconds",
-        group="rounds",
-        section="rounds",
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@_value(kw_only=True)
 class Plain(_Rounds):
     """The coordinator reads every silo's noised answer.
 
-    Parameters
-    ----------
-    weights : {"rows", "noise"}, default="rows"
-        Whether silos count by their rows, as pooled rows would, or such that the pooled noise is least.
-    min_silos : int, optional
-        Fewest silos that a round may continue with; all by default.
-    deadline : float, optional
-        Seconds after which a round continues with those that answered.
+    Examples
+    --------
+    >>> from fedpower import Plain
+    >>> Plain(min_silos=3, deadline=60.0)
+    Plain(min_silos=3, deadline=60.0)
     """
 
     name: ClassVar[str] = "plain"
@@ -297,26 +272,15 @@ class Plain(_Rounds):
         "rows",
         "Weigh silos by their rows (default), or such that the noise is least.",
         ("rows", "noise"),
-        group="privacy",
-        section="privacy",
+        "privacy",
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@_value(kw_only=True)
 class Secure(_Rounds):
     """The coordinator reads the silos' sum only, and they share the noise of one trusted curator.
 
     Needs the extra ``secure`` and a finite ``epsilon``.
-
-    Parameters
-    ----------
-    colluders : int, default=1
-        How many silos may tell the coordinator everything they know; noise is √(m/(m − colluders)) times that
-        of a trusted curator.
-    min_silos : int, optional
-        Fewest silos that the sum may continue with; all by default.
-    deadline : float, optional
-        Seconds after which a round continues with those that answered.
 
     Examples
     --------
@@ -328,11 +292,7 @@ class Secure(_Rounds):
     name: ClassVar[str] = "secure"
     weights: ClassVar[Literal["rows", "noise"]] = "rows"
     colluders: int = setting(
-        1,
-        "Silos that may collude with the coordinator; 1 by default.",
-        "count",
-        group="privacy",
-        section="privacy",
+        1, "Silos that may collude with the coordinator; 1 by default.", "count", "privacy"
     )
 
 
@@ -342,16 +302,9 @@ Aggregation = Plain | Secure
 # --- the unit of privacy ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
+@_value()
 class Person(_Value):
     """A person is protected with all rows that a silo has of her.
-
-    Parameters
-    ----------
-    column : str, optional
-        Column that identifies a row's person. It is not a feature, and never leaves a silo.
-    rows : int, default=1
-        Up to this many rows of a person count in full, at as many times the noise.
 
     Examples
     --------
@@ -364,26 +317,23 @@ class Person(_Value):
         None,
         "Column that identifies a row's person, who is protected with all her rows of a silo.",
         "text",
-        must="the name of the column that identifies a row's person",
         section="rows",
+        must="the name of the column that identifies a row's person",
     )
     rows: int = setting(
-        1,
-        "Count so many rows of a person in full, at as many times the noise.",
-        "count",
-        group="rows",
-        section="rows",
+        1, "Count so many rows of a person in full, at as many times the noise.", "count", "rows"
     )
 
 
-@dataclass(frozen=True, repr=False)
+@_value()
 class Edge(_Value):
     """One edge of one silo's network is protected.
 
-    Parameters
-    ----------
-    max_weight : float, optional
-        Public maximum at which weights are capped; without it they must be 0 or 1.
+    Examples
+    --------
+    >>> from fedpower import Edge
+    >>> Edge(5.0)
+    Edge(max_weight=5.0)
     """
 
     name: ClassVar[NetworkUnit] = "edge"
@@ -399,9 +349,16 @@ class Edge(_Value):
         check_edge_weight(self.max_weight)
 
 
-@dataclass(frozen=True, repr=False)
+@_value()
 class Node(_Value):
-    """One row of one silo's adjacency matrix is protected (not a node with all its edges)."""
+    """One row of one silo's adjacency matrix is protected (not a node with all its edges).
+
+    Examples
+    --------
+    >>> from fedpower import Node
+    >>> Node()
+    Node()
+    """
 
     name: ClassVar[NetworkUnit] = "row"
     max_weight: ClassVar[None] = None
@@ -413,22 +370,12 @@ Unit = Person | Edge | Node
 # --- noise -----------------------------------------------------------------------------------------
 
 NoiseKind = Literal["auto", "moment", "clipped", "step", "paper"]
+_NOISE_KINDS = ("auto", "moment", "clipped", "step", "paper")
 
 
-@dataclass(frozen=True, repr=False)
+@_value()
 class Noise(_Value):
     """What is noised, and how its budget is divided.
-
-    Parameters
-    ----------
-    kind : {"auto", "moment", "clipped", "step", "paper"}, default="auto"
-        The covariance once; clipped products (for wide rows whose leading directions hold little of the
-        variance); every step's product; or the same with the paper's printed noise.
-    energy : float, optional
-        A public guess of the share of the variance in the k components, from which ``clipped`` divides its
-        budget; 4k/d by default.
-    scores_epsilon : float, optional
-        Part of ``epsilon`` for counting rows by their scores on the first two components.
 
     Examples
     --------
@@ -438,41 +385,34 @@ class Noise(_Value):
     """
 
     kind: NoiseKind = setting(
-        "auto",
-        "What is noised; auto takes what is predicted to be most accurate.",
-        ("auto", "moment", "clipped", "step", "paper"),
-        group="privacy",
-        section="privacy",
+        "auto", "What is noised; auto takes what is predicted to be most accurate.", _NOISE_KINDS, "privacy"
     )
     energy: float | None = setting(
         None,
         "Guess of the share of the variance in the k components; auto then knows when to clip.",
         "share",
-        group="privacy",
-        section="privacy",
+        "privacy",
     )
     scores_epsilon: float | None = setting(
         None,
         "Part of epsilon for a histogram of scores on two components in the report.",
         "positive",
-        group="privacy",
-        section="privacy",
+        "privacy",
     )
 
 
 # --- all of them -----------------------------------------------------------------------------------
 
-SOLVERS: dict[str, type[Solver]] = {each.name: each for each in (Auto, PowerMethod, Krylov, Upload)}
-AGGREGATIONS: dict[str, type[Aggregation]] = {each.name: each for each in (Plain, Secure)}
+SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (Auto, PowerMethod, Krylov, Upload)}
+AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
 
 
 def _as_value(name: str, given: Any, kinds: Mapping[str, type], hint: str) -> Any:
     """Return a value, made with its defaults where a word is given for it."""
     if isinstance(given, str) and given in kinds:
         return kinds[given]()
-    known = tuple(kinds.values())
-    listed = ", ".join(repr(each) for each in kinds)
-    require(isinstance(given, known), name, f"one of {listed} or {hint}", given)
+    must = f"one of {', '.join(map(repr, kinds))} or {hint}"
+    require(isinstance(given, tuple(kinds.values())), name, must, given)
     return given
 
 
@@ -493,26 +433,20 @@ class Options:
         section="privacy",
     )
     delta: float | None = setting(
-        None,
-        "The δ of (ε, δ); by default from the number of rows.",
-        "share",
-        group="privacy",
-        section="privacy",
+        None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
     )
     center: bool = setting(
         True,
         "Centre on the pooled mean (default), also after --center-file.",
         "flag",
-        group="rows",
-        section="rows",
+        "rows",
         option="--center/--no-center",
     )
     standardize: bool = setting(
         True,
         "Correlations (default), or covariances in the columns' own units.",
         "flag",
-        group="rows",
-        section="rows",
+        "rows",
         option="--standardize/--no-standardize",
     )
     ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
@@ -525,13 +459,13 @@ class Options:
         None,
         "PyTorch device for the silos' arithmetic, e.g. cuda.",
         "text",
+        "running",
         must="the name of a PyTorch device",
-        group="running",
     )
     random_state: Any = setting(
-        None, "Start basis and sampling; never noise.", group="running", section="solver", option="--seed"
+        None, "Start basis and sampling; never noise.", None, "running", section="solver", option="--seed"
     )
-    n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", group="running", option="--jobs")
+    n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", "running", option="--jobs")
 
     def __post_init__(self) -> None:
         changed: dict[str, Any] = {
@@ -539,28 +473,21 @@ class Options:
             "aggregation": _as_value("aggregation", self.aggregation, AGGREGATIONS, "Plain() or Secure()"),
         }
         if isinstance(self.noise, str):
-            FLAT["noise"].check("noise", self.noise)
-            changed["noise"] = Noise(self.noise)  # type: ignore[arg-type]
+            changed["noise"] = _named("noise", Noise, self.noise)
         else:
             require(isinstance(self.noise, Noise), "noise", "a word or Noise()", self.noise)
         if isinstance(self.unit, str):
-            FLAT["unit"].check("unit", self.unit)
-            changed["unit"] = Person(self.unit)
+            changed["unit"] = _named("unit", Person, self.unit)
         else:
-            kinds = (Person, Edge, Node, type(None))
             must = "the name of the column that identifies a row's person, Person(), Edge() or Node()"
-            require(isinstance(self.unit, kinds), "unit", must, self.unit)
+            require(isinstance(self.unit, Person | Edge | Node | None), "unit", must, self.unit)
         for name, value in changed.items():
             object.__setattr__(self, name, value)
-        for each in fields(self):
-            if each.metadata:
-                each.metadata["setting"].check(each.name, getattr(self, each.name))
-        require(
-            self.codebook is None or isinstance(self.codebook, CodeBook),
-            "codebook",
-            "a CodeBook or the path of one",
-            type(self.codebook).__name__,
-        )
+        for item in fields(self):
+            if item.metadata:
+                item.metadata["setting"].check(item.name, getattr(self, item.name))
+        is_book = self.codebook is None or isinstance(self.codebook, CodeBook)
+        require(is_book, "codebook", "a CodeBook or the path of one", type(self.codebook).__name__)
         check_sums_are_noised(self.aggregation.name, self.epsilon)
 
     def replace(self, **changed: Any) -> Self:
@@ -576,6 +503,11 @@ class Options:
     def network(self) -> Edge | Node | None:
         """What is protected of networks; None where silos hold rows."""
         return self.unit if isinstance(self.unit, Edge | Node) else None
+
+    @property
+    def by_edge(self) -> bool:
+        """Whether single edges are protected: no row is treated."""
+        return isinstance(self.unit, Edge)
 
     @property
     def person(self) -> Person:
@@ -603,27 +535,51 @@ class Options:
         return bool(self.standardize) and self.network is None and not self.public.normalize
 
     @property
+    def prepares(self) -> bool:
+        """Whether a fit finds offset, scale and bound privately: where it is given none of them."""
+        return (
+            self.is_private
+            and self.network is None
+            and self.book is None
+            and not self.public.has_public_numbers
+            and self.noise.kind in ("auto", "moment")
+            and self.solver.name in ("auto", "moment")
+            and not self.paper_settings
+        )
+
+    @property
+    def takes_gaps(self) -> bool:
+        """Whether missing numbers count for nothing: where an offset is found, or in a code book."""
+        return self.prepares or self.book is not None
+
+    @property
+    def rules(self) -> TableRules | None:
+        """The rules of the silos' tables, with what stands for missing cells; None without any."""
+        rules = None if self.codebook is None else self.codebook.table_rules
+        return rules if rules is None or self.prepares else rules.with_fills()
+
+    @property
     def paper_settings(self) -> tuple[str, ...]:
         """The names of options that were given and that only the paper's method has."""
-        only = {name for name, each in FLAT.items() if each.group == "paper"} - {"participation"}
+        only = {name for name, known in FLAT.items() if known.group == "paper"} - {"participation"}
         return tuple(name for name in self.solver.given() if name in only)
 
     def flat(self) -> dict[str, Any]:
         """Return every option by its name on the command line and in files."""
-        book, unit, noise = self.public, self.unit, self.noise
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        for each in (noise, self.aggregation, self.solver):
-            values |= {item.name: getattr(each, item.name) for item in fields(each)}
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        for one in (self.noise, self.aggregation, self.solver):
+            values |= {item.name: getattr(one, item.name) for item in fields(one)}
         del values["kind"]
+        network = self.network
         return values | {
-            "noise": noise.kind,
+            "noise": self.noise.kind,
             "aggregation": self.aggregation.name,
             "solver": self.solver.name,
             "unit": self.person.column,
             "rows_per_unit": self.person.rows,
-            "network": None if self.network is None else self.network.name,
-            "edge_weight": None if self.network is None else unit.max_weight,
-            **{name: getattr(book, name) for name in _OF_CODE_BOOKS},
+            "network": None if network is None else network.name,
+            "edge_weight": None if network is None else network.max_weight,
+            **{name: getattr(self.public, name) for name in _OF_CODE_BOOKS},
         }
 
 
@@ -631,49 +587,56 @@ _OF_CODE_BOOKS = {
     "row_norm": _declare(
         None, "Public bound on a row's norm; longer ones are clipped.", kind=float, section="rows"
     ),
-    "normalize": _declare(False, "Scale every row to norm 1.", "flag", group="rows", section="rows"),
+    "normalize": _declare(False, "Scale every row to norm 1.", "flag", "rows"),
     "offset": _declare(None, "Public numbers to subtract from columns.", section="columns", option=None),
     "scale": _declare(None, "Public divisors of columns.", section="columns", option=None),
 }
 """Options that are fields of a code book."""
 
-
-def _flat_settings() -> Iterator[tuple[str, Setting]]:
-    kinds: dict[str, Iterable[str]] = {"solver": SOLVERS, "aggregation": AGGREGATIONS}
-    help_of = {
-        "solver": "How the eigenspace is found; auto chooses and states why.",
-        "aggregation": "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
-    }
-    renamed = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
-    for each in fields(Options):
-        if each.metadata:
-            yield each.name, each.metadata["setting"]
-        else:
-            if each.name in kinds:
-                words = tuple(kinds[each.name])
-                group: Group = "privacy" if each.name == "aggregation" else "solver"
-                yield each.name, _declare(words[0], help_of[each.name], words, group=group, section=group)
-            if each.name == "unit":
-                yield "network", _declare(
-                    None, "Silos hold networks; an edge is protected, or a row of the adjacency.",
-                    ("edge", "row"), section="rows", option=None,
-                )  # fmt: skip
-            for kind in _KINDS[each.name]:
-                for item in fields(kind):
-                    yield renamed.get(item.name, item.name), item.metadata["setting"]
-        if each.name == "codebook":
-            yield from _OF_CODE_BOOKS.items()
-
-
+_CHOICES = {
+    "solver": _declare(
+        "auto", "How the eigenspace is found; auto chooses and states why.", tuple(SOLVERS), "solver"
+    ),
+    "aggregation": _declare(
+        "plain",
+        "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
+        tuple(AGGREGATIONS),
+        "privacy",
+    ),
+}
+_NETWORK = _declare(
+    None,
+    "Silos hold networks; an edge is protected, or a row of the adjacency.",
+    ("edge", "row"),
+    section="rows",
+    option=None,
+)
 _KINDS: dict[str, tuple[type, ...]] = {
     "unit": (Person, Edge),
     "noise": (Noise,),
     "aggregation": (Plain, Secure),
     "solver": (Krylov, PowerMethod),
 }
+_RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
+
+
+def _flat_settings() -> Iterator[tuple[str, Setting]]:
+    for item in fields(Options):
+        if item.metadata:
+            yield item.name, item.metadata["setting"]
+        if item.name in _CHOICES:
+            yield item.name, _CHOICES[item.name]
+        if item.name == "unit":
+            yield "network", _NETWORK
+        for kind in _KINDS.get(item.name, ()):
+            for inner in fields(kind):
+                yield _RENAMED.get(inner.name, inner.name), inner.metadata["setting"]
+        if item.name == "codebook":
+            yield from _OF_CODE_BOOKS.items()
+
 
 FLAT: Mapping[str, Setting] = dict(_flat_settings())
-"""Every option of a fit by its name on the command line and in files, with what is known about it."""
+"""Every option of a fit by its name on the command line and in files."""
 
 
 def option_name(name: str) -> str:
@@ -682,24 +645,26 @@ def option_name(name: str) -> str:
     return (known or f"--{name.replace('_', '-')}").split("/")[0]
 
 
+def _named(name: str, kind: Callable[..., Any], word: Any, *more: Any, **settings: Any) -> Any:
+    FLAT[name].check(name, word)
+    return kind(word, *more, **settings)
+
+
 def from_flat(given: Mapping[str, Any]) -> Options:
     """Return the options of a fit from flat ones; those that are missing or None keep their defaults."""
     left = {name: value for name, value in given.items() if value is not None}
-    made: dict[str, Any] = {}
     numbers = {name: left.pop(name) for name in _OF_CODE_BOOKS if name in left}
-    made["codebook"] = _with_numbers(left.pop("codebook", None), numbers)
-    made["unit"] = _unit_of(left)
-    for name in ("unit", "rows_per_unit", "network", "edge_weight"):
-        left.pop(name, None)
-    kind = left.pop("noise", "auto")
-    FLAT["noise"].check("noise", kind)
-    made["noise"] = Noise(kind, **_taken(left, Noise))
-    made["aggregation"] = _chosen("aggregation", left, AGGREGATIONS, "plain")
-    only = {each.name for each in fields(PowerMethod)} - {each.name for each in fields(Krylov)}
-    given_of_paper = any(name in left and left[name] != FLAT[name].default for name in only)
-    if given_of_paper and left.get("solver", "auto") == "auto":
+    made: dict[str, Any] = {"codebook": _with_numbers(left.pop("codebook", None), numbers)}
+    of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
+    made["unit"] = _unit_of(*(left.pop(name, None) for name in of_unit))
+    made["noise"] = _named("noise", Noise, left.pop("noise", "auto"), **_taken(left, Noise))
+    made["aggregation"] = _chosen("aggregation", left, AGGREGATIONS)
+    only = {item.name for item in fields(PowerMethod)} - {item.name for item in fields(Krylov)}
+    if left.get("solver", "auto") == "auto" and any(
+        name in left and left[name] != FLAT[name].default for name in only
+    ):
         left["solver"] = PowerMethod.name
-    made["solver"] = _chosen("solver", left, SOLVERS, "auto")
+    made["solver"] = _chosen("solver", left, SOLVERS)
     return Options(**made, **left)
 
 
@@ -709,47 +674,38 @@ def _with_numbers(book: CodeBook | None, numbers: dict[str, Any]) -> CodeBook | 
         return book
     if book is not None and not book.is_draft:
         raise InputError(
-            f"{next(iter(given))} must not be given with a code book that has the columns' numbers; "
-            "leave one of them out"
+            f"{next(iter(given))} must be left out with a code book that has the columns' numbers"
         )
     return CodeBook(**given) if book is None else replace(book, **given)
 
 
-def _unit_of(given: Mapping[str, Any]) -> Unit | None:
-    network = given.get("network")
-    if network is not None:
-        FLAT["network"].check("network", network)
-        if given.get("unit") is not None:
-            raise InputError("unit must be left out of networks: edges or rows are protected, not persons")
-        weight = given.get("edge_weight")
-        require(
-            weight is None or network == "edge", "edge_weight", "left out unless edges are protected", weight
-        )
-        return Node() if network == "row" else Edge(weight)
-    column, rows = given.get("unit"), given.get("rows_per_unit", 1)
-    return None if column is None and rows == 1 else Person(column, rows)
+def _unit_of(network: str | None, column: Any, rows: Any, weight: Any) -> Unit | None:
+    if network is None:
+        return None if column is None and rows in (None, 1) else Person(column, 1 if rows is None else rows)
+    FLAT["network"].check("network", network)
+    require(column is None, "unit", "left out of networks, where edges or rows are protected", column)
+    is_edge = network == "edge"
+    require(weight is None or is_edge, "edge_weight", "left out unless edges are protected", weight)
+    return Edge(weight) if is_edge else Node()
 
 
 def _taken(left: dict[str, Any], kind: type) -> dict[str, Any]:
     """Remove the fields of a value from flat options, and return them."""
-    return {each.name: left.pop(each.name) for each in fields(kind) if each.name in left}
+    return {item.name: left.pop(item.name) for item in fields(kind) if item.name in left}
 
 
-def _chosen(name: str, left: dict[str, Any], kinds: Mapping[str, Any], default: str) -> Any:
+def _chosen(name: str, left: dict[str, Any], kinds: Mapping[str, Any]) -> Any:
     """Return the value that a word names, with its settings; refuse those of another."""
-    word = left.pop(name, default)
+    word = left.pop(name, FLAT[name].default)
     FLAT[name].check(name, word)
     taken = _taken(left, kinds[word])
     for other in kinds.values():
-        odd = [each.name for each in fields(other) if each.name in left]
-        for each in odd:
-            if left[each] == FLAT[each].default:  # as a form that shows all options gives it
-                del left[each]
-                continue
-            raise InputError(
-                f"{each} must be left out with {name} {word!r}, got {left[each]!r}; it belongs to "
-                f"{name} {other.name!r}"
-            )
+        for odd, value in _taken(left, other).items():
+            if value != FLAT[odd].default:  # a form that shows all options gives defaults
+                raise InputError(
+                    f"{odd} must be left out with {name} {word!r}, got {value!r}; it belongs to "
+                    f"{name} {other.name!r}"
+                )
     return kinds[word](**taken)
 
 
@@ -762,20 +718,19 @@ def call_of(given: Mapping[str, Any]) -> str:
         if name in FLAT and name != "codebook"
     }
     options = from_flat(known)
-    public = options.public
-    numbers = {name: getattr(public, name) for name in _OF_CODE_BOOKS if name in given}
-    shown = {name: _shortened(value) for name, value in numbers.items() if np.ndim(value) or value}
-    book = f"CodeBook({', '.join(f'{name}={value}' for name, value in shown.items())})" if shown else None
-    if given.get("codebook") is not None:
-        book = '"codebook.toml"'
-    words = []
-    for each in fields(Options):
-        value = getattr(options, each.name)
-        if each.name == "codebook":
-            words += [] if book is None else [f"codebook={book}"]
-        elif np.ndim(value) or value != each.default:
-            words.append(f"{each.name}={_shortened(value)}")
-    return f"FedPCA({', '.join(words)})"
+    words = {
+        item.name: _shortened(value)
+        for item in fields(Options)
+        if np.ndim(value := getattr(options, item.name)) or value != item.default
+    }
+    words.pop("codebook", None)
+    numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in given}
+    shown = [f"{name}={_shortened(value)}" for name, value in numbers.items() if np.ndim(value) or value]
+    book = '"codebook.toml"' if given.get("codebook") is not None else f"CodeBook({', '.join(shown)})"
+    if shown or given.get("codebook") is not None:
+        words["codebook"] = book
+    order = [item.name for item in fields(Options) if item.name in words]
+    return f"FedPCA({', '.join(f'{name}={words[name]}' for name in order)})"
 
 
 _MOST_SHOWN = 6

@@ -267,7 +267,7 @@ WRONG = {
         ("run", "study.toml", "--kit", "kits/north"),
         "the kit of the runner, got that of 'north'",
     ),
-    "run of another study": (("run", "other.toml", "--kit", "kits/runner"), "the kit must be of study"),
+    "run of another study": (("run", "other.toml", "--kit", "kits/runner"), "--kit must be of study"),
     "run into others' files": (("run", "study.toml", "-o", "occupied"), "occupied"),
     "resume of nothing": (("run", "study.toml", "--resume"), "must have a run to resume, got none"),
     "rehearsal of too few": (

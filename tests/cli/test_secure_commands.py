@@ -61,7 +61,7 @@ def test_a_plan_marks_the_secure_sum_where_it_is_asked_for(here: Path):
     [
         (("--solver", "krylov"), "--aggregation secure must go with --solver moment"),
         (("--noise", "step"), "--aggregation secure must go with --noise moment"),
-        (("--local-steps", 2), "--local-steps must be left alone with --aggregation secure"),
+        (("--local-steps", 2), "must go with --solver moment"),
         (("--colluders", 3), "more silos than the 3 that may collude"),
         (("--identity", "north=nowhere.pem"), "every silo must have an identity or none"),
     ],

@@ -126,7 +126,7 @@ def test_the_statement_of_rows_says_what_an_edge_has_of_it():
     assert "one row of one silo" in said
     assert "Every edge stands in the rows of both its nodes" in said
     assert model.rates_ is None
-    told = "How much a pair of nodes weighs on average is not known: rows were protected"
+    told = "The mean weight of a pair of nodes is not known: rows were protected"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)
     assert model.moment_.silo_sizes["silo-1"] == D
 
@@ -230,7 +230,7 @@ def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
         ({"edge_weight": -1.0}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"network": "node"}, "network must be one of 'edge', 'row', got 'node'"),
-        ({"unit": "person"}, "persons"),
+        ({"unit": "person"}, "unit must be left out of networks"),
     ],
 )
 def test_what_is_about_rows_is_refused_of_edges(settings: dict[str, object], said: str):

@@ -21,7 +21,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from fedpower import CodeBook, FedPCA, PowerMethod
 from fedpower.errors import FedpowerError, InputError
-from fedpower.estimator import PrivacyLeakWarning
+from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.linalg import sin_theta
 from fits import fed_pca
 from problems import Array, spiked_rows, split

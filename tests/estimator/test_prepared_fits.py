@@ -168,7 +168,7 @@ def test_names_of_columns_carry_ranges():
         ({"ranges": [(0, 1)] * 3}, "one for each of the 8 columns"),
         ({"codebook": 3}, "a CodeBook or the path of one"),
         ({"codebook": "nowhere.toml"}, "got no file at nowhere.toml"),
-        ({"aggregation": "secure", "scale": np.ones(8)}, "must know a public bound"),
+        ({"aggregation": "secure", "scale": np.ones(8)}, "must have a public bound"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, silos):

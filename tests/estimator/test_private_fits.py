@@ -13,8 +13,7 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
-from fedpower.estimator import PrivacyLeakWarning
-from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.estimator.fit_warnings import NoiseWarning, PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments

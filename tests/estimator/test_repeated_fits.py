@@ -31,7 +31,7 @@ def rows(seed: int, n_rows: int = 400) -> NDArray[np.float64]:
 
 @pytest.fixture(autouse=True)
 def _nothing_fitted_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "_fits", repeats._Fits())
+    monkeypatch.setattr(repeats, "_spent", [])
 
 
 def told(recorded: list[warnings.WarningMessage]) -> list[str]:

@@ -224,7 +224,7 @@ def test_rules_are_in_the_hash_and_travel_with_the_study(tmp_path: Path):
         ('pid = "drop"', 'height = "number"', "must be of the columns in"),
         ('pid = "drop"', 'age = "drop"', "must be of the columns in"),
         ('"F", "M"', '"F", "other"', "without 'other'"),
-        ('["F", "M"]', "3", "must be a list of words"),
+        ('["F", "M"]', "3", "rule of 'sex' in .* must have values"),
     ):
         with pytest.raises(InputError, match=sentence):
             changed(old, new)

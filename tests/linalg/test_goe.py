@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpower.linalg.goe import eigenvalue_density, goe_quantile
+from fedpower.linalg.noised import eigenvalue_density, goe_quantile
 
 
 def test_a_single_number_is_normal() -> None:

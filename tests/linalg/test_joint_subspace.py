@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedpower.linalg import joint_subspace as fitting
+from fedpower.linalg import noised as fitting
 from fedpower.linalg import sin_theta
-from fedpower.linalg.joint_subspace import NoisedProduct, joint_subspace
+from fedpower.linalg.noised import NoisedProduct, joint_subspace
 
 
 def products(rng: np.random.Generator, dim: int, widths: tuple[int, ...]) -> list[NoisedProduct]:

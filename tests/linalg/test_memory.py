@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpower.linalg.memory import LARGE, give_back, own_memory
+from fedpower.linalg.subspace import LARGE, give_back, own_memory
 
 
 @pytest.mark.parametrize("size", [0, 7, LARGE // 8])

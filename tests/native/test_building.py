@@ -1,29 +1,17 @@
 """The loops in C: built where there is a compiler, done without elsewhere, used only if they fit."""
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import hatch_build
 from fedpower import native
 
-ROOT = Path(__file__).parents[2]
-
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-
-
-def hook() -> Any:
-    found = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -49,27 +37,20 @@ def account_in(project: Path) -> str:
 
 @needs_compiler
 def test_a_compiler_makes_a_library_that_is_used(project: Path) -> None:
-    built = hook().compile_loops(project)
+    built = hatch_build.compile_loops(project)
     assert built == project / "src" / "fedpower" / "native" / native.BUILT.name
     assert account_in(project) == "the loops in C are used"
     others = {each.name for each in built.parent.iterdir() if each.suffix not in {"", ".c", ".h"}}
-    assert others == {"__init__.py", "_loops.so"}
+    assert others == {"__init__.py", native.BUILT.name}
 
 
 @needs_compiler
 def test_a_library_of_another_source_is_not_used(project: Path) -> None:
-    hook().compile_loops(project)
-    for name in ("lattice.c",):
-        source = project / "src" / "fedpower" / "native" / name
-        before = source.read_text()
-        source.write_text(before + "\n")
-        assert "another version" in account_in(project)
-        source.write_text(before)
-        assert "are used" in account_in(project)
-
-
-def test_a_file_that_is_no_library_is_not_used(project: Path) -> None:
-    (project / "src" / "fedpower" / "native" / "_loops.so").write_bytes(b"none")
+    hatch_build.compile_loops(project)
+    source = project / "src" / "fedpower" / "native" / "lattice.c"
+    source.write_text(source.read_text() + "\n")
+    assert "another version" in account_in(project)
+    (source.parent / native.BUILT.name).write_bytes(b"none")
     assert "cannot be loaded" in account_in(project)
 
 
@@ -78,7 +59,7 @@ def test_without_a_compiler_numpy_is_used_and_one_line_says_so(
     project: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CC", compiler)
-    assert hook().compile_loops(project) is None
+    assert hatch_build.compile_loops(project) is None
     said = capsys.readouterr().err
     assert said.startswith("fedpower: the loops in C were not compiled, NumPy is used in their place")
     assert said.count("\n") == 1

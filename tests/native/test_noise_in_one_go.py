@@ -1,16 +1,25 @@
 """Noise by the compiled loop: the integers that NumPy makes of the same words, doubtful ones included."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from compiled import both_ways, needs_loops
 
+from fedpower import native
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
-from fedpower.sums import passes
 
-pytestmark = needs_loops
+pytestmark = pytest.mark.skipif(native.loops() is None, reason=native.account())
+
+
+def both_ways(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """Return what a function gives with the compiled loops, and with NumPy alone."""
+    compiled = work()
+    with native.switched_off():
+        assert native.loops() is None
+        return compiled, work()
+
 
 ALL = 2**64 - 1
 SCALES = (1, 2, 2**20 + 3, 2**30, 2**32 - 1, 2**32, 2**41 + 12345, 2**58)
@@ -117,11 +126,3 @@ def test_the_rest_of_two_words_is_drawn_where_they_leave_something_open(
     assert not source.left
     three = noise._completed(np.array([[first], [0]], np.uint64), np.array(rest, np.uint64))
     assert found.tolist() == noise._in_passes(SystemNoise(), three, 2**30).tolist()
-
-
-def test_the_digests_of_rows_are_those_of_numpy() -> None:
-    rng = np.random.default_rng(0)
-    for width in (1, 3, 4, 7, 100):
-        rows, key = rng.standard_normal((5, width)), passes.digest_key(width)
-        one, two = both_ways(lambda rows=rows, key=key: passes.seen_in(rows, key))
-        assert one == two

@@ -28,7 +28,7 @@ from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.treatment import RowTreatment
 from fedpower.sums.local import local_moment
-from fedpower.sums.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
+from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
 
 D = 4
 RULE = RowTreatment(row_norm=5.0)

@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Pictures, analysis
 from fedpower.errors import InputError
-from fedpower.linalg.goe import goe_quantile
+from fedpower.linalg.noised import goe_quantile
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,
     DETERMINED,

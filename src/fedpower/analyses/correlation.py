@@ -9,7 +9,7 @@ import scipy.stats
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Pictures, analysis
-from fedpower.linalg.shrinkage import shrunk_spectrum
+from fedpower.linalg.noised import shrunk_spectrum
 from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table

@@ -70,7 +70,7 @@ class MeanTests(Analysis):
     >>> import numpy as np
     >>> from fedpower import FedMoment
     >>> from fedpower.analyses import MeanTests
-    >>> rows = np.random.default_rng(0).normal(size=(500, 3)) + [0, 0, 1]
+    >>> rows = np.random.default_rng(1).normal(size=(500, 3)) + [0, 0, 1]
     >>> moment = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
     >>> MeanTests().fit(moment).rejected_.tolist()
     [False, False, True]

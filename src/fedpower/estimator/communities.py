@@ -1,6 +1,7 @@
 """``FedCommunities``: communities of networks that silos hold on the same nodes and do not pool."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -9,30 +10,22 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fedpower.analyses.communities import Communities
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import require
 from fedpower.estimator.fedpca import FedMoment
 from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_silos
-from fedpower.estimator.terms import IdentityPaths
 from fedpower.options import Aggregation, Edge, Node
-from fedpower.protocol.coordinator import Round
 from fedpower.report.files import new_folder
 from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release
 from fedpower.rows.networks import open_network, require_same_nodes
 from fedpower.rules.codebook import CodeBook
 
-_FOUND = (
-    "labels", "embedding", "eigenvalues", "subspace_angle", "determined", "chance_edge",
-    "n_above_chance", "rates", "rate_errors", "agreement", "adjusted_rand",
-)  # fmt: skip
-
 
 class FedCommunities(ClusterMixin, BaseEstimator):
     """Communities of nodes, from networks that silos hold and do not pool.
 
-    Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the moment of its rows
-    (``unit="row"``, the paper's); whatever follows is computed from the sum and costs nothing:
+    Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the second moment of its
+    rows (``unit="row"``, the paper's); the rest is computed from the sum and costs nothing:
     `fedpower.analyses.Communities` finds other numbers of communities in ``moment_``.
 
     Parameters
@@ -55,9 +48,9 @@ class FedCommunities(ClusterMixin, BaseEstimator):
     Attributes
     ----------
     labels_, embedding_, eigenvalues_, rates_, rate_errors_
-        What was found; see `fedpower.analyses.Communities`.
+        See `fedpower.analyses.Communities`.
     subspace_angle_, determined_, chance_edge_, n_above_chance_, agreement_, adjusted_rand_
-        What it is worth; see there.
+        See there.
     analysis_ : Communities
         All of it.
     moment_ : Moment
@@ -66,6 +59,14 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         What is promised about the edges; print it.
     n_features_in_, feature_names_in_
         The number of nodes, and their names where they have any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedCommunities
+    >>> network = np.kron(np.eye(2), np.ones((5, 5))) - np.eye(10)
+    >>> FedCommunities(2, epsilon=float("inf")).fit_silos([network]).labels_.tolist()
+    [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
     """
 
     def __init__(
@@ -89,18 +90,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
 
-    def fit_silos(
-        self,
-        silos: Any,
-        y: Any = None,
-        *,
-        ledgers: LedgerPaths | None = None,
-        data_version: Versions | None = None,
-        data_set: str | None = None,
-        identities: IdentityPaths | None = None,
-        on_round: Callable[[Round], None] | None = None,
-        on_rows: OnRows | None = None,
-    ) -> Self:
+    def fit_silos(self, silos: Any, y: Any = None, **run: Any) -> Self:
         """Find the communities of silos' networks: matrices, edge lists or paths, never pooled.
 
         Parameters
@@ -110,7 +100,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             `fedpower.rows.networks.open_network` opened.
         y : mapping from names of nodes or array-like of shape (n_nodes,), default=None
             A public labelling to compare with.
-        ledgers, data_version, data_set, identities, on_round, on_rows
+        **run
             As in `FedPCA.fit_silos`.
 
         Returns
@@ -126,9 +116,9 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             )
             for name, (silo, label) in named_silos(silos).items()
         }
-        analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
         require_same_nodes(opened.values())
-        for network in opened.values():  # what cannot be is refused before anything is released
+        analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
+        for network in opened.values():  # refused before anything is released
             analysis.compared(network.columns or [f"x{place}" for place in range(network.n_features)])
         release = FedMoment(
             unit=unit,
@@ -137,32 +127,18 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             delta=self.delta,
             aggregation=self.aggregation,
             n_jobs=self.n_jobs,
-        )
-        release.fit_silos(
-            opened,
-            ledgers=ledgers,
-            data_version=data_version,
-            data_set=data_set,
-            identities=identities,
-            on_round=on_round,
-            on_rows=on_rows,
-        )
-        self.moment_ = release.moment_
-        self.privacy_ = release.privacy_
+        ).fit_silos(opened, **run)
+        self.moment_, self.privacy_ = release.moment_, release.privacy_
         self.n_features_in_ = release.n_features_in_
         if self.moment_.feature_names is not None:
             self.feature_names_in_ = np.asarray(self.moment_.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         self.analysis_ = analysis.fit(self.moment_)
-        for name in _FOUND:
-            setattr(self, f"{name}_", getattr(self.analysis_, f"{name}_"))
-        if self.moment_.noise_std > 0 and not self.determined_:
+        if self.moment_.noise_std > 0 and not self.analysis_.determined_:
             warn(
-                (
-                    "the communities are not determined: noise may turn their directions by more than 45°; "
-                    "bring more networks, take a larger epsilon, or sum them with aggregation='secure'"
-                ),
+                "the communities are not determined: noise may turn their directions by more than 45°; "
+                "bring more networks, take a larger epsilon, or sum them with aggregation='secure'",
                 NoiseWarning,
             )
         return self
@@ -180,3 +156,12 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
             write_release(place, self.moment_, self.analysis_.account())
         return Path(folder)
+
+
+_OF_ANALYSES = (
+    "labels_", "embedding_", "eigenvalues_", "subspace_angle_", "determined_", "chance_edge_",
+    "n_above_chance_", "rates_", "rate_errors_", "agreement_", "adjusted_rand_",
+)  # fmt: skip
+
+for _name in _OF_ANALYSES:
+    setattr(FedCommunities, _name, property(attrgetter(f"analysis_.{_name}")))

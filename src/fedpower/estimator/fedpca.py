@@ -1,7 +1,7 @@
-"""``FedPCA``: federated PCA in scikit-learn's manners, a thin layer on `estimator.fitting`."""
+"""``FedPCA`` and ``FedMoment``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
 
 from collections.abc import Callable
-from itertools import chain
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,16 +15,16 @@ from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import (
     Data,
-    Fitted,
     OnClipped,
     Run,
     fit_data,
     fit_silos,
     prepare,
+    released_moment,
+    result_from,
     show_warnings,
 )
-from fedpower.estimator.moments import released_moment, result_from
-from fedpower.estimator.terms import IdentityPaths, options_of, rules_of, takes_gaps
+from fedpower.estimator.terms import IdentityPaths, options_of
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
 from fedpower.report.moment import Moment, read_moment
@@ -41,33 +41,6 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
-
-
-FITTED = (
-    "components",
-    "explained_variance",
-    "explained_variance_ratio",
-    "singular_values",
-    "component_angles",
-    "subspace_angles",
-    "spectrum",
-    "denoised_variance",
-    "denoised_variance_ratio",
-    "mean",
-    "n_components",
-    "n_samples",
-    "silo_sizes",
-    "basis",
-    "n_steps",
-    "solver",
-    "privacy",
-    "study",
-    "kernels",
-    "warnings",
-    "moment",
-    "score_counts",
-)
-"""What a fitted estimator shows of its result by the same name, with scikit-learn's underscore."""
 
 
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -132,16 +105,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     explained_variance_, explained_variance_ratio_, singular_values_ : ndarray
         As in :class:`sklearn.decomposition.PCA`; the variance's divisor is n − 1 when centred on the
         pooled mean, else n. The ratio is NaN where the total was not released.
-    component_angles_ : ndarray of shape (n_components_,)
-        Degrees that each component may be off from that of the rows, at 90% confidence: from the noise,
-        and from rows that the bound shortens. Up to 45° it is determined. 0 for an exact fit, and 90
-        for components that its rounding errors leave open.
-    subspace_angles_ : ndarray of shape (n_components_,)
-        The same for the subspaces of the first component, of the first two and so on. Components with
-        nearly the same variance cannot be told apart, but together they can be determined.
+    component_angles_, subspace_angles_ : ndarray of shape (n_components_,)
+        Degrees by which each component, and the subspace of the first, the first two and so on, may be off
+        at 90% confidence, from the noise and from rows that the bound shortens. Up to 45° they are
+        determined. 0 for an exact fit, and 90 for components that its rounding errors leave open.
     spectrum_ : ndarray
-        All eigenvalues that the releases give, noised as they are, in units of ``explained_variance_``:
-        all of the moment's where it was uploaded (negative ones too), else the r found.
+        All eigenvalues that the releases give, noised, in units of ``explained_variance_``.
     denoised_variance_, denoised_variance_ratio_ : ndarray of shape (n_components_,)
         The variances, and their shares of all variance, without what noise adds to them.
     mean_ : ndarray of shape (n_features_in_,)
@@ -155,7 +124,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     n_steps_ : int
         Steps taken.
     history_ : list of dict
-        A row a round: round, kind, step, participants, bytes_down, bytes_up, change (sin θ between
+        A row per round: round, kind, step, participants, bytes_down, bytes_up, change (sin θ between
         the leading subspace and the basis before the round), misalignment (ρ_t).
     solver_ : SolverChoice
         The solver taken and the reason for it.
@@ -164,26 +133,24 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     codebook_ : CodeBook or None
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
     moment_ : Moment or None
-        The pooled covariance with the law of its noise, where it is what was noised or ``Upload()`` was asked
-        for: any number of analyses can be computed from it at no further cost (see `FedMoment`).
+        The pooled covariance with the law of its noise, where it was noised or ``Upload()`` was asked for:
+        further analyses of it cost nothing (see `FedMoment`).
     score_counts_ : ScoreHistogram or None
-        Noised counts of rows by their scores on the first two components, silo by silo, or of all silos
-        together where sums are secure; None unless ``scores_epsilon`` asked for them.
+        Noised counts of rows by their scores on the first two components, where ``scores_epsilon`` asked
+        for them.
     study_ : Study
         The terms of the fit; ``study_.digest`` is their hash.
     kernels_ : dict
         By silo: how its products were computed, and why.
     warnings_ : list of str
-        What to know before numbers are trusted: columns whose range or spread is uncertain, lost
-        precision, silos that hold the same rows.
+        What to know before numbers are trusted: uncertain columns, lost precision, silos with the same rows.
     result_ : Result
-        All of the above as one object, which ``save`` writes and `fedpower.read_result` gives back; the
-        methods below compute with it.
+        All of the above as one object, which ``save`` writes and `fedpower.read_result` reads.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from fedpower import CodeBook, FedPCA
+    >>> from fedpower import FedPCA
     >>> rows = np.random.default_rng(0).normal(size=(3, 400, 4)) * [2.0, 1.0, 0.5, 0.5]
     >>> FedPCA(1, epsilon=float("inf"), standardize=False).fit_silos(list(rows)).components_.shape
     (1, 4)
@@ -252,26 +219,24 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         options = options_of(self)
         if options.network is not None:
             raise InputError(
-                "unit must be a column or a Person for rows in memory, got a network's; give fit_silos a "
-                "list of "
-                "adjacency matrices"
+                "unit must be a column or a Person for rows in memory; give networks to fit_silos"
             )
-        person = options.person
-        X, units = _with_units(X, units, person.column)
-        rules = rules_of(options)
-        table = None if rules is None else ruled(open_source(X), rules)
+        person, gaps = options.person, options.takes_gaps
+        if person.column is not None and units is None:
+            X, units = _without_persons(X, person.column)
+        table = None if options.rules is None else ruled(open_source(X), options.rules)
         if isinstance(table, UnitRows):  # of one rating per row, which become one row per person
             person, table = Person(table.label, person.rows), table.rows
         if table is None:
             require_numbers(X)
-        elif takes_gaps(options):
+        elif gaps:
             table = with_gaps(table)
         rows = validate_data(
             self,
             X if table is None else _rows_of(table),
             accept_sparse="csr",
             dtype=np.float64,
-            ensure_all_finite="allow-nan" if takes_gaps(options) else True,
+            ensure_all_finite="allow-nan" if gaps else True,
             ensure_min_samples=1 + options.centers,
         )
         if table is not None:
@@ -280,29 +245,20 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         columns = None if names is None else tuple(str(name) for name in names)
         if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
             require_exact(rows, name="X", columns=columns, rows=0)
-        labels = np.full(rows.shape[0], "silo-1") if groups is None else np.asarray(groups)
-        _require_one_per_row("groups", labels, rows.shape[0])
-        silos = ["silo-1"] if groups is None else np.unique(labels).tolist()
-        sources: dict[str, RowSource] = {
-            str(silo): open_source(
-                rows if groups is None else rows[labels == silo], name=f"silo {str(silo)!r}"
-            )
-            for silo in silos
-        }
+        n_rows = rows.shape[0]
+        labels = np.full(n_rows, "silo-1") if groups is None else _per_row("groups", groups, n_rows)
         if units is None and person.column is not None:
-            units = np.arange(rows.shape[0])
-        if units is not None:
-            ids = np.asarray(units)
-            _require_one_per_row("units", ids, rows.shape[0])
-            sources = {
-                name: with_ids(source, ids[labels.astype(str) == name], person.rows)
-                for name, source in sources.items()
-            }
-            person = Person(person.column or "units", person.rows)
-        if person.column is not None:
-            options = options.replace(unit=person)
-        own = None if table is None else rules_of_source(table)
-        return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=own), Run()))
+            units = np.arange(n_rows)
+        ids = None if units is None else _per_row("units", units, n_rows)
+        sources: dict[str, RowSource] = {}
+        for silo in np.unique(labels).tolist():
+            own, name = labels == silo, str(silo)
+            source = open_source(rows if groups is None else rows[own], name=f"silo {name!r}")
+            sources[name] = source if ids is None else with_ids(source, ids[own], person.rows)
+        if person.column is not None or ids is not None:
+            options = options.replace(unit=Person(person.column or "units", person.rows))
+        rules = None if table is None else rules_of_source(table)
+        return self._take(*fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
 
     def fit_silos(
         self,
@@ -334,24 +290,23 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Where each silo charges what it releases; see ``fedpower budget``. They are opened, never
             made, and only a private fit with a public row bound can be charged to them.
         data_version : str or mapping from silo names, default="1"
-            What the rows are called on the ledgers: public. The same version is the same release, at no
-            further charge; stored data that differ from those of a recorded version are refused,
-            and a new version is a new charge.
+            The public name of the rows' version on the ledgers. The same version is the same release, at no
+            further charge; changed data under a recorded version are refused, and a new version is a new
+            charge.
         data_set : str, default=None
-            What the data are called whose version that is, where ledgers are made for one data set.
+            The name of the data whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None
             The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
             unless given.
         on_round : callable, default=None
             Called with each closed round.
         on_rows : callable, default=None
-            Called with the silo's name, the rows of a block just read and how many the silo has (None
-            where only a pass can tell), at every block of every pass, in the thread that reads.
+            Called at every block of every pass, in the thread that reads, with the silo's name, the rows of
+            the block and how many the silo has (None where only a pass can tell).
         on_clipped : callable, default=None
-            Called before anything is charged with how many rows the bound shortened (of networks: how
-            many edges were capped) and how many there are, by silo; where the fit finds the bound, at its
-            end. These counts come from the rows and are for the silos' operators only, so the fitted
-            model does not keep them.
+            Called before anything is charged with how many rows the bound shortened (of networks: edges
+            capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
+            are for the silos' operators only, so the fitted model does not keep them.
 
         Returns
         -------
@@ -368,20 +323,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             on_rows=on_rows,
             on_clipped=on_clipped,
         )
-        return self._take(fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
+        return self._take(*fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
 
-    def prepare_silos(
-        self,
-        silos: Any,
-        *,
-        extra_columns: Extra = "refuse",
-        ledgers: LedgerPaths | None = None,
-        data_version: Versions | None = None,
-        data_set: str | None = None,
-        identities: IdentityPaths | None = None,
-        on_round: Callable[[Round], None] | None = None,
-        on_rows: OnRows | None = None,
-    ) -> CodeBook:
+    def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
         """Return the code book of the silos' columns, found privately; nothing is fitted.
 
         It costs the share of ``epsilon`` that preparation has in a fit that is given nothing else, which
@@ -389,7 +333,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
         Parameters
         ----------
-        silos, extra_columns, ledgers, data_version, data_set, identities, on_round, on_rows
+        silos, extra_columns, **run
             As in :meth:`fit_silos`.
 
         Returns
@@ -397,15 +341,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         CodeBook
             Offsets, scales, ranges and bound.
         """
-        run = Run(
-            ledgers=ledgers,
-            data_version=data_version,
-            data_set=data_set,
-            identities=identities,
-            on_round=on_round,
-            on_rows=on_rows,
-        )
-        return prepare(options_of(self), silos, run, extra_columns=extra_columns)
+        return prepare(options_of(self), silos, Run(**run), extra_columns=extra_columns)
 
     def fit_moment(self, moment: Moment | str | PathLike[str]) -> Self:
         """Fit to a released covariance: the same numbers as the fit that released it, at no cost.
@@ -424,9 +360,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         given = moment if isinstance(moment, Moment) else read_moment(moment)
         result = result_from(given, options_of(self))
-        self._take(Fitted(result=result, codebook=given.code_book))
         show_warnings(result)
-        return self
+        return self._take(result, given.code_book)
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -514,37 +449,43 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        """The number of columns that ``transform`` gives."""
         return int(self.components_.shape[0])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = takes_gaps(options_of(self))
+        tags.input_tags.allow_nan = options_of(self).takes_gaps
         return tags
 
-    def _take(self, fitted: Fitted) -> Self:
-        """Show what was found as attributes."""
-        result = fitted.result
+    def _take(self, result: Result, codebook: CodeBook | None) -> Self:
         self.n_features_in_ = result.n_features
         if result.feature_names is not None:
             self.feature_names_in_ = np.asarray(result.feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self.codebook_ = fitted.codebook
-        self.result_: Result = result
-        for name in FITTED:
-            setattr(self, f"{name}_", getattr(result, name))
-        self.history_ = result.rounds
+        self.result_, self.codebook_ = result, codebook
         return self
 
 
-class FedMoment(BaseEstimator):
-    """The pooled second moment of rows that silos hold and do not pool: paid for once, analysed for ever.
+_OF_RESULTS = (
+    "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
+    "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
+    "n_samples", "silo_sizes", "basis", "n_steps", "solver", "privacy", "study", "kernels", "warnings",
+    "moment", "score_counts",
+)  # fmt: skip
+"""What an estimator shows of its result by the same name, with scikit-learn's underscore."""
 
-    Each silo releases its noised moment, as it does for `FedPCA`, charged to the same ledgers under the
+for _name in _OF_RESULTS:
+    setattr(FedPCA, f"{_name}_", property(attrgetter(f"result_.{_name}")))
+FedPCA.history_ = property(attrgetter("result_.rounds"))
+
+
+class FedMoment(BaseEstimator):
+    """The pooled covariance of rows that silos hold and do not pool: paid for once, analysed at no cost.
+
+    Each silo releases its noised covariance, as it does for `FedPCA`, charged to the same ledgers under the
     same name: a fit that had it already costs nothing more, and the other way round. `Moment.save` writes
-    it; `FedPCA.fit_moment` and the estimators of `fedpower.analyses` compute with it, at no cost.
+    it; `FedPCA.fit_moment` and the estimators of `fedpower.analyses` compute with it.
 
     Parameters
     ----------
@@ -561,6 +502,15 @@ class FedMoment(BaseEstimator):
         Offsets, scales, ranges and bound of the columns that were found privately, or given.
     n_features_in_, feature_names_in_
         As in scikit-learn; names only where the columns have them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedpower import FedMoment, FedPCA
+    >>> rows = np.random.default_rng(0).normal(size=(3, 400, 4))
+    >>> moment = FedMoment(epsilon=float("inf")).fit_silos(list(rows)).moment_
+    >>> FedPCA(2, epsilon=float("inf")).fit_moment(moment).components_.shape
+    (2, 4)
     """
 
     def __init__(
@@ -586,27 +536,20 @@ class FedMoment(BaseEstimator):
         self.device = device
         self.n_jobs = n_jobs
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: object = None,
-        *,
-        groups: ArrayLike | None = None,
-        units: ArrayLike | None = None,
-    ) -> Self:
-        """Release the moment of rows in memory; ``groups`` says which silo each row belongs to.
+    def fit(self, X: ArrayLike, y: object = None, **labels: Any) -> Self:
+        """Release the covariance of rows in memory.
 
         Parameters
         ----------
-        X, y, groups, units
-            As in `FedPCA.fit`.
+        X, y, **labels
+            As in `FedPCA.fit`: ``groups`` labels each row's silo, ``units`` its person.
 
         Returns
         -------
         FedMoment
             Itself.
         """
-        return self._take(self._fit_of().fit(X, y, groups=groups, units=units))
+        return self._take(self._model().fit(X, y, **labels))
 
     def fit_silos(self, silos: Any, y: object = None, **run: Any) -> Self:
         """Release the covariance of silos: arrays, tables or paths of files, which are never pooled.
@@ -621,20 +564,18 @@ class FedMoment(BaseEstimator):
         FedMoment
             Itself.
         """
-        return self._take(self._fit_of().fit_silos(silos, y, **run))
+        return self._take(self._model().fit_silos(silos, y, **run))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the moment as a folder and return where it is: see `Moment.save`."""
         return self.moment_.save(folder, force=force)
 
-    def _fit_of(self) -> FedPCA:
+    def _model(self) -> FedPCA:
         return FedPCA(1, noise="moment", solver="moment", standardize=False, **self.get_params(deep=False))
 
     def _take(self, model: FedPCA) -> Self:
-        self.moment_ = released_moment(model.result_)
-        self.privacy_ = model.privacy_
-        self.codebook_ = model.codebook_
-        self.n_features_in_ = model.n_features_in_
+        self.moment_, self.privacy_ = released_moment(model.result_), model.result_.privacy
+        self.codebook_, self.n_features_in_ = model.codebook_, model.n_features_in_
         if hasattr(model, "feature_names_in_"):
             self.feature_names_in_ = model.feature_names_in_
         elif hasattr(self, "feature_names_in_"):
@@ -651,94 +592,62 @@ def _rows_of(source: RowSource) -> Array:
         return np.vstack([np.asarray(block) for block in source.blocks(2**16)])
 
 
-def _with_units(X: Any, units: Any, column: str | None) -> tuple[Any, Any]:
-    """Return rows without the column of persons, and that column; None without one."""
-    if column is None or units is not None:
-        return X, units
+def _without_persons(X: Any, column: str) -> tuple[Any, Any]:
+    """Return a data frame without the column of persons, and that column."""
     if column in getattr(X, "columns", ()) and hasattr(X, "iloc"):
         return X.drop(columns=[column]), X[column]
     raise InputError(
         f"X must be a data frame with the column {column!r} that identifies each row's person, got none; "
-        "give "
-        "one, or the ids as units=…, or the table to fit_silos"
+        "give the ids as units=…"
     )
 
 
-def _require_one_per_row(name: str, labels: NDArray[Any], n_rows: int) -> None:
+def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:
+    labels = np.asarray(given)
     if labels.shape != (n_rows,):
         raise InputError(f"{name} must have one entry per row, got shape {labels.shape} for {n_rows} rows")
+    return labels
 
 
 _KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
-"""By NumPy's letter: what is no number, and is not called so by scikit-learn."""
+"""By NumPy's letter."""
 
 
 def require_numbers(X: Any) -> None:
-    """Refuse text, dates and durations in rows, by column and row and never by the cell."""
-    columns = getattr(X, "columns", None)
-    if columns is not None and hasattr(X, "dtypes") and hasattr(X, "iloc"):
-        for place, column in enumerate(columns):
-            _require_column(X.iloc[:, place], str(column))
+    """Refuse text, dates and durations by column and row: scikit-learn's own error would quote the cell."""
+    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):
+        schema = (X if isinstance(X, pl.DataFrame) else pl.DataFrame(X)).schema
+        for column, kind in schema.items():
+            if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+                raise not_a_number("X", column, f"type {kind}", 0)
         return
-    if hasattr(X, "__arrow_c_stream__"):
-        _require_schema(X)
-        return
-    dtype = getattr(X, "dtype", None)
-    if dtype is None and isinstance(X, list | tuple):
-        if any(isinstance(cell, str | bytes) for cell in chain.from_iterable(_rows(X))):
-            X = np.array([list(row) for row in X], dtype=object)
-        else:
+    if isinstance(X, list | tuple):
+        rows = [row for row in X if isinstance(row, list | tuple)]
+        if not any(isinstance(cell, str | bytes) for row in rows for cell in row):
             return
-    if getattr(X, "ndim", None) == 2 and getattr(X.dtype, "kind", "") in ("O", *_KINDS):
-        for place in range(X.shape[1]):
-            _require_cells(X[:, place], None, place)
+        X = np.array([list(row) for row in X], dtype=object)
+    columns: list[tuple[str | None, Any]] = []
+    if hasattr(X, "iloc") and hasattr(X, "dtypes"):
+        columns = [(str(name), X.iloc[:, place]) for place, name in enumerate(X.columns)]
+    elif getattr(X, "ndim", None) == 2 and getattr(X.dtype, "kind", "") in ("O", *_KINDS):
+        columns = [(None, X[:, place]) for place in range(X.shape[1])]
+    for place, (name, cells) in enumerate(columns, start=1):
+        odd = _first_odd(cells)
+        if odd is not None and name is not None:
+            raise not_a_number("X", name, *odd)
+        if odd is not None:
+            raise InputError(f"column {place} of X must hold numbers, got {odd[0]} at row {odd[1] + 1}")
 
 
-def _require_schema(X: Any) -> None:
-    """Refuse a column of an Arrow table, or of what exports itself as one."""
-    schema = (X if isinstance(X, pl.DataFrame) else pl.DataFrame(X)).schema
-    for name, kind in schema.items():
-        if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-            raise not_a_number("X", name, f"type {kind}", 0)
-
-
-def _rows(X: Any) -> list[Any]:
-    """Return the rows of a list that are lists."""
-    return [row for row in X if isinstance(row, list | tuple)]
-
-
-def _require_column(values: Any, column: str) -> None:
-    """Refuse a column of a data frame."""
-    dtype = values.dtype
-    if dtype.name == "category":
-        dtype = dtype.categories.dtype
+def _first_odd(cells: Any) -> tuple[str, int] | None:
+    """Return the kind and the row of the first cell of a column that is no number."""
+    dtype = cells.dtype.categories.dtype if cells.dtype.name == "category" else cells.dtype
     kind = getattr(dtype, "kind", "")
     if dtype.name in ("string", "str") or kind in _KINDS:
-        raise _refusal(column, None, _KINDS.get(kind, "text"), 0)
-    if kind == "O":
-        _require_cells(np.asarray(values, dtype=object), column)
-
-
-def _require_cells(cells: Any, column: str | None, place: int | None = None) -> None:
-    """Refuse the cells of a column; of objects, those that are text or dates."""
-    kind = cells.dtype.kind
-    if kind in _KINDS:
-        raise _refusal(column, place, _KINDS[kind], 0)
-    if kind != "O":
-        return
-    for row, cell in enumerate(cells):
+        return _KINDS.get(kind, "text"), 0
+    for row, cell in enumerate(np.asarray(cells, dtype=object) if kind == "O" else ()):
         if isinstance(cell, str | bytes):
-            raise _refusal(column, place, "text", row)
+            return "text", row
         if hasattr(cell, "isoformat") or isinstance(cell, np.datetime64):
-            raise _refusal(column, place, "a date", row)
-
-
-def _refusal(column: str | None, place: int | None, kind: str, row: int) -> InputError:
-    """Return the error for a cell or a column that is no number."""
-    if column is not None:
-        return not_a_number("X", column, kind, row)
-    assert place is not None, "a column has a name or a place"
-    return InputError(
-        f"column {place + 1} of X must hold numbers, got {kind} at row {row + 1}; leave the column out "
-        "or turn it into numbers"
-    )
+            return "a date", row
+    return None

@@ -1,4 +1,4 @@
-"""What whoever fits is warned of: noise, bounds, copies, small silos, what was read from rows."""
+"""Warnings of a fit: noise, bounds, copies, small silos, what was read from rows."""
 
 import functools
 import math
@@ -16,8 +16,6 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.upload import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
-from fedpower.report.result import Result
-from fedpower.report.view import cause_of_noise
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import Block, RowSource, is_sparse
@@ -60,19 +58,12 @@ class NoiseWarning(UserWarning):
     """No component of a private fit is determined: what it found may be noise alone."""
 
 
-def warn_about_noise(result: Result) -> None:
-    """Warn of a fit that found nothing for certain, and say what would help."""
-    cause = cause_of_noise(result)
-    if cause is not None:
-        warn((f"no component is determined: each may be more than 45° off; {cause}"), NoiseWarning)
-
-
 class ClippingWarning(UserWarning):
-    """A bound hardly fits the rows, or the edges: told to whoever holds them, and kept nowhere."""
+    """A bound hardly fits the rows, or the edges: shown to their operator, and kept nowhere."""
 
 
 class RowsWarning(UserWarning):
-    """Something looks odd in a silo's rows: shown to whoever holds them, and kept nowhere."""
+    """A silo's rows look odd: shown to their operator, and kept nowhere."""
 
 
 def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
@@ -97,7 +88,7 @@ _LIGHT = 0.1
 
 
 def warn_about_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
-    """Warn whoever holds the rows of a bound that every one exceeds; there is a result all the same."""
+    """Warn the operator of a bound that every row exceeds; there is a result all the same."""
     if all(count == rows for count, rows in counts.values()):
         warn(
             (
@@ -109,7 +100,7 @@ def warn_about_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
 
 
 def weights_summary(networks: Iterable[Weighed]) -> str | None:
-    """Return what whoever holds networks should know of a public maximum that hardly fits; else None."""
+    """Return what the operator of networks should know of a public maximum that hardly fits; else None."""
     weighed = list(networks)
     edges, capped = (sum(getattr(each, name) for each in weighed) for name in ("n_edges", "n_capped"))
     if 2 * capped > edges:
@@ -126,13 +117,6 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     return None
 
 
-def warn_about_weights(networks: Iterable[Weighed]) -> None:
-    """Warn whoever holds networks of a public maximum that hardly fits; there is a result anyway."""
-    told = weights_summary(networks)
-    if told is not None:
-        warn(told, ClippingWarning)
-
-
 def warn_about_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
     """Warn of silos whose noise costs more than their rows bring; sizes are public."""
     budget = budget_of(study)
@@ -145,7 +129,7 @@ def warn_about_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
 
 
 def warn_about_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of silos of a private fit that hold the same rows: told to who runs it, and kept nowhere."""
+    """Warn of silos of a private fit that hold the same rows; nothing is kept of it."""
     if not study.is_private:
         return
     first: dict[tuple[int, float, bytes], str] = {}
@@ -185,54 +169,38 @@ class _Spent:
     warned: bool = False
 
 
-class _Fits:
-    """The private fits of this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._spent: list[_Spent] = []
-
-    def add(self, sketch: frozenset[int | str], mu: float, *, fits: int) -> _Spent | None:
-        """Book a fit; return what its rows have cost where that is to be told now, else None."""
-        with self._lock:
-            known = next((each for each in self._spent if _overlap(each.sketch, sketch)), None)
-            if known is None:
-                known = _Spent(sketch)
-                self._spent = [*self._spent[1 - _MOST_KEPT :], known]
-            known.squared_mu += mu**2
-            known.n_fits += fits
-            if known.n_fits < 2 or known.warned:
-                return None
-            known.warned = True
-            return known
-
-
-_fits = _Fits()
+_lock = threading.Lock()
+_spent: list[_Spent] = []
 
 
 def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
-    """Book a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
+    """Record a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
     budget = budget_of(study)
     if budget is None:
         return
     silos = list(sources)
     most = _MOST_CELLS // max(len(silos), 1)  # so that many silos take no longer than one
     sketch = frozenset[int | str]().union(*(_sketch(source, most) for source in silos))
-    spent = _fits.add(sketch, budget.total_mu if fits else budget.mu(*STAGES), fits=fits)
-    if spent is not None:
-        warn(
-            (
-                f"these {'networks' if study.network else 'rows'} are fitted privately for the second time "
-                "in "
-                "this process, and no ledger keeps count: together that is "
-                f"epsilon={epsilon_of(math.sqrt(spent.squared_mu), budget.delta):.3g} at "
-                f"delta={budget.delta:g}, and every further fit, as in a search or a cross-validation, adds "
-                f"to it; try parameters out with epsilon=inf on {'networks' if study.network else 'rows'} "
-                "that are public or made up, or give fit_silos ledgers, which cap what is spent and repeat "
-                "what was released for nothing"
-            ),
-            RepeatedFitWarning,
-        )
+    mu = budget.total_mu if fits else budget.mu(*STAGES)
+    with _lock:
+        known = next((spent for spent in _spent if _overlap(spent.sketch, sketch)), None)
+        if known is None:
+            known = _Spent(sketch)
+            _spent[:] = [*_spent[1 - _MOST_KEPT :], known]
+        known.squared_mu += mu**2
+        known.n_fits += fits
+        if known.n_fits < 2 or known.warned:
+            return
+        known.warned = True
+    rows = "networks" if study.network else "rows"
+    warn(
+        f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
+        f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), budget.delta):.3g} at "
+        f"delta={budget.delta:g}, and every further fit, as in a search or a cross-validation, adds to it; "
+        f"try parameters out with epsilon=inf on public or simulated {rows}, or give fit_silos ledgers, "
+        "which cap what is spent and repeat releases at no cost",
+        RepeatedFitWarning,
+    )
 
 
 def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:

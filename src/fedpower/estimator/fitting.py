@@ -1,10 +1,12 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
-from collections import Counter
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
+
+from msgspec import structs
 
 from fedpower.engines.embedded import (
     LedgerPaths,
@@ -18,33 +20,39 @@ from fedpower.engines.embedded import (
 )
 from fedpower.errors import InputError, is_showable
 from fedpower.estimator.fit_warnings import (
+    ClippingWarning,
+    NoiseWarning,
     warn,
     warn_about_clipping,
     warn_about_copies,
     warn_about_costly_silos,
     warn_about_delta,
-    warn_about_noise,
     warn_about_repeats,
     warn_about_rows,
-    warn_about_weights,
+    weights_summary,
 )
 from fedpower.estimator.terms import (
     IdentityPaths,
     build_study,
     identities_of,
-    prepares,
     public_rng,
     public_treatment,
-    rules_of,
+    rank_and_width,
+    shortens,
     treatment_of,
 )
-from fedpower.options import Iterative, Options
+from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import Round, check_silos
+from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.secure import Identity
+from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
-from fedpower.protocol.study import Study, budget_of
-from fedpower.report.outcome import result_of
+from fedpower.protocol.solvers.upload import decompose, gains_of
+from fedpower.protocol.study import SolverChoice, Study, budget_of
+from fedpower.report.moment import Moment
+from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
+from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
 from fedpower.rows.source import Extra, RowSource
@@ -61,7 +69,7 @@ OnClipped = Callable[[dict[str, tuple[int, int]]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How a fit runs: what it is charged to, whose keys it takes, who is informed; see `FedPCA.fit_silos`."""
+    """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
 
     ledgers: LedgerPaths | None = None
     data_version: Versions | None = None
@@ -91,9 +99,8 @@ class Data:
         return next(iter(self.sources.values())).n_features
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fitted:
-    """A result and the code book of its columns, with rules where tables had any."""
+class Fitted(NamedTuple):
+    """A result, and the code book of its columns: found, or given."""
 
     result: Result
     codebook: CodeBook | None
@@ -104,7 +111,7 @@ class Fitted:
 
 def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     """Return the silos' rows from whatever a user gives for them."""
-    columns, sources = match_tables(named_sources(silos, options), rules_of(options), extra=extra)
+    columns, sources = match_tables(named_sources(silos, options), options.rules, extra=extra)
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
 
@@ -130,9 +137,11 @@ def named_sources(silos: Any, options: Options) -> dict[str, RowSource]:
 
 def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     """Return what was given for each silo by its name, with a label for messages unless it has its own."""
+    # The rows of one table would be taken for silos.
+    is_table = getattr(silos, "ndim", None) == 2 or hasattr(silos, "__arrow_c_stream__")
     if isinstance(silos, Mapping):
         items = [(str(name), silo) for name, silo in silos.items()]
-    elif _is_path(silos) or _is_table(silos) or not isinstance(silos, Iterable):
+    elif _is_path(silos) or is_table or not isinstance(silos, Iterable):
         raise InputError(
             f"silos must be a list or a mapping of data, got {type(silos).__name__}; "
             "put a single silo into a list"
@@ -143,41 +152,27 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
             for place, silo in enumerate(silos, start=1)
         ]
     if not items:
-        raise InputError("silos must hold at least one silo, got none; give the data of each")
-    for name, count in Counter(name for name, _ in items).items():
+        raise InputError("silos must hold at least one silo, got none")
+    owners: dict[object, str] = {}
+    for name, silo in items:
         if not is_showable(name):
-            raise InputError(
-                f"a silo's name must have no control characters, got {name!a}; pass a mapping from names "
-                "to data"
-            )
-        if count > 1:
+            raise InputError(f"a silo's name must have no control characters, got {name!a}")
+        if [known for known, _ in items].count(name) > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
                 "data, or on the command line NAME=PATH"
             )
-    _require_own_rows(items)
+        for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
+            if rows in owners:
+                what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
+                raise InputError(
+                    f"each silo must have rows of its own, got {what} for both {owners[rows]!r} and {name!r}"
+                )
+            owners[rows] = name
     return {
         name: (silo, None if _is_path(silo) or callable(getattr(silo, "blocks", None)) else f"silo {name!r}")
         for name, silo in items
     }
-
-
-def _require_own_rows(items: list[tuple[str, Any]]) -> None:
-    """Refuse the same rows under two names: each row would count twice."""
-    seen: dict[object, str] = {}
-    for name, silo in items:
-        for rows in rows_at(silo) or {str(silo)} if _is_path(silo) else {id(silo)}:
-            if rows in seen:
-                what = f"{silo}" if _is_path(silo) else f"the same {type(silo).__name__}"
-                raise InputError(
-                    f"each silo must have rows of its own, got {what} for both {seen[rows]!r} and {name!r}"
-                )
-            seen[rows] = name
-
-
-def _is_table(silos: Any) -> bool:
-    """Return whether a list of silos is the rows of one: its items would be taken for silos."""
-    return getattr(silos, "ndim", None) == 2 or hasattr(silos, "__arrow_c_stream__")
 
 
 def _is_path(silo: Any) -> bool:
@@ -196,35 +191,19 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
     """Fit to rows that are open and have the same columns."""
     identities = identities_of(options, data.sources, run.identities)
     expected = preflight(options, data, run, identities)
-    reading: dict[str, Any] = {
-        "n_jobs": options.n_jobs,
-        "device": options.device,
-        "on_rows": run.on_rows,
-        "fingerprinted": bool(run.ledgers),
-    }
-    solver = options.solver
+    solver, rounds = options.solver, options.aggregation
     rows: dict[str, LocalMoment] | dict[str, Survey]
     with every_problem(data.sources.values()):
         treatment, leak = treatment_of(options, data.columns, data.sources.values())
         if treatment is None:
-            rows = survey_silos(data.sources, **reading)
+            rows = survey_silos(data.sources, **_reading(options, run))
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_for(expected, data.sources, treatment, steps=steps, **reading)
+            rows = read_for(expected, data.sources, treatment, steps=steps, **_reading(options, run))
             _report_cut(options, treatment, data.sources, rows, run.on_clipped)
-    sizes = {name: each.n_rows for name, each in rows.items()}
-    study, settings, choice = build_study(
-        options,
-        n_rows=sum(sizes.values()),
-        n_features=data.n_features,
-        treatment=treatment,
-        columns=data.columns,
-        identities={name: each.public for name, each in identities.items()},
-        roster=sizes,
-    )
-    warn_about_delta(study, sizes.values())
+    study, settings, choice = _study_of(options, data, rows, treatment, identities)
     warn_about_copies(study, rows)
-    warn_about_costly_silos(study, sizes)
+    warn_about_costly_silos(study, {name: silo.n_rows for name, silo in rows.items()})
     if not run.ledgers and leak is None:
         warn_about_repeats(study, data.sources.values())
     outcome = federate(
@@ -233,8 +212,8 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
         settings=settings,
         rng=public_rng(options, study if run.ledgers else None),
         identities=identities,
-        min_silos=options.aggregation.min_silos,
-        deadline=options.aggregation.deadline,
+        min_silos=rounds.min_silos,
+        deadline=rounds.deadline,
         n_jobs=options.n_jobs,
         on_round=run.on_round,
         **run.charged,
@@ -249,9 +228,9 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
     if treatment is None:
         assert book is not None, "a run without a treatment finds one"
         treatment = book.treatment
-        counts = {name: each.clipped for name, each in rows.items() if isinstance(each, Survey)}
+        counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
         if run.on_clipped is not None and all(counts.values()):
-            run.on_clipped({name: each for name, each in counts.items() if each is not None})
+            run.on_clipped({name: count for name, count in counts.items() if count is not None})
     result = result_of(
         replace(outcome, privacy=replace(outcome.privacy, leak=leak)),
         options=options,
@@ -262,12 +241,12 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
         code_book=book,
     )
     show_warnings(result, quiet=options.network is not None)  # communities have a verdict of their own
-    return Fitted(result=result, codebook=book)
+    return Fitted(result, book)
 
 
 def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> CodeBook:
     """Return the code book of the silos' columns, found privately; nothing is fitted."""
-    if not prepares(options):
+    if not options.prepares:
         raise InputError(
             "preparation must be given nothing but a finite epsilon, rules and ranges, got more; leave out "
             "row_norm, normalize, public offsets and scales, and settings of other solvers"
@@ -276,27 +255,11 @@ def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "r
     identities = identities_of(options, data.sources, run.identities)
     preflight(options, data, run, identities)
     with every_problem(data.sources.values()):
-        surveys = survey_silos(
-            data.sources,
-            n_jobs=options.n_jobs,
-            device=options.device,
-            on_rows=run.on_rows,
-            fingerprinted=bool(run.ledgers),
-        )
-        sizes = {name: each.n_rows for name, each in surveys.items()}
-    study, _, _ = build_study(
-        options,
-        n_rows=sum(sizes.values()),
-        n_features=data.n_features,
-        treatment=None,
-        columns=data.columns,
-        identities={name: each.public for name, each in identities.items()},
-        roster=sizes,
-    )
-    warn_about_delta(study, sizes.values())
+        surveys = survey_silos(data.sources, **_reading(options, run))
+    study, _, _ = _study_of(options, data, surveys, None, identities)
     if not run.ledgers:
         warn_about_repeats(study, data.sources.values(), fits=0)
-    found = prepare_silos(
+    book = prepare_silos(
         surveys,
         study=study,
         identities=identities,
@@ -305,7 +268,39 @@ def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "r
         **run.charged,
     )
     warn_about_rows(study, surveys)
-    return found if options.codebook is None else replace(found, rules=options.codebook.rules)
+    return book if options.codebook is None else replace(book, rules=options.codebook.rules)
+
+
+def _reading(options: Options, run: Run) -> dict[str, Any]:
+    """Return how rows are read, for the engine."""
+    return {
+        "n_jobs": options.n_jobs,
+        "device": options.device,
+        "on_rows": run.on_rows,
+        "fingerprinted": bool(run.ledgers),
+    }
+
+
+def _study_of(
+    options: Options,
+    data: Data,
+    rows: Mapping[str, LocalMoment] | Mapping[str, Survey],
+    treatment: RowTreatment | None,
+    identities: Mapping[str, Identity],
+) -> tuple[Study, SolverSettings, SolverChoice]:
+    """Return the study of rows that were counted; warn of a δ that is too large for them."""
+    sizes = {name: silo.n_rows for name, silo in rows.items()}
+    made = build_study(
+        options,
+        n_rows=sum(sizes.values()),
+        n_features=data.n_features,
+        treatment=treatment,
+        columns=data.columns,
+        identities={name: identity.public for name, identity in identities.items()},
+        roster=sizes,
+    )
+    warn_about_delta(made[0], sizes.values())
+    return made
 
 
 def preflight(options: Options, data: Data, run: Run, identities: Mapping[str, Identity]) -> Study:
@@ -316,17 +311,16 @@ def preflight(options: Options, data: Data, run: Run, identities: Mapping[str, I
     if options.book is not None:
         options.book.check_columns(data.columns, data.n_features)
     treatment = None
-    if not prepares(options):
+    if not options.prepares:
         treatment = public_treatment(options, data.columns)
         treatment.check_width(data.n_features)
-    n_rows = sum(known) if len(known) == len(counts) else max(2, data.n_features, sum(known))
     study, _, _ = build_study(
         options,
-        n_rows=n_rows,
+        n_rows=sum(known) if len(known) == len(counts) else max(2, data.n_features, sum(known)),
         n_features=data.n_features,
         treatment=treatment,
         columns=data.columns,
-        identities={name: each.public for name, each in identities.items()},
+        identities={name: identity.public for name, identity in identities.items()},
     )
     if isinstance(options.solver, Iterative):
         SiloSampler(
@@ -352,18 +346,15 @@ def _check_charged(options: Options, run: Run) -> None:
         return
     if not options.is_private:
         raise InputError(
-            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
-            "give a "
-            "finite one, or leave the ledgers out"
+            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; give "
+            "a finite one, or leave the ledgers out"
         )
-    by_edge = options.network is not None and options.network.name == "edge"
     public = options.public
     bounded = options.book is not None or public.row_norm is not None or public.normalize
-    if not (prepares(options) or by_edge or bounded):
+    if not (options.prepares or options.by_edge or bounded):
         raise InputError(
-            "a fit with ledgers must have a public bound on the norm of a row, got none, and one that is "
-            "read "
-            "from the rows is not private; give row_norm or normalize, or leave the ledgers out"
+            "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm or "
+            "normalize, or leave the ledgers out"
         )
 
 
@@ -374,16 +365,18 @@ def _report_cut(
     rows: Mapping[str, LocalMoment],
     on_clipped: OnClipped | None,
 ) -> None:
-    """Report to whoever holds them what a public bound did to rows, or a public maximum to edges."""
+    """Report to the operator what a public bound did to rows, or a public maximum to edges."""
     if weighed := weighed_edges(sources):
         if on_clipped is None:
-            warn_about_weights(weighed.values())
+            summary = weights_summary(weighed.values())
+            if summary is not None:
+                warn(summary, ClippingWarning)
         else:
-            on_clipped({name: (each.n_capped, each.n_edges) for name, each in weighed.items()})
+            on_clipped({name: (network.n_capped, network.n_edges) for name, network in weighed.items()})
     # A code book's bound is where clipping and noise balance: no reason for a warning.
     elif treatment.row_norm is not None and (options.book is None or on_clipped is not None):
         report = warn_about_clipping if on_clipped is None else on_clipped
-        report({name: (each.n_clipped, each.n_read) for name, each in rows.items()})
+        report({name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()})
 
 
 def _warn_unconverged(change: float, rounds: int) -> None:
@@ -401,11 +394,89 @@ _MOST_SHOWN = 5
 
 def show_warnings(result: Result, *, quiet: bool = False) -> None:
     """Warn of the first few sentences of a result, and of a fit that found nothing for certain."""
-    found = result.warnings
-    for sentence in found[:_MOST_SHOWN]:
+    for sentence in result.warnings[:_MOST_SHOWN]:
         warn(sentence)
-    if len(found) > _MOST_SHOWN:
-        more = f"{len(found) - _MOST_SHOWN} more warnings are in warnings_ and in the report"
-        warn(more)
-    if not quiet:
-        warn_about_noise(result)
+    if len(result.warnings) > _MOST_SHOWN:
+        warn(f"{len(result.warnings) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
+    cause = None if quiet else cause_of_noise(result)
+    if cause is not None:
+        warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
+
+
+# --- released covariances ---------------------------------------------------------------------------
+
+_CHOSEN = ("n_components", "iteration_rank", "standardize", "solver")
+"""Options of a fit that a released covariance leaves open."""
+
+_OF_THE_RUN = (
+    "command", "started", "silos", "n_rounds", "bytes_up", "bytes_down", "rounds", "federation",
+    "code_book", "absent",
+)  # fmt: skip
+"""What the record of such a fit has from the run that released the covariance."""
+
+
+def result_from(moment: Moment, options: Options) -> Result:
+    """Return the result of a fit to a released covariance, by the functions that a direct fit has."""
+    _check_same(moment, options)
+    record, study = moment.record, moment.study
+    released = record.parameters["epsilon"]
+    rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
+    network = {"": None, "edge": Edge(), "row": Node()}[study.network]
+    meant = options.replace(
+        epsilon=math.inf if released == "inf" else float(released),
+        aggregation="plain",
+        solver="auto",
+        center=moment.centered,
+        codebook=CodeBook(normalize=True) if moment.treatment.normalize else None,
+        unit=options.unit if network is None else network,
+    )
+    # Public scales are units of choice; those of a code book are not.
+    booked = study.preparation or record.parameters.get("codebook") is not None
+    book, rules = moment.code_book if booked else None, record.table_rules
+    solution = decompose(
+        moment.pooled,
+        gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
+        sizes=moment.silo_sizes,
+        rank=rank,
+        iteration_rank=width,
+        book=book,
+        shortens=shortens(study, rules, normalize=moment.treatment.normalize),
+    )
+    found = result_of(
+        Outcome(solution=solution, rounds=[], study=study, privacy=moment.privacy),
+        options=meant,
+        treatment=moment.treatment,
+        feature_names=moment.feature_names,
+        solver=SolverChoice(solver="moment", reason="it is computed from a released covariance"),
+        rules=rules,
+        code_book=moment.code_book,
+    )
+    origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
+    chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
+    made = structs.replace(found.record, **origin, parameters={**record.parameters, **chosen})
+    return replace(found, record=made, moment=moment)
+
+
+def _check_same(moment: Moment, options: Options) -> None:
+    """Refuse an option that was given and is not that of the release."""
+    released, untouched = moment.record.parameters, recorded(Options())
+    for name, value in recorded(options).items():
+        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
+            raise InputError(
+                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
+                f"{released.get(name)!r}, got {value!r}; release another one"
+            )
+
+
+def release_options(options: Options) -> Options:
+    """Return the options of the fit that releases a covariance: of one component, which nobody looks at."""
+    return options.replace(n_components=1, noise="moment", solver="moment", standardize=False)
+
+
+def released_moment(result: Result) -> Moment:
+    """Return the covariance of such a fit; its record leaves open how many components there are to be."""
+    moment = result.moment
+    assert moment is not None, "an upload is kept"
+    open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
+    terms = {**moment.record.parameters, **open_terms}
+    return moment.with_record(structs.replace(moment.record, parameters=terms))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of, prepares
+from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
 from fedpower.privacy.budget import MOMENT, SMALLEST_EPSILON
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -369,7 +369,7 @@ def _terms(
     options: Options, sizes: Mapping[str, int], facts: dict[str, Any]
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the terms of a fit with these options; it prepares where it is told nothing."""
-    if prepares(options) and noise_of(options, facts["n_features"]) == "moment":
+    if options.prepares and noise_of(options, facts["n_features"]) == "moment":
         facts = {**facts, "treatment": None}
     return build_study(options, **facts, identities=_identities(options, sizes), roster=sizes)
 

@@ -15,7 +15,7 @@ from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Iterative, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.privacy.division import Design, choose_design, predicted_gain, scores_share, shares_of
+from fedpower.privacy.division import choose_design, predicted_gain, scores_share, shares_of
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import (
@@ -42,7 +42,7 @@ from fedpower.rows.columns import LARGEST, public_vector
 from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
-from fedpower.rules.codebook import Ranges, ranges_of
+from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
 from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 
@@ -69,11 +69,7 @@ _DECAYS: dict[str, Literal["constant", "linear", "halving"]] = {
 
 def options_of(model: Any) -> Options:
     """Return the options of an estimator, checked; a code book that is a path is read."""
-    names = (
-        "n_components", "epsilon", "delta", "center", "standardize", "ranges", "codebook", "unit", "noise",
-        "aggregation", "solver", "device", "random_state", "n_jobs",
-    )  # fmt: skip
-    given = {name: getattr(model, name) for name in names}
+    given = model.get_params(deep=False)
     if isinstance(given["codebook"], str | PathLike):
         given["codebook"] = read_code_book(given["codebook"])
     return Options(**given)
@@ -82,51 +78,29 @@ def options_of(model: Any) -> Options:
 # --- rows ------------------------------------------------------------------------------------------
 
 
-def prepares(options: Options) -> bool:
-    """Return whether a fit finds offset, scale and bound privately: it does where it is given none of "
-    "them.
-    """
-    return (
-        options.is_private
-        and options.network is None
-        and options.book is None
-        and not options.public.has_public_numbers
-        and options.noise.kind in ("auto", "moment")
-        and options.solver.name in ("auto", "moment")
-        and not options.paper_settings
-    )
-
-
-def takes_gaps(options: Options) -> bool:
-    """Return whether missing numbers count for nothing: where an offset is found, or in a code book."""
-    return prepares(options) or options.book is not None
-
-
-def rules_of(options: Options) -> TableRules | None:
-    """Return the rules of the silos' tables, with what stands for missing cells; None without any."""
-    rules = None if options.codebook is None else options.codebook.table_rules
-    return rules if rules is None or prepares(options) else rules.with_fills()
-
-
 def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment:
     """Return what the options do to each row; ``columns`` are names, where there are any."""
-    if options.network is not None and options.network.name == "edge":
-        _check_edges(options)
+    if options.by_edge:
+        given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
+        given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
+        given += [] if options.aggregation.weights == "rows" else ["weights"]
+        if given:
+            raise InputError(f"{given[0]} must be left out where edges are protected: no row is treated")
         return RowTreatment(row_norm=1.0)  # edges are given in units of their public maximum
     if options.book is not None:
         require(options.ranges is None, "ranges", "left out with a code book that has them", options.ranges)
         return options.book.treatment
     public = options.public
-    center = None if public.offset is None else public_vector("offset", public.offset, columns=columns)
-    scale = None
-    if public.scale is not None:
-        scale = public_vector("scale", public.scale, columns=columns, positive=True)
+    center, scale = (
+        None if value is None else public_vector(name, value, columns=columns, positive=name == "scale")
+        for name, value in (("offset", public.offset), ("scale", public.scale))
+    )
     low = high = None
-    if options.ranges is not None and not prepares(options):
+    if options.ranges is not None and not options.prepares:
         width = len(options.ranges) if columns is None else len(columns)
         known = ranges_of(options.ranges, columns, width)
-        low = np.array([-LARGEST if each is None else each[0] for each in known])
-        high = np.array([LARGEST if each is None else each[1] for each in known])
+        low = np.array([-LARGEST if ends is None else ends[0] for ends in known])
+        high = np.array([LARGEST if ends is None else ends[1] for ends in known])
         center = np.zeros(width) if center is None else center
     return RowTreatment(
         center=center,
@@ -138,28 +112,19 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
     )
 
 
-def _check_edges(options: Options) -> None:
-    """Refuse what is about rows where an edge is protected."""
-    given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
-    given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
-    given += [] if options.aggregation.weights == "rows" else ["weights"]
-    if given:
-        raise InputError(f"{given[0]} must be left out where edges are protected: no row is treated")
-
-
 def treatment_of(
     options: Options, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
 ) -> tuple[RowTreatment | None, str | None]:
     """Return what is done to each row before it counts, and what leaked in finding it, or None."""
-    if prepares(options):
+    if options.prepares:
         return None, None
     treatment = public_treatment(options, columns)
     if not options.is_private or treatment.bounded:
         return treatment, None
     if isinstance(options.aggregation, Secure):
         raise InputError(
-            "a secure sum with public centres or scales must know a public bound on the norm of a row too, "
-            "got none; give row_norm, or leave all of them out to have them found privately"
+            "a secure sum with public centres or scales must have a public bound on the norm of a row, got "
+            "none; give row_norm, or leave all of them out"
         )
     bound = max(largest_row_norm(source, treatment) for source in sources)
     warn(
@@ -167,17 +132,8 @@ def treatment_of(
         "give codebook=CodeBook(row_norm=B) with a public bound B, or CodeBook(normalize=True)",
         PrivacyLeakWarning,
     )
-    found = RowTreatment(center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0)
-    return found, "the bound on the norm of a row was read from the rows themselves"
-
-
-def known_ranges(options: Options, columns: tuple[str, ...] | None, n_features: int) -> Ranges:
-    """Return between which numbers columns are known to be: as given, else by their rules."""
-    given = ranges_of(options.ranges, columns, n_features)
-    rules = rules_of(options)
-    if rules is None or columns is None:
-        return given
-    return tuple(each or ruled for each, ruled in zip(given, rules.ranges(columns), strict=True))
+    known = RowTreatment(center=treatment.center, scale=treatment.scale, row_norm=bound if bound > 0 else 1.0)
+    return known, "the bound on the norm of a row was read from the rows themselves"
 
 
 # --- the study -------------------------------------------------------------------------------------
@@ -187,24 +143,9 @@ def rank_and_width(
     options: Options, n_rows: int | None, n_features: int, noise: NoiseMode
 ) -> tuple[Rank, int]:
     """Return k, or how it is to be found, and r: as asked for, or what goes with k."""
-    rank = _rank_of(options.n_components, n_rows, n_features, noise)
-    if not isinstance(rank, int):
-        return rank, n_features
-    width = options.solver.iteration_rank
-    if width is None:
-        return rank, min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
-    must = f"between n_components={rank} and the number of columns {n_features}"
-    require(rank <= width <= n_features, "iteration_rank", must, width)
-    return rank, width
-
-
-def _rank_of(asked: Any, n_rows: int | None, n_features: int, noise: NoiseMode) -> Rank:
-    """Return k, a fraction of variance or "auto", as asked for; refuse what ``noise`` cannot show."""
-    most = n_features if n_rows is None else min(n_rows, n_features)
+    asked, most = options.n_components, n_features if n_rows is None else min(n_rows, n_features)
     if asked is None and n_rows is not None:
-        return most
-    if isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most:
-        return int(asked)
+        asked = most
     is_fraction = isinstance(asked, Real) and not isinstance(asked, Integral) and 0 < float(asked) < 1
     if is_fraction or (isinstance(asked, str) and asked == "auto"):
         if noise not in ("none", "moment"):
@@ -212,10 +153,16 @@ def _rank_of(asked: Any, n_rows: int | None, n_features: int, noise: NoiseMode) 
                 f"n_components={asked!r} must go with noise='moment' or epsilon=inf, got noise={noise!r}, "
                 "whose releases do not show the whole spectrum; give a number of components"
             )
-        return float(asked) if is_fraction else "auto"
+        return float(asked) if is_fraction else "auto", n_features
     must = f"a whole number from 1 to min(n_samples, n_features)={most}, a fraction between 0 and 1 or 'auto'"
-    require(False, "n_components", must, asked)
-    raise AssertionError
+    whole = isinstance(asked, Integral) and not isinstance(asked, bool) and 1 <= int(asked) <= most
+    require(whole, "n_components", must, asked)
+    rank, width = int(asked), options.solver.iteration_rank
+    if width is None:
+        return rank, min(n_features, rank + (1 if noise == "paper" else OVERSAMPLING))
+    must = f"between n_components={rank} and the number of columns {n_features}"
+    require(rank <= width <= n_features, "iteration_rank", must, width)
+    return rank, width
 
 
 def build_study(
@@ -231,53 +178,61 @@ def build_study(
     roster: Mapping[str, int | None] | None = None,
 ) -> tuple[Study, SolverSettings, SolverChoice]:
     """Return the study, the coordinator's settings and why it takes that solver; public facts decide."""
-    center = options.centers
+    center, rules, sizes = options.centers, options.rules, sorted((roster or {}).items())
     if center and n_rows is not None and n_rows < 2:
         raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
     noise = noise_of(options, n_features, n_rows)
-    by_edge = options.network is not None and options.network.name == "edge"
-    rank, width = rank_and_width(options, n_features if by_edge else n_rows, n_features, noise)
+    rank, width = rank_and_width(options, n_features if options.by_edge else n_rows, n_features, noise)
     n_steps = getattr(options.solver, "n_steps", None)
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     pairs = n_features * (n_features - 1) // 2
-    delta = _delta(options, max(pairs, 1) if by_edge else n_rows) if noise != "none" else 0.0
-    secure = isinstance(options.aggregation, Secure)
+    delta = _delta(options, max(pairs, 1) if options.by_edge else n_rows) if noise != "none" else 0.0
     scores = _scores_of(options, noise, delta, n_features)
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = _secure_terms(options, noise, identities or {}, attempts)
     if noise == "clipped":
         _check_clipped(options)
-        design = _clipped_design(options, rank, n_rows, n_features, delta, center=center)
+        assert isinstance(rank, int), "others were refused"
+        design = choose_design(
+            n_features=n_features,
+            rank=rank,
+            center=center,
+            n_rows=n_rows,
+            multiplier=1.0 / mu_of(float(options.epsilon), delta),
+            energy=options.noise.energy,
+            width=options.solver.iteration_rank,
+        )
         queries = design.queries(n_features, center=center)
         more["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
         width = max(design.widths)
-    rules = rules_of(options)
     if treatment is None:
         if rules is not None and rules.spans:
             raise InputError(
                 "a private fit of ratings must have a bound on the norm of a row, since their range is "
-                "public "
-                "already; give CodeBook(normalize=True), so that all persons count alike, or row_norm"
+                "public already; give CodeBook(normalize=True), or row_norm"
             )
-        known = known_ranges(options, columns, n_features)
-        n_open = sum(each is None for each in known)
+        known = ranges_of(options.ranges, columns, n_features)
+        if rules is not None and columns is not None:
+            known = tuple(given or own for given, own in zip(known, rules.ranges(columns), strict=True))
         more["ranges"] = known
         more["preparation"] = shares_of(
             n_rows=n_rows,
             n_features=n_features,
-            n_open=n_open,
+            n_open=sum(ends is None for ends in known),
             mu=mu_of(float(options.epsilon), delta),
-            n_noises=1 if secure else max(1, len(roster or {})),
+            n_noises=1 if isinstance(options.aggregation, Secure) else max(1, len(sizes)),
         )
-        more["roster"] = "" if agreement else _digest(sorted((roster or {}).items()))
+        more["roster"] = "" if agreement else _digest(sizes)
     if scores:
-        more["scores"] = scores
-        more["roster"] = "" if agreement else _digest(_axes_of(options, roster or {}))
+        # Everything that decides on which axes scores are counted.
+        names = ("n_components", "random_state", "solver", "aggregation")
+        axes = [sizes, options.standardizes, {name: repr(getattr(options, name)) for name in names}]
+        more |= {"scores": scores, "roster": "" if agreement else _digest(axes)}
     if rules is not None and columns is not None:
-        more["rules"] = rules.digest
-        more["groups"] = rules.groups(columns)
+        more |= {"rules": rules.digest, "groups": rules.groups(columns)}
     if center and noise == "moment" and (treatment is None or treatment.low is not None):
         more["mean_weight"] = PREPARED_MEAN_WEIGHT
+    network = options.network
     study = Study(
         columns=columns,
         n_features=n_features,
@@ -293,9 +248,8 @@ def build_study(
         # Rules of a table with one rating per row name the column of persons.
         unit=options.person.column or ("" if rules is None or rules.long is None else rules.long.person),
         rows_per_unit=options.person.rows,
-        network="" if options.network is None else options.network.name,
-        edge_weight=1.0 if options.network is None else float(options.network.max_weight or 1.0),
-        **_secure_terms(options, noise, identities or {}, attempts),
+        network="" if network is None else network.name,
+        edge_weight=1.0 if network is None else float(network.max_weight or 1.0),
         **more,
     )
     choice = solver_of(options, study, rank)
@@ -306,15 +260,15 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _axes_of(options: Options, sizes: Mapping[str, int | None]) -> list[Any]:
-    """Return the silos and everything that decides on which axes their scores are counted."""
-    settings = {
-        "n_components": repr(options.n_components),
-        "random_state": repr(options.random_state),
-        "solver": repr(options.solver),
-        "aggregation": repr(options.aggregation),
-    }
-    return [sorted(sizes.items()), options.standardizes, settings]
+def _delta(options: Options, n_rows: int | None) -> float:
+    if options.delta is not None:
+        return float(options.delta)
+    if n_rows is None:
+        raise InputError(
+            "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
+            "the inverse of the number of rows"
+        )
+    return default_delta(n_rows)
 
 
 def _scores_of(options: Options, noise: NoiseMode, delta: float, n_features: int) -> float:
@@ -348,19 +302,10 @@ def noise_of(options: Options, n_features: int, n_rows: int | None = None) -> No
 def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) -> bool:
     """Return whether clipped products are predicted to be clearly more accurate than the covariance."""
     rank, energy = options.n_components, options.noise.energy
-    if (
-        energy is None
-        or not isinstance(rank, Integral)
-        or isinstance(rank, bool)
-        or not 1 <= int(rank) < n_features
-        or not isinstance(options.solver, Auto)
-        or options.aggregation.weights != "rows"
-        or options.standardizes
-        or options.paper_settings
-        or options.device is not None
-        or options.person.column is not None
-        or prepares(options)
-    ):
+    whole = isinstance(rank, Integral) and not isinstance(rank, bool) and 1 <= int(rank) < n_features
+    if not whole or energy is None or options.prepares or options.person.column is not None:
+        return False
+    if _odd_with_clipped(options) is not None:
         return False
     return predicted_gain(
         n_features=n_features,
@@ -371,55 +316,33 @@ def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) ->
     )
 
 
-def _clipped_design(
-    options: Options, rank: Rank, n_rows: int | None, n_features: int, delta: float, *, center: bool
-) -> Design:
-    """Return how a clipped fit divides its budget."""
-    assert isinstance(rank, int), "others were refused"
-    energy = options.noise.energy
-    return choose_design(
-        n_features=n_features,
-        rank=rank,
-        center=center,
-        n_rows=n_rows,
-        multiplier=1.0 / mu_of(float(options.epsilon), delta),
-        energy=None if energy is None else float(energy),
-        width=options.solver.iteration_rank,
-    )
+def _odd_with_clipped(options: Options) -> str | None:
+    """Return the name of an option that clipped products cannot go with; None where there is none."""
+    if options.paper_settings:
+        return options.paper_settings[0]
+    known = {
+        "solver": isinstance(options.solver, Auto),
+        "standardize": not options.standardizes,
+        "weights": options.aggregation.weights == "rows",
+        "device": options.device is None,
+    }
+    return next((name for name, holds in known.items() if not holds), None)
 
 
 def _check_clipped(options: Options) -> None:
     """Refuse what clipped products cannot go with, each with the reason."""
-    given = options.paper_settings
-    if not isinstance(options.solver, Auto) or given:
-        name = given[0] if isinstance(options.solver, Auto) else "solver"
-        raise InputError(f"{name} must be left out with noise='clipped', which has a solver of its own")
-    if options.standardizes:
-        raise InputError(
-            "columns must not be standardised with noise='clipped', which has no diagonal to standardise by; "
-            "pass standardize=False"
-        )
-    if options.aggregation.weights != "rows":
-        raise InputError(
-            f"weights must be 'rows' with noise='clipped', whose sums are over rows, got "
-            f"{options.aggregation.weights!r}"
-        )
-    if options.device is not None:
-        raise InputError(
-            f"device must be left out with noise='clipped', which runs on the processor, got "
-            f"{options.device!r}"
-        )
-
-
-def _delta(options: Options, n_rows: int | None) -> float:
-    if options.delta is not None:
-        return float(options.delta)
-    if n_rows is None:
-        raise InputError(
-            "delta must be agreed on before the silos enrol, got none; give one, at most 1e-6 or "
-            "the inverse of the number of rows"
-        )
-    return default_delta(n_rows)
+    odd = _odd_with_clipped(options)
+    reasons = {
+        "standardize": "columns must not be standardised with noise='clipped', which has no diagonal to "
+        "standardise by; pass standardize=False",
+        "weights": f"weights must be 'rows' with noise='clipped', whose sums are over rows, got "
+        f"{options.aggregation.weights!r}",
+        "device": f"device must be left out with noise='clipped', which runs on the processor, got "
+        f"{options.device!r}",
+    }
+    if odd is not None:
+        own = f"{odd} must be left out with noise='clipped', which has a solver of its own"
+        raise InputError(reasons.get(odd, own))
 
 
 def _secure_terms(
@@ -431,20 +354,19 @@ def _secure_terms(
         return {}
     if noise not in ("moment", "clipped"):
         raise InputError(
-            f"aggregation='secure' must go with noise='moment', got {noise!r}, whose every step is one more "
-            "sum that could be told apart from the others; for wide rows give noise='moment'"
+            f"aggregation='secure' must go with noise='moment', got {noise!r}, whose every step would be one "
+            "more sum"
         )
     if noise == "moment" and options.solver.name not in ("auto", "moment"):
         raise InputError(
             f"aggregation='secure' must go with solver='moment', got {options.solver.name!r}: silos take "
-            "part "
-            "in one sum, and every later round would be another"
+            "part in one sum, and every later round would be another"
         )
     given = [*options.paper_settings, *(["one_shot_start"] if _opens_locally(options) else [])]
     if given:
         raise InputError(
-            f"{given[0]} must be left out with aggregation='secure': local steps, or those of some silos, "
-            "are not a sum over all"
+            f"{given[0]} must be left out with aggregation='secure': local steps, or those of some "
+            "silos, are not a sum over all"
         )
     least = len(identities) if secure.min_silos is None else int(secure.min_silos)
     if not secure.colluders < least <= len(identities):
@@ -469,44 +391,36 @@ def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths |
         return {}
     if not paths:
         return {name: Identity.new() for name in names}
-    if set(paths) != set(names):
-        odd = sorted(set(paths) ^ set(names))[0]
-        raise InputError(
-            f"every silo must have an identity or none, got {odd!r} on one side only; the silos are "
-            f"{', '.join(names)}"
-        )
+    odd = sorted(set(paths) ^ set(names))
+    if odd:
+        raise InputError(f"every silo must have an identity or none, got {odd[0]!r} on one side only")
     return {name: Identity.load(paths[name]) for name in names}
 
 
 # --- the solver ------------------------------------------------------------------------------------
 
 
-def keeps_moment(options: Options, study: Study) -> bool:
-    """Return whether the result keeps the covariance: where it was noised, or its upload was asked for."""
-    return study.noise == "moment" or options.solver.name == "moment" or options.network is not None
-
-
 def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    asked, given = options.solver.name, options.paper_settings
+    asked, given, by_step = options.solver.name, options.paper_settings, study.noise in ("step", "paper")
     if study.noise == "step":
         given = tuple(name for name in given if name != "n_steps")
-    if getattr(options.solver, "drift_correction", False) and study.noise in ("step", "paper"):
+    if getattr(options.solver, "drift_correction", False) and by_step:
         raise InputError(
             f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, where "
             "the product that it needs would be one more release"
         )
     if study.noise == "clipped":
-        warm = "after the covariance" if sums_moment(study) else "from a random start"
+        start = "after the covariance" if sums_moment(study) else "from a random start"
         return SolverChoice(
-            solver="clipped", reason=f"rows count by their clipped products with few directions, {warm}"
+            solver="clipped", reason=f"rows count by their clipped products with few directions, {start}"
         )
     if study.aggregation == "secure":
         return SolverChoice(solver="moment", reason="a secure sum adds the silos' covariances once")
     must_upload = _why_upload(options, study, rank)
     if must_upload is not None:
         hint = "; pass standardize=False" if "standardised" in must_upload else ""
-        if study.noise in ("step", "paper"):
+        if by_step:
             raise InputError(f"noise must be 'moment' because {must_upload}, got {study.noise!r}{hint}")
         if asked not in ("auto", "moment") or given:
             odd = given[0] if given else f"solver={asked!r}"
@@ -519,7 +433,7 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
             noise=study.noise,
             paper_settings=given,
         )
-    if asked == "moment" and study.noise in ("step", "paper"):
+    if asked == "moment" and by_step:
         raise InputError(
             f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}"
         )
@@ -547,13 +461,13 @@ def settings_of(
     if study.noise == "clipped":
         assert isinstance(rank, int), "a clipped fit has a number of components"
         return ClippedSettings(study=study, rank=rank)
-    normalize = bool(options.public.normalize)
+    solver = options.solver
     uploaded: dict[str, Any] = {
         "rank": rank,
         "standardize": options.standardizes,
-        "keep_moment": keeps_moment(options, study),
+        "keep_moment": study.noise == "moment" or solver.name == "moment" or options.network is not None,
         "code_book": options.book,
-        "shortens": shortens(study, rules_of(options), normalize=normalize),
+        "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
     }
     if study.aggregation == "secure":
         return SecureSettings(study=study, **uploaded)
@@ -569,7 +483,6 @@ def settings_of(
             **uploaded,
         )
     assert rank != "auto", "only an upload shows the whole spectrum"
-    solver = options.solver
     assert isinstance(solver, Iterative), "it does not upload"
     iterated: dict[str, Any] = {
         "n_features": study.n_features,
@@ -586,13 +499,8 @@ def settings_of(
     if choice.solver == "krylov":
         locally = _opens_locally(options)
         locally = not study.is_private if locally is None else locally
-        return KrylovSettings(
-            warm=bool(locally),
-            lookahead=bool(locally),
-            tol=float(solver.tol),
-            n_steps=study.n_steps,
-            **iterated,
-        )
+        more: Any = {"warm": bool(locally), "lookahead": bool(locally), "n_steps": study.n_steps}
+        return KrylovSettings(tol=float(solver.tol), **more, **iterated)
     power = solver if isinstance(solver, PowerMethod) else PowerMethod()
     return PowerSettings(
         schedule=_schedule_of(power),
@@ -630,12 +538,11 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     seed = options.random_state
     if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
         return np.random.default_rng(int(study.digest, 16))
-    if not isinstance(seed, int):
-        from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
+    if isinstance(seed, int):  # what scikit-learn makes of it, without its import
+        return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
+    from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
 
-        return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
-    # What scikit-learn makes of it, without its import.
-    return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
+    return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
 
 
 def _schedule_of(solver: PowerMethod) -> Schedule:

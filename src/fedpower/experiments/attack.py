@@ -1,9 +1,10 @@
-"""The federation that is attacked: real silos, Algorithm 1, and an ear on the first silo's line."""
+"""The attack of a curious coordinator on Algorithm 1, played against real silos, and its picture."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from fedpower.errors import InputError
-from fedpower.experiments.drawing import NOISE_STYLES, drawing, saved
+from fedpower.errors import InputError, installing
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Asking, Coordinator, drive
@@ -33,7 +33,7 @@ RUN = "attack"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackSetting:
-    """The federation that is read along; the attacker knows all of it but the rows."""
+    """The federation that is observed; the attacker knows all of it but the rows."""
 
     n_silos: int = 3
     n_rows: int = 1000
@@ -131,8 +131,6 @@ MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "momen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttackResult:
-    """How well the attack did in one mode, over seeds."""
-
     mode: NoiseMode
     epsilon: float
     error: float
@@ -156,10 +154,7 @@ def attack(
     """Return how well the attack does without noise, and in every mode at every ε."""
     setting = setting or AttackSetting()
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
-        raise InputError(
-            "an attack needs one seed at least and finite epsilons above 0, got others; "
-            "the case without noise is played anyway"
-        )
+        raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
     cases: list[tuple[NoiseMode, float]] = [("none", math.inf)]
     cases += [(mode, epsilon) for mode in MODES for epsilon in epsilons]
     results, done = [], 0
@@ -250,9 +245,7 @@ def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSet
         try:
             path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
         except ValueError as error:
-            raise InputError(
-                f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}; rename it"
-            ) from error
+            raise InputError(f"a picture's name must end in .png, .svg or .pdf, got {path.name!r}") from error
 
 
 def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting) -> None:
@@ -303,3 +296,62 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
     )
     figure.text(0.02, 0.02, caption, fontsize=8)
     figure.subplots_adjust(left=0.08, right=0.98, top=0.92, bottom=0.26, wspace=0.24)
+
+
+# --- pictures: the same bytes every time -----------------------------------------------------------------
+
+INK = "#000000"
+GREY = "#dddddd"
+
+# Okabe and Ito's palette, which the colour-blind can distinguish.
+ORANGE, BLUE, GREEN, PURPLE, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
+
+NOISE_STYLES: dict[str, dict[str, Any]] = {
+    "paper": {"color": "0.6", "linestyle": ":", "marker": "s"},
+    "step": {"color": "0.35", "linestyle": "--", "marker": "^"},
+    "moment": {"color": "0.0", "linestyle": "-", "marker": "o"},
+}
+"""By noise mode: in grey they differ by shade, line and marker."""
+
+SETTINGS = {
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GREY,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.hashsalt": "fedpower",  # else names inside an SVG are random
+    "svg.fonttype": "path",
+}
+
+
+@contextmanager
+def drawing() -> Iterator[Any]:
+    """Give matplotlib's Figure class, with its settings while the block runs."""
+    require_matplotlib()
+    import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    with mpl.rc_context(SETTINGS):
+        yield Figure
+
+
+def require_matplotlib() -> None:
+    try:
+        import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
+    except ImportError:
+        raise InputError(
+            f"a picture must be drawn by matplotlib, got none installed; run {installing('plot')}"
+        ) from None
+    del mpl
+
+
+def saved(figure: Any, kind: str) -> bytes:
+    """Return a figure as a file of this kind, without dates: the same figure is the same bytes."""
+    made = BytesIO()
+    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    figure.savefig(made, format=kind, metadata=dated)
+    return made.getvalue()

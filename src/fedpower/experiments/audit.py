@@ -51,8 +51,7 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import with_ids
 from fedpower.sums.clipped_product import ClippedQuestion
 from fedpower.sums.local import local_moment
-from fedpower.sums.score_counts import ScoreQuestion
-from fedpower.sums.survey import STAGES, Stage, Survey
+from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
 
 Array = NDArray[np.float64]
 Progress = Callable[[int, int], None]

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from fedpower.errors import InputError, is_showable, require
-from fedpower.estimator.terms import ATTEMPTS, build_study, prepares, public_treatment, rules_of
+from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
 from fedpower.federation import files
 from fedpower.federation.files import Table, read_toml
 from fedpower.options import FLAT, Options, from_flat
@@ -138,7 +138,7 @@ class StudyFile:
     @property
     def treatment(self) -> RowTreatment | None:
         """How each row is prepared; None where the run estimates it privately."""
-        return None if prepares(self.options) else public_treatment(self.options, self.columns)
+        return None if self.options.prepares else public_treatment(self.options, self.columns)
 
     @property
     def min_silos(self) -> int:
@@ -219,7 +219,7 @@ def read_study(path: Path) -> StudyFile:
         host=decoded.coordinator.host,
         port=decoded.coordinator.port,
         content=content,
-        rules=rules_of(options),
+        rules=options.rules,
     )
     _check(study)
     return study

@@ -23,37 +23,18 @@ def lower_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 Array = NDArray[np.float64]
 _Any = TypeVar("_Any", bound=np.generic)
 
-_FEW = 512
-"""Columns up to which places are kept as one index: it is read three times as fast as row and column."""
-
 
 def lower_of(matrix: NDArray[_Any]) -> NDArray[_Any]:
     """Return the numbers on or below the diagonal, row by row, in an array of their own."""
-    size = matrix.shape[0]
-    if size > _FEW:
-        return matrix[lower_triangle(size)]
-    return matrix.reshape(-1).take(_places(size)[0])
+    return matrix[lower_triangle(matrix.shape[0])]
 
 
 def symmetric_of(below: NDArray[_Any], size: int) -> NDArray[_Any]:
     """Return the symmetric matrix that `lower_of` makes so."""
-    if size <= _FEW:
-        return below.take(_places(size)[1])
     matrix = np.empty((size, size), dtype=below.dtype)
     rows, columns = lower_triangle(size)
     matrix[rows, columns] = matrix[columns, rows] = below
     return matrix
-
-
-@functools.lru_cache(maxsize=1)
-def _places(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the triangle's numbers are in the matrix, and the matrix's in the triangle."""
-    rows, columns = lower_triangle(size)
-    taken, given = rows * size + columns, np.empty((size, size), dtype=np.intp)
-    given[rows, columns] = given[columns, rows] = np.arange(rows.size)
-    taken.setflags(write=False)
-    given.setflags(write=False)
-    return taken, given
 
 
 def ritz_pairs(basis: Array, product: Array, shift: float = 0.0) -> tuple[Array, Array]:
@@ -73,9 +54,7 @@ def fix_signs(vectors: Array) -> Array:
 
 
 _EPS = float(np.finfo(np.float64).eps)
-
-DEPENDENT = 1e-7
-"""Unit directions closer to the span of the others than this bring nothing new."""
+DEPENDENT = 1e-7  # unit directions closer to the span of the others bring nothing new
 
 
 def rayleigh_ritz(basis: Array, product: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 FOLDER = Path(__file__).parent
-BUILT = FOLDER / "_loops.so"
+BUILT = FOLDER / "loops.bin"  # no .so, which Python would take for a module
 
 _SWITCH = "FEDPOWER_NATIVE"
 
@@ -30,11 +30,15 @@ def call(name: str, *arguments: Any) -> int:
 @functools.cache
 def _function(name: str) -> Any:
     """Return a compiled loop, in the version for this kind of processor where there are several."""
-    library = loops()
-    library.fedpower_suffix.restype = ctypes.c_char_p
-    function = getattr(library, name + library.fedpower_suffix().decode(), None) or getattr(library, name)
+    function = getattr(loops(), name + suffix(), None) or getattr(loops(), name)
     function.restype = ctypes.c_int64
     return function
+
+
+def suffix() -> str:
+    """Return what ends the names of the loops that are for this kind of processor."""
+    loops().fedpower_suffix.restype = ctypes.c_char_p
+    return str(loops().fedpower_suffix().decode())
 
 
 def _passed(argument: Any) -> Any:

@@ -1,6 +1,6 @@
 /* Rows as integers, counts over rows, and noise: loops for which NumPy would read its arrays several times.
 
-   sums/lattice.py, sums/tallies.py and privacy/noise.py have NumPy code that does the same, used where this is not
+   sums/lattice.py, sums/survey.py and privacy/noise.py have NumPy code that does the same, used where this is not
    compiled. Nothing is kept between calls, so that threads may call at the same time. Floating point must be IEEE 754
    without extra precision: the flags in hatch_build.py and the test below make sure of it. */
 

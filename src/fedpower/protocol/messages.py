@@ -13,8 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.memory import own_memory
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg.subspace import Alignment, own_memory
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]

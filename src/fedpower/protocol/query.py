@@ -30,8 +30,7 @@ from fedpower.rows.watch import Watch
 from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.sums.lattice import SIDE, ExactMoments
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.score_counts import SCORE_CELLS, ScoreQuestion, count_scores
-from fedpower.sums.survey import STAGES, Stage, Survey
+from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

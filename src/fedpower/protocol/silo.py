@@ -21,8 +21,7 @@ from fedpower.linalg import (
     rotation,
     symmetric_of,
 )
-from fedpower.linalg.memory import LARGE, give_back
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg.subspace import LARGE, Alignment, give_back
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import MOMENT, Budget
 from fedpower.privacy.ledger import DataVersion, Ledger

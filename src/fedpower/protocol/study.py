@@ -19,8 +19,7 @@ from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 from fedpower.sums.lattice import SIDE
-from fedpower.sums.score_counts import SCORE_CELLS
-from fedpower.sums.survey import STAGES, Stage
+from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
 _NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment", "clipped")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.errors import InputError, installing
-from fedpower.linalg.memory import own_memory
+from fedpower.linalg.subspace import own_memory
 from fedpower.rows.arrays import PositionalSource, array_source, as_float64, canonical, sparse_source
 from fedpower.rows.columns import is_wide, require_matrix, require_shape, shown
 from fedpower.rows.source import Block, Matrix

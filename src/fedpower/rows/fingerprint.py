@@ -179,8 +179,6 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _StoredTable:
-    """All cells of a table in memory, or that another library reads."""
-
     table: Table
 
     def digest(self, watch: Watch = UNWATCHED) -> str:

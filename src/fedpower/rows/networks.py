@@ -273,7 +273,6 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
 
 
 def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
-    """Return the edges that a table lists."""
     have = tuple(table.columns)
     ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
     rest = [column for column in have if column not in ends]

@@ -125,7 +125,6 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
 def _open(
     data: Any, name: str | None, n_features: int | None, zero_based: bool, reading: Reading
 ) -> RowSource:
-    """Return the source of everything the object holds."""
     if not any(reading.values()):
         if isinstance(data, np.ndarray):
             return array_source(data, name or "the array")
@@ -312,7 +311,6 @@ def split_by_group(
 
 
 def _count(table: Table, column: str) -> dict[str, int]:
-    """Return how many rows each distinct value has, by its text."""
     groups: Counter[str] = Counter()
     for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
         labels = as_labels(batch[part.cells[column].own])

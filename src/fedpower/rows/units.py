@@ -121,7 +121,6 @@ class UnitRows(OverRows):
 
     @property
     def n_read(self) -> int:
-        """Number of rows, counted."""
         return int(self._persons().counts.sum(dtype=np.int64))
 
     def blocks(self, max_rows: int) -> Iterator[Block]:

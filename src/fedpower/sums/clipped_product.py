@@ -2,9 +2,8 @@
 
 import functools
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,21 +16,13 @@ from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.reduce import room
 
-BASIS_SIDE = 2**30
-"""Numbers of a basis are whole numbers of 1/2³⁰: times a row they are exact in float64."""
-
-CLIP_SIDE = 2**16
-"""α is this whole number: coordinates are cut to whole numbers of α/2¹⁶."""
-
-SLANT = 2.0**-20
-"""How far from orthonormal a basis may be: ‖ZᵀZ − I‖_F."""
-
-LEAST_CLIP = 2.0**-8
-"""A smaller α than any that is of use; what is off by `SLANT` is little beside it."""
+BASIS_SIDE = 2**30  # numbers of a basis are multiples of 1/2³⁰: times a row they are exact in float64
+CLIP_SIDE = 2**16  # α is this whole number: coordinates are cut to multiples of α/2¹⁶
+SLANT = 2.0**-20  # how far from orthonormal a basis may be: ‖ZᵀZ − I‖_F
+LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; what is off by `SLANT` is little beside it
 
 _BLOCK_BYTES = 32 * 2**20
-_EXACT_ROWS = 2**16
-"""Rows whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order."""
+_EXACT_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
 
 _HEAD = struct.Struct("<dqq")
 
@@ -60,11 +51,9 @@ class ClippedQuestion:
 
     def to_bytes(self) -> bytes:
         """Return what silos are sent."""
-        parts = [_HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))]
-        parts.append(self.basis.astype("<i4").tobytes())
-        if self.center is not None:
-            parts.append(self.center.astype("<i4").tobytes())
-        return b"".join(parts)
+        head = _HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))
+        center = b"" if self.center is None else self.center.astype("<i4").tobytes()
+        return head + self.basis.astype("<i4").tobytes() + center
 
     @classmethod
     def from_bytes(cls, public: bytes, *, n_features: int, width: int, center: bool) -> "ClippedQuestion":
@@ -105,73 +94,51 @@ def clipped_scale(clip: float) -> float:
     return float(SIDE * CLIP_SIDE) / float(clip)
 
 
-class _WholeSum:
-    """A sum over bounded rows times S in whole numbers."""
+class ClippedSum:
+    """Σ y qᵀ and Σ ⌊κ‖y‖²⌋ of bounded rows times S in whole numbers; Σ z without a question."""
 
-    def __init__(self, treatment: RowTreatment, shape: tuple[int, ...]) -> None:
-        self._rows = LatticeRows(treatment, shape[0])
-        self.total = np.zeros(shape, dtype=np.int64)
+    def __init__(
+        self, treatment: RowTreatment, n_features: int, question: ClippedQuestion | None, kappa: int
+    ):
+        self._rows = LatticeRows(treatment, n_features)
+        self._question, self._kappa = question, kappa
+        self.total = np.zeros((n_features,) if question is None else question.basis.shape, dtype=np.int64)
         self.n_rows = self.squares = 0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a block."""
         assert weights is None, "persons have no clipped products"
-        rows = block.toarray() if is_sparse(block) else block
-        integers, _ = self._rows.of_dense(rows, room("integers", rows.shape))
-        self.n_rows += len(integers)
-        self._add(integers)
-
-    def _add(self, rows: Matrix) -> None:
-        raise NotImplementedError
-
-    def merge(self, other: "_WholeSum") -> None:
-        """Add what another sum holds."""
-        self.total += other.total
-        self.n_rows += other.n_rows
-        self.squares += other.squares
-
-
-W = TypeVar("W", bound=_WholeSum)
-
-
-class ClippedSum(_WholeSum):
-    """Σ y qᵀ and Σ ⌊κ‖y‖²⌋."""
-
-    def __init__(self, treatment: RowTreatment, question: ClippedQuestion, kappa: int) -> None:
-        super().__init__(treatment, question.basis.shape)
-        self._question, self._kappa = question, kappa
-
-    def _add(self, rows: Matrix) -> None:
+        block = block.toarray() if is_sparse(block) else block
+        rows, _ = self._rows.of_dense(block, room("integers", block.shape))
+        self.n_rows += len(rows)
+        if self._question is None:
+            self.total += rows.sum(axis=0).astype(np.int64)
+            return
         about, norms = _about(rows, self._question.center)
         clipped = _clipped(about @ self._question.basis.astype(np.float64), self._question.clip)
         self.total += (about.T @ clipped).astype(np.int64)
         self.squares += int(np.floor(norms * (self._kappa / float(SIDE) ** 2)).astype(np.int64).sum())
 
-
-class _RowTotal(_WholeSum):
-    """Σ z."""
-
-    def __init__(self, treatment: RowTreatment, n_features: int) -> None:
-        super().__init__(treatment, (n_features,))
-
-    def _add(self, rows: Matrix) -> None:
-        self.total += rows.sum(axis=0).astype(np.int64)
+    def merge(self, other: "ClippedSum") -> None:
+        self.total += other.total
+        self.n_rows += other.n_rows
+        self.squares += other.squares
 
 
 def clipped_sums(moment: LocalMoment, question: ClippedQuestion, *, kappa: int) -> NDArray[np.int64]:
     """Return Σ y qᵀ (d·r numbers, row by row) and ⌊κ‖y‖²⌋ summed, over all rows, in whole numbers."""
-    found = _over_all(moment, functools.partial(ClippedSum, moment.treatment, question, kappa))
+    found = _over_all(moment, question, kappa)
     return np.append(found.total.reshape(-1), found.squares)
 
 
 def mean_sums(moment: LocalMoment) -> NDArray[np.int64]:
     """Return Σ z of the bounded rows, in whole numbers."""
-    return _over_all(moment, functools.partial(_RowTotal, moment.treatment, moment.source.n_features)).total
+    return _over_all(moment).total
 
 
-def _over_all(moment: LocalMoment, make: Callable[[], W]) -> W:
-    """Return a sum over all rows; refuse another number of them than the silo has."""
+def _over_all(moment: LocalMoment, question: ClippedQuestion | None = None, kappa: int = 0) -> ClippedSum:
+    """Return the sum over all rows; refuse another number of them than the silo has."""
     width = moment.source.n_features
+    make = functools.partial(ClippedSum, moment.treatment, width, question, kappa)
     found = moment.total(make, max(1, min(_EXACT_ROWS, _BLOCK_BYTES // (8 * width))))
     require_count(moment.source.name, moment.n_rows, found.n_rows)
     return found
@@ -181,14 +148,14 @@ def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vect
     """Return whole rows about a whole centre, of norm S at most, and their squared norms; all exact."""
     if center is None:
         return rows, np.asarray(np.einsum("ij,ij->i", rows, rows))
-    moved = rows - center
-    squares = np.asarray(np.einsum("ij,ij->i", moved, moved))
+    shifted = rows - center
+    squares = np.asarray(np.einsum("ij,ij->i", shifted, shifted))
     long = np.flatnonzero(squares > float(SIDE) ** 2)
     if long.size:
         factors = (1.0 - 2.0**-40) * SIDE / np.sqrt(squares[long])
-        moved[long] = np.trunc(moved[long] * factors[:, np.newaxis])
-        squares[long] = np.einsum("ij,ij->i", moved[long], moved[long])
-    return moved, squares
+        shifted[long] = np.trunc(shifted[long] * factors[:, np.newaxis])
+        squares[long] = np.einsum("ij,ij->i", shifted[long], shifted[long])
+    return shifted, squares
 
 
 def _clipped(coordinates: Matrix, clip: float) -> Matrix:

@@ -1,4 +1,4 @@
-"""A PyTorch device for a silo's arithmetic: rows moved to it in blocks, and sums over them there."""
+"""A PyTorch device for a silo's arithmetic: rows go to it in blocks, and sums over them are made there."""
 
 import functools
 import importlib.util
@@ -18,8 +18,7 @@ from fedpower.rows.source import Block, Matrix, RowSource, Vector
 from fedpower.rows.treatment import TINY, RowTreatment, margin
 from fedpower.rows.units import require_no_unit
 from fedpower.rows.watch import UNWATCHED, Watch
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.kernel import block_rows as cpu_block_rows
+from fedpower.sums.kernel import KernelChoice, block_rows
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
@@ -36,13 +35,12 @@ and for larger ones: a small one alone would not keep a device busy."""
 
 @functools.cache
 def torch() -> Any:
-    """Return PyTorch, imported on first use."""
     return import_module("torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where and in which precision a silo's rows are multiplied."""
+    """Where a silo's rows are multiplied, and whether float32 rows may be in float32."""
 
     name: str
     single: bool = False
@@ -71,8 +69,7 @@ def checked_choice(source: RowSource, device: Device, choice: KernelChoice) -> K
     require_no_unit(source, f"the device {device.name!r}")
     if source.sparse:
         raise InputError(
-            f"{source.name} must be dense to be computed on a device, got sparse rows; leave the device out, "
-            "the kernels for sparse rows are the CPU's"
+            f"{source.name} must be dense to be computed on a device, got sparse rows; leave the device out"
         )
     digits = "float32" if _precision(source, device) == torch().float32 else "float64"
     return replace(choice, reason=f"{choice.reason}, on {device.name} in {digits}")
@@ -85,9 +82,7 @@ class TensorSource(PositionalSource):
     tensor: Any
 
     def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield slices as float64 arrays: views where the tensor is such on the CPU, copies elsewhere."""
-        for start in range(0, self.tensor.shape[0], max_rows):
-            part = self.tensor[start : start + max_rows]
+        for part in self.tensor.split(max_rows):
             block = np.ascontiguousarray(part.double().cpu().numpy()).view()
             block.flags.writeable = False
             yield block
@@ -106,8 +101,7 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
             f"{name} must be a dense tensor, got layout {tensor.layout}; give tensor.to_dense() or a "
             "SciPy sparse matrix"
         )
-    kind = "c" if tensor.is_complex() else "f"
-    require_matrix(name, tuple(tensor.shape), np.dtype(f"{kind}8"))
+    require_matrix(name, tuple(tensor.shape), np.dtype("c8" if tensor.is_complex() else "f8"))
     rows, width = tensor.shape
     wide = not tensor.is_floating_point() and tensor.element_size() > 4
     return TensorSource(name=name, width=width, n_rows=rows, tensor=tensor.detach(), wide=wide)
@@ -130,20 +124,20 @@ def total(
 
 def _precision(source: RowSource, device: Device) -> Any:
     """Return the dtype in which a source's rows are multiplied."""
-    library, given = torch(), None
-    if isinstance(source, TensorSource):
-        given = source.tensor.dtype
-    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
-        given = library.float32
+    library = torch()
+    stored = source.tensor.dtype if isinstance(source, TensorSource) else None
+    single = stored == library.float32 or (
+        isinstance(source, ArraySource) and source.array.dtype == np.float32
+    )
     exact = not library.backends.cuda.matmul.allow_tf32
-    return library.float32 if device.single and exact and given == library.float32 else library.float64
+    return library.float32 if device.single and exact and single else library.float64
 
 
 def _blocks(source: RowSource, device: Device, dtype: Any, watch: Watch) -> Iterator[Any]:
     """Yield the rows as tensors on the device, in a dtype or in the float32 or float64 of their storage."""
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_BYTES // (8 * source.n_features)))
     start = 0
-    for block in _stored(source, cpu_block_rows(source.n_features) if device.name == "cpu" else rows):
+    for block in _stored(source, block_rows(source.n_features) if device.name == "cpu" else rows):
         watch.saw(len(block))
         kept = block.dtype if block.dtype == torch().float32 else torch().float64
         part = block.to(device=device.name, dtype=dtype or kept)
@@ -175,63 +169,45 @@ def _like(values: Any, rows: Any) -> Any:
     return torch().as_tensor(np.array(values), dtype=rows.dtype, device=rows.device)
 
 
-def _moved(treatment: RowTreatment, rows: Any, divisors: Vector | None) -> Any:
-    """Return the rows clipped, centred and divided."""
+def _all_finite(rows: Any) -> bool:
+    return bool(torch().isfinite(rows.sum())) or bool(torch().isfinite(rows).all())
+
+
+def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
+    """Return `RowTreatment.apply` of a tensor, in its precision."""
+    library, width = torch(), int(block.shape[1])
+    if not _all_finite(block):
+        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
+    rows, divisors = block, treatment.divisors(width)
     if treatment.low is not None:
         rows = rows.clamp(_like(treatment.low, rows), _like(treatment.high, rows))
     if treatment.center is not None:
         rows = rows - _like(treatment.center, rows)
-    return rows if divisors is None else rows / _like(divisors, rows)
-
-
-def _lengths(rows: Any, smallest: float, *, normalize: bool) -> tuple[Any, Any, Any]:
-    """Return rows and their norms, those of extreme rows over their largest value, and that value or 1."""
-    library = torch()
-    norms = library.linalg.vector_norm(rows, dim=1)
-    extreme = ~(norms <= 1 / smallest)
-    if normalize:
-        extreme = extreme | (norms < smallest)
-    peaks = library.ones_like(norms)
-    if bool(extreme.any()):
-        rows = library.nan_to_num(rows)  # as they were read they are finite
-        largest = rows.abs().amax(dim=1)
-        peaks = library.where(extreme & (largest > 0), largest, 1.0)
-        rows = rows / peaks[:, None]
-        norms = library.linalg.vector_norm(rows, dim=1)
-    return rows, norms, peaks
-
-
-def _single_margin(width: int) -> float:
-    return (width + 8) * 2.0**-23
-
-
-def _treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
-    """Return the treated rows as a tensor of the same precision, and how many were clipped."""
-    library, width = torch(), int(block.shape[1])
-    if not bool(library.isfinite(block.sum())) and not bool(library.isfinite(block).all()):
-        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
-    rows = _moved(treatment, block, treatment.divisors(width))
+    if divisors is not None:
+        rows = rows / _like(divisors, rows)
     if not treatment.bounded:
-        if not bool(library.isfinite(rows.sum())) and not bool(library.isfinite(rows).all()):
+        if not _all_finite(rows):
             raise InputError(
                 "rows must stay finite when centred and scaled, got values beyond the range of their "
                 "precision; give the columns in other units"
             )
         return rows, 0
     single = rows.dtype == library.float32
-    slack = _single_margin(width) if single else margin(width)
+    slack, tiny = ((width + 8) * 2.0**-23, 1e-15) if single else (margin(width), TINY)
+    norms = library.linalg.vector_norm(rows, dim=1)
+    extreme = ~(norms <= 1 / tiny) | ((norms < tiny) if treatment.normalize else False)
+    peaks = library.ones_like(norms)
+    if bool(extreme.any()):  # over their largest value, such rows have squares that keep their digits
+        rows = library.nan_to_num(rows)
+        largest = rows.abs().amax(dim=1)
+        peaks = library.where(extreme & (largest > 0), largest, 1.0)
+        rows = rows / peaks[:, None]
+        norms = library.linalg.vector_norm(rows, dim=1)
     target = 1.0 if single else 1 - slack
-    rows, norms, peaks = _lengths(rows, 1e-15 if single else TINY, normalize=treatment.normalize)
-    bounds = 1 / peaks
     if treatment.normalize:
         return rows * (target / library.where(norms > 0, norms, 1.0))[:, None], 0
-    factors = library.where(norms > target * bounds, target / norms, peaks)
-    return rows * factors[:, None], int((norms > (1 + slack) * bounds).sum())
-
-
-def _sum_rows(rows: Any) -> Any:
-    """Return Σ y over the rows as float64: panels in the rows' own precision, added up in float64."""
-    return sum(stack.sum(dim=1).double().sum(dim=0) for stack in _panels(rows, _FEW_ROWS))
+    factors = library.where(norms > target / peaks, target / norms, peaks)
+    return rows * factors[:, None], int((norms > (1 + slack) / peaks).sum())
 
 
 def _sum_products(left: Any, right: Any) -> Any:
@@ -251,86 +227,87 @@ def _panels(rows: Any, size: int) -> list[Any]:
     return [stack for stack in stacks if stack.shape[0] and stack.shape[1]]
 
 
-class TorchScatterSum:
+class _TorchSum:
+    """A sum on a device, whose blocks are added one after the other."""
+
+    def __init__(self, treatment: RowTreatment) -> None:
+        self._treatment = treatment
+        self._n_rows = self._n_clipped = 0
+        self._total: Any = 0
+
+    def merge(self, other: Any) -> None:
+        raise NotImplementedError
+
+
+class TorchScatterSum(_TorchSum):
     """`ScatterSum` on a device."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool, most: int = 0) -> None:
-        self._treatment, self._width, self._full = treatment, n_features, full
-        self._count, self._n_clipped = 0, 0
+        super().__init__(treatment)
+        self._full = full
         self._mean: Any = 0.0
-        self._scatter: Any = 0.0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a tensor."""
-        rows, n_clipped = _treated(self._treatment, block)
-        count, mean = len(rows), _sum_rows(rows) / len(rows)
-        moved = rows - mean.to(rows.dtype)
-        scatter = _sum_products(moved, moved) if self._full else _sum_rows(moved.square())
-        total, step = self._count + count, mean - self._mean
-        weight = self._count * count / total
+        rows, n_clipped = treated(self._treatment, block)
+        count, mean = len(rows), _sum_products(torch().ones_like(rows[:, :1]), rows)[0] / len(rows)
+        rows = rows - mean.to(rows.dtype)
+        if self._full:
+            scatter = _sum_products(rows, rows)
+        else:
+            scatter = _sum_products(torch().ones_like(rows[:, :1]), rows.square())[0]
+        n_rows, step = self._n_rows + count, mean - self._mean
+        weight = self._n_rows * count / n_rows
         between = torch().outer(step * weight, step) if self._full else step.square() * weight
-        self._scatter = self._scatter + scatter + between
-        self._mean = self._mean + step * (count / total)
-        self._count, self._n_clipped = total, self._n_clipped + n_clipped
-
-    def merge(self, other: Any) -> None:
-        """Not used: blocks of a device are added one after the other."""
-        raise NotImplementedError
+        self._total = self._total + scatter + between
+        self._mean = self._mean + step * (count / n_rows)
+        self._n_rows, self._n_clipped = n_rows, self._n_clipped + n_clipped
 
     def result(self, offset: Vector | None = None, n_units: int | None = None) -> Moments:
         """Return the moments, in this machine's memory."""
-        scatter = self._scatter / self._count
-        covariance = (scatter + scatter.T) / 2 if self._full else scatter
-        mean, spread = self._mean.cpu().numpy(), covariance.cpu().numpy()
-        return Moments(n_rows=self._count, mean=mean, covariance=spread, n_clipped=self._n_clipped)
+        scatter = self._total / self._n_rows
+        spread = ((scatter + scatter.T) / 2 if self._full else scatter).cpu().numpy()
+        mean = self._mean.cpu().numpy()
+        return Moments(n_rows=self._n_rows, mean=mean, covariance=spread, n_clipped=self._n_clipped)
 
 
-class TorchProductSum:
+class TorchProductSum(_TorchSum):
     """`ProductSum` on a device."""
 
     def __init__(
         self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
     ) -> None:
-        self._treatment, self._basis, self._shift = treatment, basis, shift
-        self._count = 0
-        self._total: Any = 0.0
+        super().__init__(treatment)
+        self._basis, self._shift = basis, shift
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a tensor."""
-        moved, _ = _treated(self._treatment, block)
-        if self._shift is not None:
-            moved = moved - _like(self._shift, moved)
-        self._total = self._total + _sum_products(moved, moved @ _like(self._basis, moved))
-        self._count += len(block)
-
-    def merge(self, other: Any) -> None:
-        """Not used: blocks of a device are added one after the other."""
-        raise NotImplementedError
+        rows, _ = treated(self._treatment, block)
+        rows = rows if self._shift is None else rows - _like(self._shift, rows)
+        self._total = self._total + _sum_products(rows, rows @ _like(self._basis, rows))
+        self._n_rows += len(block)
 
     def result(self, n_units: int | None = None) -> Matrix:
         """Return the sum over the number of rows, in this machine's memory."""
-        return np.asarray(self._total.cpu().numpy() / self._count)
+        return np.asarray(self._total.cpu().numpy() / self._n_rows)
 
 
-class TorchLatticeSum:
+class TorchLatticeSum(_TorchSum):
     """`LatticeSum` on a device: sums of products that float64, or int32 on tensor cores, holds exactly."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, *, most: int = 0) -> None:
-        self._treatment, self._width = treatment, n_features
-        self._n_rows, self._n_clipped = 0, 0
-        self._total: Any = 0
+        super().__init__(treatment)
+        self._width = n_features
         self._low: Any = 0
         self._high: Any = 0
         self._limbs: Any = None
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a tensor."""
         self._n_rows += len(block)
         if not _has_triton(block):
             self._add(block)
             return
         if self._limbs is None:
-            self._limbs = _limb_sums(self._treatment, self._width, block.device)
+            kernel = import_module("fedpower.sums.triton_kernel")
+            self._limbs = kernel.LimbSums(torch(), self._treatment, self._width, block.device)
         states = self._limbs.add(block if block.stride(1) == 1 else block.contiguous())
         left_out = states == 2
         n_clipped, n_left_out = torch().stack([(states == 1).sum(), left_out.sum()]).tolist()
@@ -339,7 +316,8 @@ class TorchLatticeSum:
             self._add(block[left_out])
 
     def _add(self, block: Any) -> None:
-        rows, n_clipped = lattice_tensor(self._treatment, block)
+        rows, n_clipped = treated(self._treatment, block.double())
+        rows = (rows * SIDE).trunc()
         squares: Any = 0
         for stack in _panels(rows, EXACT_ROWS):
             squares = squares + torch().bmm(stack.transpose(1, 2), stack).long().sum(dim=0)
@@ -351,10 +329,6 @@ class TorchLatticeSum:
     def _carry(self, low: Any, high: Any) -> None:
         low = self._low + low
         self._low, self._high = low & 0xFFFFFFFF, self._high + high + (low >> 32)
-
-    def merge(self, other: Any) -> None:
-        """Not used: blocks of a device are added one after the other."""
-        raise NotImplementedError
 
     def result(self) -> ExactMoments:
         """Return the sums, in this machine's memory."""
@@ -371,36 +345,3 @@ def _has_triton(block: Any) -> bool:
     here = block.is_cuda and torch().version.cuda is not None
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return (here or interpreted) and importlib.util.find_spec("triton") is not None
-
-
-def _limb_sums(treatment: RowTreatment, width: int, place: Any) -> Any:
-    kernel = import_module("fedpower.sums.triton_kernel")
-    columns = None
-    if treatment.center is not None or treatment.scale is not None:
-        center = np.zeros(width) if treatment.center is None else treatment.center
-        gain = np.ones(width) if treatment.scale is None else 1.0 / treatment.scale
-        low = np.full(width, -np.inf) if treatment.low is None else (treatment.low - center) * gain
-        high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
-        columns = (center, gain, low, high)
-    bound = 1.0 if treatment.row_norm is None else treatment.row_norm
-    margins = (margin(width), _single_margin(width))
-    return kernel.LimbSums(
-        torch(), width, columns, bound, margins, normalize=treatment.normalize, device=place
-    )
-
-
-def lattice_tensor(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
-    """Return a block's rows as integers in float64, and how many were clipped (`LatticeRows`)."""
-    library, width = torch(), int(block.shape[1])
-    rows = block.double()
-    if not bool(library.isfinite(rows.sum())) and not bool(library.isfinite(rows).all()):
-        raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
-    rows = _moved(treatment, rows, treatment.scale)
-    rows, norms, peaks = _lengths(rows, TINY, normalize=treatment.normalize)
-    bounds = (1.0 if treatment.row_norm is None else treatment.row_norm) / peaks
-    if treatment.normalize:
-        lengths, n_clipped = library.where(norms > 0, norms, 1.0), 0
-    else:
-        lengths = library.maximum(norms, bounds)
-        n_clipped = int((norms > bounds * (1 + margin(width))).sum())
-    return (rows * (SIDE * (1 - margin(width)) / lengths)[:, None]).trunc(), n_clipped

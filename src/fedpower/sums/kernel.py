@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 BLOCK_BYTES = 4 * 2**20
-MIN_ROWS = 256
-MAX_ROWS = 2**16
+MIN_ROWS, MAX_ROWS = 256, 2**16
 _MAX_BLOCK_BYTES = 64 * 2**20
 _GRAM_BYTES = 32 * 2**20
 
@@ -23,17 +22,11 @@ MOST_FACTOR_BYTES = 2**28
 SPARSE_LIMIT = 0.1
 """Share of stored entries above which dense arithmetic is faster than sparse."""
 
-_SPARSE_SLOWNESS = 150
-"""Operations of dense matrix products in the time of one of a product of two sparse matrices."""
-
-_SPARSE_TIMES_DENSE = 13
-"""The same for a product of a sparse matrix with a basis."""
-
-_SQUARE_COST = 220
-"""Operations in the time that one entry of a d×d array takes for each block of sparse rows."""
-
-_READ_COST = 40
-"""Operations of a matrix product in the time in which one value is read and checked."""
+# Operations of a dense matrix product in the time that one takes:
+_SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
+_SPARSE_TIMES_DENSE = 13  # of a product of a sparse matrix with a basis
+_SQUARE_COST = 220  # entry of a d×d array, for each block of sparse rows
+_READ_COST = 40  # value that is read and checked
 
 
 def block_rows(n_features: int, *, density: float = 1.0) -> int:
@@ -55,8 +48,6 @@ def shares_blocks(n_features: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelChoice:
-    """Which kernel was chosen, and why in one sentence."""
-
     kind: Literal["moment", "product"]
     reason: str
 
@@ -78,12 +69,11 @@ def choose_kernel(
 ) -> KernelChoice:
     """Return the cheaper kernel by estimated operations and reads, within the memory limit."""
     need = moment_bytes(n_features, density=density)
-    size = f"d={n_features}"
     if need > memory_limit:
         return KernelChoice(
             kind="product",
-            reason=f"the moment of {size} columns needs {_mib(need)}, more than the limit of "
-            f"{_mib(memory_limit)}: rows are read at every step",
+            reason=f"the moment of d={n_features} columns needs {size_text(need)}, more than the limit of "
+            f"{size_text(memory_limit)}: rows are read at every step",
         )
     share = 0.01 if density is None else density
     rows = 10 * n_features if n_rows is None else n_rows
@@ -97,15 +87,14 @@ def choose_kernel(
     moment = once + steps * 2.0 * n_features**2 * rank
     product = steps * entries * (4.0 * rank * slowness + _READ_COST)
     kind: Literal["moment", "product"] = "moment" if moment <= product else "product"
-    shape = f"{'unknown' if n_rows is None else n_rows} rows, {size}, rank {rank} and {steps} steps"
+    shape = f"{'unknown' if n_rows is None else n_rows} rows, d={n_features}, rank {rank} and {steps} steps"
     verdict = "the moment is made once" if kind == "moment" else "rows are read at every step"
     return KernelChoice(
         kind=kind,
-        reason=f"with {shape}, a moment of {_mib(need)} costs about {moment:.1e} operations and "
+        reason=f"with {shape}, a moment of {size_text(need)} costs about {moment:.1e} operations and "
         f"products over the rows {product:.1e}: {verdict}",
     )
 
 
-def _mib(count: int) -> str:
-    """Return bytes as text in MiB."""
+def size_text(count: float) -> str:
     return f"{count / 2**20:.3g} MiB"

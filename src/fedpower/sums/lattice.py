@@ -11,26 +11,21 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError
-from fedpower.rows.source import Block, Matrix, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment, entry_rows, margin, row_norms, with_data
+from fedpower.rows.source import Matrix, RowSource, SparseBlock, Vector, is_sparse
+from fedpower.rows.treatment import RowTreatment, margin, with_data
 from fedpower.rows.units import PARTS, lattice_shares, unit_of
-from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
-from fedpower.sums.moment import PANEL, Moments, mirror
+from fedpower.sums.moment import PANEL, Moments, bounded, mirror
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+
+Integers = NDArray[np.int64]
 
 BITS = 20
 SIDE = 2**BITS
 """S: no row is longer."""
 
-EXACT_ROWS = 2 ** (53 - 2 * BITS)
-"""Rows whose squares add up to at most 2⁵³, so that float64 holds every partial sum."""
-
-WORD_ROWS = 2 ** (62 - 2 * BITS)
-"""Rows whose squares add up to at most 2⁶², so that one 64-bit word holds the sum."""
-
-_SMALLEST, _LARGEST = 1e-140, 1e140
-"""Norms between these have squares that keep their digits."""
+EXACT_ROWS = 2 ** (53 - 2 * BITS)  # squares of so many rows add up to at most 2⁵³: exact in float64
+WORD_ROWS = 2 ** (62 - 2 * BITS)  # and of so many to at most 2⁶²: one 64-bit word holds the sum
 
 _MOST_SQUARED = 256
 """The widest rows that the compiled loop squares in a core's cache; a BLAS multiplies wider ones."""
@@ -70,7 +65,7 @@ class CRows(ctypes.Structure):
         return cls(block.ctypes.data, *block.shape, None if sides is None else sides.ctypes.data)
 
 
-class Moved:
+class Shift:
     """What is done to the columns of a row: (x − center)·gain, clipped; a NaN stays one."""
 
     def __init__(
@@ -80,30 +75,31 @@ class Moved:
         ends: tuple[Vector, Vector] | None = None,
         within: tuple[float, float] | None = None,
     ) -> None:
-        """Clip to ``ends`` before rows are moved, and to ``within`` afterwards, where given."""
-        self._center, self._gain = center, gain
-        self._ends: list[Vector] = []
+        """Clip to ``ends`` before rows are shifted, and to ``within`` afterwards, where given."""
+        self._arrays = [center, gain]
         if ends is not None:
-            with np.errstate(all="ignore"):  # moving is monotone, so that clipping may come after it
-                self._ends = [np.asarray((end - center) * gain) for end in ends]
+            with np.errstate(all="ignore"):  # shifting is monotone, so that clipping may come after it
+                self._arrays += [np.asarray((end - center) * gain) for end in ends]
         if within is not None:
-            least, most = within
-            moved = self._ends or [np.full_like(center, least), np.full_like(center, most)]
-            self._ends = [np.clip(end, least, most) for end in moved]
+            both = self._arrays[2:] or [np.full_like(center, end) for end in within]
+            self._arrays[2:] = [np.clip(end, *within) for end in both]
 
-    @functools.cached_property
+    @property
     def columns(self) -> ctypes.Structure:
         """The same for compiled loops, which read eight numbers at a time."""
-        padding = (0, -self._center.size % 8)
-        self._padded = [np.pad(array, padding) for array in (self._center, self._gain, *self._ends)]
         return _Columns(*(array.ctypes.data for array in self._padded))
 
+    @functools.cached_property
+    def _padded(self) -> list[Vector]:
+        return [np.pad(array, (0, -array.size % 8)) for array in self._arrays]
+
     def of(self, block: NDArray[Any]) -> Matrix:
-        """Return the moved rows, by NumPy."""
+        """Return the shifted rows, by NumPy."""
+        center, gain, *ends = self._arrays
         with np.errstate(all="ignore"):
-            rows: Matrix = np.subtract(block, self._center)
-            rows *= self._gain
-            return np.clip(rows, *self._ends, out=rows) if self._ends else rows
+            rows: Matrix = np.subtract(block, center)
+            rows *= gain
+            return np.clip(rows, *ends, out=rows) if ends else rows
 
 
 class LatticeRows:
@@ -115,22 +111,16 @@ class LatticeRows:
 
     def __init__(self, treatment: RowTreatment, n_features: int) -> None:
         if not treatment.bounded:
-            raise InputError(
-                "rows must be bounded to be put on a lattice, got a treatment without a bound; give "
-                "row_norm or normalize"
-            )
+            raise InputError("rows on a lattice must be bounded, got no bound; give row_norm or normalize")
         treatment.check_width(n_features)
         self.treatment = treatment
-        self._moved: Moved | None = None
+        self._shift: Shift | None = None
         if treatment.center is not None or treatment.scale is not None:
             center = np.zeros(n_features) if treatment.center is None else treatment.center
             gain = np.ones(n_features) if treatment.scale is None else 1.0 / treatment.scale
-            assert (treatment.low is None) == (treatment.high is None)
             ends = None if treatment.low is None else (treatment.low, treatment.high)
-            self._moved = Moved(center, gain, ends)  # type: ignore[arg-type]
-        self._target = SIDE * (1 - margin(n_features))
-        self._bound = 1.0 if treatment.row_norm is None else treatment.row_norm
-        self._longer = self._bound * (1 + margin(n_features))
+            self._shift = Shift(center, gain, ends)  # type: ignore[arg-type]
+        self._slack = margin(n_features)
 
     def of_dense(
         self, block: NDArray[Any], out: Matrix | None = None, shares: Vector | None = None
@@ -139,92 +129,34 @@ class LatticeRows:
         block = np.ascontiguousarray(block, dtype=np.float64)
         out = np.empty(block.shape) if out is None else out
         if native.loops() is not None:
-            moved = room("moved", (3 * (block.shape[1] + 8),))
-            return out, self._called("fedpower_lattice_rows", CRows.of(block, shares), moved, out)
-        rows = block if self._moved is None else self._moved.of(block)
-        treated, factors, n_clipped = self._scaled(rows, block, shares)
-        with np.errstate(under="ignore"):
-            np.multiply(np.asarray(treated), factors[:, np.newaxis], out=out)
+            spare = room("spare", (3 * (block.shape[1] + 8),))
+            return out, self._called("fedpower_lattice_rows", CRows.of(block, shares), spare, out)
+        rows, n_clipped = bounded(self.treatment, block)
+        np.multiply(np.asarray(rows), SIDE if shares is None else SIDE * shares[:, np.newaxis], out=out)
         return np.trunc(out, out=out), n_clipped
 
     def of_sparse(self, block: SparseBlock) -> tuple[SparseBlock, int]:
         """Return the same of sparse rows, which stay sparse: 0 stays 0."""
         assert self.treatment.center is None, "rows that are centred first are not sparse"
-        scale = self.treatment.scale
-        with np.errstate(over="ignore", under="ignore"):
-            rows = block if scale is None else with_data(block, block.data * (1.0 / scale)[block.indices])
-            treated, factors, n_clipped = self._scaled(rows, block, None)
-            assert is_sparse(treated)
-            return with_data(treated, np.trunc(treated.data * factors[entry_rows(treated)])), n_clipped
+        rows, n_clipped = bounded(self.treatment, block)
+        assert is_sparse(rows)
+        return with_data(rows, np.trunc(rows.data * SIDE)), n_clipped
 
-    def squares(self, width: int) -> bool:
-        """Return whether `add_squares` is there: it is where it is faster than a BLAS."""
-        return width <= _MOST_SQUARED and native.loops() is not None
-
-    def add_squares(self, block: NDArray[Any], total: NDArray[np.int64], squares: NDArray[np.int64]) -> int:
-        """Add Σ z and the lower triangle of Σ z zᵀ; return how many rows are clipped."""
+    def add_squares(self, block: NDArray[Any], total: Integers, squares: Integers) -> int:
+        """Add Σ z and the lower triangle of Σ z zᵀ by a compiled loop; return how many rows are clipped."""
         block = np.ascontiguousarray(block, dtype=np.float64)
         padded = -(-block.shape[1] // 8) * 8
         scratch = room("squares", ((136 + padded) * padded + 64,))
         return self._called("fedpower_lattice_squares", CRows.of(block), EXACT_ROWS, scratch, total, squares)
 
     def _called(self, name: str, rows: CRows, *arguments: Any) -> int:
-        """Call a compiled loop and return how many rows were clipped."""
-        columns = _Columns() if self._moved is None else self._moved.columns
-        rule = _Rule(columns, self._bound, self._longer, self._target, int(self.treatment.normalize))
+        bound, slack = self.treatment.row_norm or 1.0, self._slack
+        columns = _Columns() if self._shift is None else self._shift.columns
+        rule = _Rule(columns, bound, bound * (1 + slack), SIDE * (1 - slack), int(self.treatment.normalize))
         n_clipped = native.call(name, rows, rule, *arguments)
         if n_clipped < 0:
-            raise _not_finite()
+            raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
         return n_clipped
-
-    def _scaled(self, rows: Block, block: Any, shares: Vector | None) -> tuple[Block, Vector, int]:
-        """Return rows, what each is multiplied by, and how many are longer than the bound."""
-        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            norms = row_norms(rows)
-            bounds: Any = self._bound
-            longer: Any = self._longer
-            extreme = ~(norms <= _LARGEST)
-            if self.treatment.normalize:
-                extreme |= norms < _SMALLEST
-            if extreme.any():  # divided by their largest value, such rows have squares within float64
-                if not np.isfinite(_values(rows)).all():
-                    if not np.isfinite(_values(block)).all():
-                        raise _not_finite()
-                    rows = _with_values(rows, np.nan_to_num(_values(rows)))
-                peaks = _peaks(rows)
-                peaks[~extreme | (peaks == 0)] = 1.0
-                per_value = peaks[entry_rows(rows)] if is_sparse(rows) else peaks[:, np.newaxis]
-                rows = _with_values(rows, _values(rows) / per_value)
-                norms, bounds, longer = row_norms(rows), bounds / peaks, longer / peaks
-            if self.treatment.normalize:
-                n_clipped, lengths = 0, np.where(norms > 0, norms, 1.0)
-            else:
-                n_clipped, lengths = int(np.count_nonzero(norms > longer)), np.maximum(norms, bounds)
-            target = self._target if shares is None else shares * self._target
-            return rows, target / lengths, n_clipped
-
-
-def _values(rows: Block) -> Vector:
-    return rows.data if is_sparse(rows) else np.asarray(rows)
-
-
-def _with_values(rows: Block, values: Vector) -> Block:
-    return with_data(rows, values) if is_sparse(rows) else values
-
-
-def _peaks(rows: Block) -> Vector:
-    """Return each row's largest absolute value."""
-    if not is_sparse(rows):
-        return np.asarray(np.abs(rows).max(axis=1, initial=0.0))
-    peaks = np.zeros(int(rows.shape[0]))
-    np.maximum.at(peaks, entry_rows(rows), np.abs(rows.data))
-    return peaks
-
-
-def _not_finite() -> NotFiniteError:
-    return NotFiniteError(
-        "rows must hold finite numbers, got a missing or infinite value; fill it in or leave that row out"
-    )
 
 
 _LOW_BITS = np.int64(2**32 - 1)
@@ -234,15 +166,15 @@ _LOW_BITS = np.int64(2**32 - 1)
 class Words:
     """An array of integers of up to 85 bits: ``low``, or ``high``·2³² + ``low`` with 0 ≤ ``low`` < 2³²."""
 
-    low: NDArray[np.int64]
-    high: NDArray[np.int64] | None = None
+    low: Integers
+    high: Integers | None = None
 
     def two(self) -> "Words":
         """Return the same numbers in two words, the low one carried."""
         high = np.zeros_like(self.low) if self.high is None else self.high
         return Words(low=self.low & _LOW_BITS, high=high + (self.low >> 32))
 
-    def shifted(self, power: int) -> NDArray[np.int64]:
+    def shifted(self, power: int) -> Integers:
         """Return the numbers times 2^power, rounded, halves up, in one word; noise is made for what fits."""
         if power >= 0:
             return (self.low if self.high is None else (self.high << 32) + self.low) << power
@@ -250,7 +182,7 @@ class Words:
         assert whole.high is not None
         return (whole.high << (32 + power)) + ((whole.low + half) >> -power)
 
-    def map(self, pick: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> "Words":
+    def map(self, pick: Callable[[Integers], Integers]) -> "Words":
         """Return some of the numbers, picked from either word."""
         return Words(low=pick(self.low), high=None if self.high is None else pick(self.high))
 
@@ -271,7 +203,7 @@ class ExactMoments:
     """Sums over s bounded rows z in integers, read-only; ``total`` in units of 1/(S·parts)."""
 
     n_rows: int
-    total: NDArray[np.int64]
+    total: Integers
     squares: Words
     n_clipped: int = 0
     parts: int = 1
@@ -321,21 +253,19 @@ class LatticeSum:
     """Σ z zᵀ (lower triangle) and Σ z of bounded rows, in 64-bit integers; two words beyond 2²² rows."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, *, most: int = 0) -> None:
-        self._rows = LatticeRows(treatment, n_features)
-        self._most = most
+        self._rows, self._most = LatticeRows(treatment, n_features), most
         self.n_rows, self.n_clipped, self._uncarried = 0, 0, 0
         self._total = np.zeros(n_features, dtype=np.int64)
         self._low = np.zeros((n_features, n_features), dtype=np.int64)
-        self._high: NDArray[np.int64] | None = None
+        self._high: Integers | None = None
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a block; ``weights`` are the numbers of rows of their persons."""
         count, width = block.shape
         if is_sparse(block):
             if not self._rows.treatment.densifies() and block.nnz <= SPARSE_LIMIT * count * width:
                 self._add_sparse(block)
                 return
-        elif weights is None and self._rows.squares(width):
+        elif weights is None and width <= _MOST_SQUARED and native.loops() is not None:
             self._begin(count)
             self.n_clipped += self._rows.add_squares(block, self._total, self._low)
             return
@@ -346,7 +276,6 @@ class LatticeSum:
             self._add_dense(rows, None if weights is None else weights[part])
 
     def merge(self, other: "LatticeSum") -> None:
-        """Add what another sum holds."""
         self.n_clipped += other.n_clipped
         self._total += other._total
         if other._high is None:
@@ -390,7 +319,6 @@ class LatticeSum:
             self._low[start:stop, :stop] += product.astype(np.int64)
 
     def _add_sparse(self, block: SparseBlock) -> None:
-        """Add sparse rows, multiplied as 64-bit integers."""
         found, n_clipped = self._rows.of_sparse(block)
         n_rows, width = found.shape
         self._begin(int(n_rows))
@@ -426,7 +354,6 @@ def exact_moment(
     *,
     kind: Callable[..., Any] = LatticeSum,
     max_rows: int | None = None,
-    watch: Watch = UNWATCHED,
     workers: int = 1,
 ) -> ExactMoments:
     """Return the sums over a source's bounded rows from one pass, of a kind and by ``total`` where given."""
@@ -438,8 +365,7 @@ def exact_moment(
             max_rows = block_rows(width, density=1.0 if treatment.densifies() else source.density or 0.01)
     make = functools.partial(kind, treatment, width, most=0 if unit is None else unit.most)
     if total is None:
-        workers = workers if shares_blocks(width) else 1
-        total = functools.partial(reduce, source, watch=watch, workers=workers)
+        total = functools.partial(reduce, source, workers=workers if shares_blocks(width) else 1)
     persons = {} if unit is None else {"n_rows": unit.n_units, "parts": PARTS}
     found: ExactMoments = total(make, max_rows).result(**persons)
     return found

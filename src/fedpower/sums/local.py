@@ -26,6 +26,7 @@ from fedpower.sums.kernel import (
     choose_kernel,
     moment_bytes,
     shares_blocks,
+    size_text,
 )
 from fedpower.sums.lattice import SIDE, ExactMoments, LatticeSum, Words, exact_moment
 from fedpower.sums.moment import (
@@ -37,11 +38,10 @@ from fedpower.sums.moment import (
     scatter_rows,
     split_treatment,
 )
-from fedpower.sums.passes import EnrolledRows, Enrolment, Seen, enrolled, seen_in
+from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import S, Sum, full_blocks, reduce
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
-"""Why it is that kernel, in a result."""
 
 _ADJACENCY = "the adjacency itself is what is released: its layers are added up once"
 
@@ -117,15 +117,15 @@ class LocalMoment:
 
     @property
     def n_read(self) -> int:
-        """Number of rows that a pass reads; for the silo's operator only where persons count."""
+        """Number of rows that a pass reads; for the silo's operator only."""
         return self.n_rows if self._unit is None else self._unit.n_read
 
     @property
     def n_clipped(self) -> int:
-        """How many of the rows that a pass reads the bound shortened; for the silo's operator only."""
+        """How many of those the bound shortened; for the silo's operator only."""
         return self._summary().n_clipped
 
-    def own_columns(self) -> tuple[Vector, Vector] | None:
+    def treated_columns(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the columns, less the treatment's centre and in its scales."""
         rule, columns = self.treatment, self.columns_as_treated()
         if rule.center is None or rule.scale is None or columns is None:
@@ -139,11 +139,9 @@ class LocalMoment:
         return None if known is None or self.treatment.normalize else (known.mean, known.spread)
 
     def mean(self) -> Vector:
-        """Return the mean of the treated rows."""
         return self._summary().mean
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        """Return the moment about `center` times the basis."""
         width = self.source.n_features
         basis = require_basis(basis, width)
         if self.choice.kind == "moment":
@@ -161,11 +159,9 @@ class LocalMoment:
         return found
 
     def trace(self, center: Vector | None = None) -> float:
-        """Return the trace of the moment about `center`: the total second moment."""
         return self._summary().trace(center)
 
     def diagonal(self, center: Vector | None = None) -> Vector:
-        """Return the diagonal of the moment about `center`: variances, where that is the mean."""
         return self._summary().diagonal(center)
 
     def moment(self, center: Vector | None = None) -> Matrix:
@@ -179,8 +175,7 @@ class LocalMoment:
         n_rows, width = self.n_rows, self.source.n_features
         if n_rows > width or 8 * n_rows * width > MOST_FACTOR_BYTES:
             raise InputError(
-                f"the moment of {self.source.name} must be of few rows to be sent as a factor, got "
-                f"{n_rows} rows of {width} columns; use products"
+                f"a factor must be of few rows, got {n_rows} rows of {width} columns in {self.source.name}"
             )
         parts, weight = [], 0.0
         for block in full_blocks(self.source, block_rows(width), self.watch):
@@ -197,10 +192,7 @@ class LocalMoment:
     def sums(self) -> ExactMoments:
         """Return the sums over the rows in integers, exact: as secret as the rows."""
         if not self._on_lattice:
-            raise InputError(
-                f"the rows of {self.source.name} must be read in integers for a moment that is noised, got "
-                "them read otherwise; read them with on_lattice=True"
-            )
+            raise InputError(f"the rows of {self.source.name} must be read with on_lattice=True to be noised")
         if self._sums is None:
             self._require_room()
             self._sums = self._integers()
@@ -209,7 +201,7 @@ class LocalMoment:
     def total(self, make: Callable[[], S], max_rows: int) -> S:
         """Return a sum over the rows, made where these are: here or at Dask's workers."""
         if isinstance(self.source, EnrolledRows) and isinstance(self.source.rows, DaskSource):
-            return _dask_total(self.source.rows, self.source.enrolment, make, max_rows)
+            return _dask_total(self.source, make, max_rows)
         return reduce(self.source, make, max_rows, watch=self.watch, workers=self._workers)
 
     @property
@@ -218,11 +210,9 @@ class LocalMoment:
 
     @property
     def _n_units(self) -> int | None:
-        """For how many persons the rows count: public; None where rows count."""
         return None if self._unit is None else self._unit.n_units
 
     def _moment(self) -> Moments:
-        """Return the moments, made on first use."""
         if self._made is None:
             self._made = self.sums().to_float() if self._on_lattice else self._scatter(full=True)
         return self._made
@@ -252,7 +242,6 @@ class LocalMoment:
         return found
 
     def _summed(self, make: Callable[[], Any], max_rows: int) -> Any:
-        """Return a sum of a kind that this object chose: on its device, where it has one."""
         if self.device is None:
             return self.total(make, max_rows)
         return on_device.total(self.source, self.device, make, self.watch, stored=self._on_lattice)
@@ -271,9 +260,8 @@ class LocalMoment:
         need = moment_bytes(self.source.n_features, density=self.source.density)
         if need > self._limit:
             raise InputError(
-                f"the moment of {self.source.name} must fit in {self._limit / 2**20:.3g} MiB, got "
-                f"{need / 2**20:.3g} MiB for {self.source.n_features} columns; raise memory_limit or use "
-                "products"
+                f"the moment of {self.source.name} must fit in {size_text(self._limit)}, got "
+                f"{size_text(need)} for {self.source.n_features} columns; raise memory_limit or use products"
             )
 
 
@@ -292,18 +280,13 @@ class EdgeMoment(LocalMoment):
 
     @property
     def n_rows(self) -> int:
-        """1: a network counts for one."""
         return 1
 
     def columns_as_treated(self) -> None:
         """Return None: a network has no columns in units."""
 
     def factor(self, center: Vector | None = None) -> Matrix:
-        """Refuse: an adjacency is no sum of few squares."""
-        raise InputError(
-            f"the adjacency of {self.source.name} must be sent as it is, got a question for a factor of it; "
-            "use the moment"
-        )
+        raise InputError(f"the adjacency of {self.source.name} has no factor; use the moment")
 
     def sums(self) -> ExactMoments:
         """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
@@ -346,8 +329,8 @@ class EdgeMoment(LocalMoment):
 
 def _out_of_bounds(network: NetworkSource) -> InputError:
     return InputError(
-        f"the edges of {network.name} must be within the public maximum and between different nodes, the "
-        "same in both directions, for the noise is made for that, got others; open it with open_network"
+        f"the edges of {network.name} must be symmetric, within the public maximum and between different "
+        "nodes, got others; open it with open_network"
     )
 
 
@@ -381,10 +364,11 @@ def local_moment(
     return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, **reading)
 
 
-def _dask_total(source: DaskSource, enrolment: Enrolment, make: Callable[[], S], max_rows: int) -> S:
+def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
     """Return the merged sums of all partitions that have rows, once they are those enrolled."""
-    delayed = dask().delayed
-    how = delayed((make, max_rows, enrolment.key), pure=False)
+    delayed, source = dask().delayed, rows.rows
+    assert isinstance(source, DaskSource)
+    how = delayed((make, max_rows, rows.key), pure=False)
     parts = [
         delayed(_dask_sum, pure=False)(partition, source.opener(place), how)
         for place, partition in enumerate(source.partitions)
@@ -395,12 +379,12 @@ def _dask_total(source: DaskSource, enrolment: Enrolment, make: Callable[[], S],
     found: tuple[Seen, S] | None = parts[0].compute()
     if found is None:
         raise InputError(f"{source.name} must have at least one row, got none; leave this silo out")
-    enrolment.hold(found[0])
+    rows.hold(found[0])
     return found[1]
 
 
 def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
-    """Return what a partition holds and its sum; None where it has no rows."""
+    """Return what a partition holds and its sum; None without rows."""
     make, max_rows, key = how
     source = opener(partition)
     if source is None:
@@ -412,7 +396,6 @@ def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> 
 
 
 def _dask_merged(one: tuple[Seen, Sum] | None, two: tuple[Seen, Sum] | None) -> tuple[Seen, Sum] | None:
-    """Return both parts merged; a partition without rows has none."""
     if one is None or two is None:
         return two if one is None else one
     total = copy.deepcopy(one[1])  # Dask may use its own again

@@ -12,15 +12,13 @@ from fedpower.errors import InputError
 from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import exact_weights, unit_of
-from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.reduce import NotFiniteError, reduce, room
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
 
-_PROBE_ROWS = 64
-"""Rows of a block that show how far its columns spread."""
+_PROBE_ROWS = 64  # rows of a block that show how far its columns spread
 
 _FAR = 4.0
 """A mean more than this many standard deviations from 0 is subtracted before squaring. Nearer ones are
@@ -41,7 +39,6 @@ class Moments:
 
     @property
     def spread(self) -> Vector:
-        """The standard deviations of the treated rows' columns."""
         return np.sqrt(self._variances)
 
     def about(self, center: Vector | None = None) -> Matrix:
@@ -55,11 +52,9 @@ class Moments:
         return np.asarray(self.covariance @ basis + np.outer(shift, shift @ basis))
 
     def trace(self, center: Vector | None = None) -> float:
-        """Return the trace of the moment about `center`."""
         return float(self.diagonal(center).sum())
 
     def diagonal(self, center: Vector | None = None) -> Vector:
-        """Return the diagonal of the moment about `center`."""
         return np.asarray(self._variances + self._shift(center) ** 2)
 
     @property
@@ -75,10 +70,7 @@ def require_center(center: Vector, n_features: int) -> Vector:
     """Return the centre as a float64 vector of the right length, or refuse it."""
     vector = np.asarray(center, dtype=np.float64)
     if vector.shape != (n_features,) or not np.isfinite(vector).all():
-        raise InputError(
-            f"center must be {n_features} finite numbers, one per column of the treated rows, got shape "
-            f"{vector.shape}; give the pooled mean"
-        )
+        raise InputError(f"center must be {n_features} finite numbers, got shape {vector.shape}")
     return vector
 
 
@@ -89,42 +81,20 @@ def require_basis(basis: Matrix, n_features: int) -> Matrix:
     ends = (matrix.max(initial=0.0), matrix.min(initial=0.0))
     if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
         raise InputError(
-            f"the basis must be a finite {n_features}×r matrix for these rows, got shape {matrix.shape}; "
-            "give one row per column of the treated rows"
+            f"the basis must be a finite {n_features}×r matrix for these rows, got shape {matrix.shape}"
         )
     return matrix
 
 
-def treated(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
-    """Return treated rows, as they are or in this thread's memory, and how many were clipped."""
-    if is_sparse(block):
-        return treatment.apply(block)
-    if treatment.bounded:
+def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
+    """Return treated rows and how many were clipped; refuse what is not finite."""
+    values = block.data if is_sparse(block) else block
+    if treatment.bounded or treatment.center is not None or treatment.scale is not None:
         with np.errstate(over="ignore", invalid="ignore"):
-            suspect = not np.isfinite(np.sum(block))
-        if suspect and not np.isfinite(block).all():  # which clipping would hide
+            suspect = not np.isfinite(np.sum(values))
+        if suspect and not np.isfinite(values).all():
             raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
-        return treatment.apply(block)
-    if treatment.center is None and treatment.scale is None:
-        return block, 0
-    rows: Matrix = block
-    out = room_like("treated", block)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if treatment.low is not None:
-            rows = np.clip(rows, treatment.low, treatment.high, out=out)
-        if treatment.center is not None:
-            rows = np.subtract(rows, treatment.center, out=out)
-        if treatment.scale is not None:
-            rows = np.divide(rows, treatment.scale, out=out)
-        if not np.isfinite(rows.sum()):
-            return treatment.apply(block)  # which refuses what is not finite
-    return rows, 0
-
-
-def room_like(use: str, block: Matrix) -> Matrix:
-    """Return this thread's memory in the shape and the order of a block."""
-    by_column = block.flags.f_contiguous and not block.flags.c_contiguous
-    return room(use, block.shape[::-1]).T if by_column else room(use, block.shape)
+    return treatment.apply(block)
 
 
 class ScatterSum:
@@ -138,13 +108,12 @@ class ScatterSum:
         self._scatter = np.zeros((n_features, n_features) if full else n_features)
 
     def add(self, block: Block, weights: Vector | None = None) -> None:
-        """Add the rows of a block; ``weights`` are the numbers of rows of their persons."""
         if self._weight and shares_blocks(self._drift.size):
             part = ScatterSum(self._treatment, self._drift.size, full=self._full, most=self._most)
             part.add(block, weights)
             self.merge(part)
             return
-        rows, n_clipped = treated(self._treatment, block)
+        rows, n_clipped = bounded(self._treatment, block)
         self.n_clipped += n_clipped
         own = None if weights is None else exact_weights(weights, self._most)
         if not is_sparse(rows):
@@ -157,7 +126,6 @@ class ScatterSum:
                 self._add_dense(rows[start : start + limit].toarray(), None)
 
     def merge(self, other: "ScatterSum") -> None:
-        """Add what another sum holds."""
         self.n_clipped += other.n_clipped
         self._scatter += other._scatter
         self._count(other._weight, other._origin, other._drift)
@@ -190,7 +158,7 @@ class ScatterSum:
                 )
             origin = np.zeros_like(mean)
             if bool(np.any(mean * mean > _FAR**2 * rows[:_PROBE_ROWS].var(axis=0))):
-                rows = np.subtract(rows, mean, out=room_like("about", rows))
+                rows = rows - mean
                 origin, mean = mean, ones @ rows / weight
             self._square(rows, rows if weights is None else weights[:, np.newaxis] * rows)
             self._rank_one(-weight, mean)
@@ -245,13 +213,12 @@ class ProductSum:
     ) -> None:
         self._treatment, self._basis, self._shift, self._most = treatment, basis, shift, most
         self._total = np.zeros(basis.shape[::-1])
-        self.weight = 0.0
+        self._weight = 0.0
 
     def add(self, block: Block, weights: Vector | None = None) -> None:
-        """Add the rows of a block; ``weights`` are the numbers of rows of their persons."""
-        rows, _ = treated(self._treatment, block)
+        rows, _ = bounded(self._treatment, block)
         own = None if weights is None else exact_weights(weights, self._most)
-        self.weight += float(rows.shape[0]) if own is None else float(own.sum())
+        self._weight += float(rows.shape[0]) if own is None else float(own.sum())
         with np.errstate(over="ignore", invalid="ignore"):
             if is_sparse(rows):
                 scores = np.asarray(rows @ self._basis)
@@ -261,7 +228,7 @@ class ProductSum:
                 self._total += np.asarray(rows.T @ scores).T
                 return
             if self._shift is not None:
-                rows = np.subtract(rows, self._shift, out=room_like("about", rows))
+                rows = np.subtract(rows, self._shift, out=room("about", rows.shape))
             scores = rows @ self._basis
             if own is not None:
                 scores *= own[:, np.newaxis]
@@ -271,13 +238,12 @@ class ProductSum:
                 scipy.linalg.blas.dgemm(1.0, rows.T, scores, 1.0, self._total.T, overwrite_c=1)
 
     def merge(self, other: "ProductSum") -> None:
-        """Add what another sum holds."""
-        self.weight += other.weight
+        self._weight += other._weight
         self._total += other._total
 
     def result(self, n_units: int | None = None) -> Matrix:
         """Return the sum over the number of rows; of persons, as it is public, where these count."""
-        return np.ascontiguousarray(self._total.T) / (self.weight if n_units is None else n_units)
+        return np.ascontiguousarray(self._total.T) / (self._weight if n_units is None else n_units)
 
 
 def scatter_rows(source: RowSource, treatment: RowTreatment, *, full: bool) -> int:
@@ -293,21 +259,15 @@ def split_treatment(source: RowSource, treatment: RowTreatment) -> tuple[RowTrea
 
 
 def accumulate_moment(
-    source: RowSource,
-    treatment: RowTreatment,
-    *,
-    max_rows: int | None = None,
-    watch: Watch = UNWATCHED,
-    workers: int = 1,
+    source: RowSource, treatment: RowTreatment, *, max_rows: int | None = None, workers: int = 1
 ) -> Moments:
     """Return the moments of a source's treated rows from one pass."""
     treatment.check_width(source.n_features)
     rule, offset = split_treatment(source, treatment)
     unit = unit_of(source)
     make = functools.partial(ScatterSum, rule, source.n_features, most=0 if unit is None else unit.most)
-    workers = workers if shares_blocks(source.n_features) else 1
     size = max_rows or scatter_rows(source, rule, full=True)
-    found = reduce(source, make, size, watch=watch, workers=workers)
+    found = reduce(source, make, size, workers=workers if shares_blocks(source.n_features) else 1)
     return found.result(offset, None if unit is None else unit.n_units)
 
 
@@ -317,10 +277,5 @@ def mirror(matrix: NDArray[Any]) -> None:
     for start in range(0, size, PANEL):
         stop = min(start + PANEL, size)
         corner = matrix[start:stop, start:stop]
-        np.copyto(corner, corner.T.copy(), where=_above_diagonal(stop - start))
+        np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
         matrix[start:stop, stop:] = matrix[stop:, start:stop].T
-
-
-@functools.lru_cache(maxsize=4)
-def _above_diagonal(size: int) -> NDArray[np.bool_]:
-    return np.triu(np.ones((size, size), dtype=np.bool_), 1)

@@ -11,17 +11,10 @@ from fedpower.sums.survey import Survey
 
 ONLY_YOU = "(for your eyes only)"
 
-_FAR = 2.0
-"""A column is far from the others' where its mean is so many of their scales away."""
-
-_NARROW = 20.0
-"""Or where it spreads so many times less than they do, somewhere else than around their mean."""
-
-_FEW = 10
-"""Nothing is said of a silo with fewer rows: they may be anywhere by chance."""
-
-_MOST_COLUMNS = 5
-"""So many are named."""
+_FAR = 2.0  # scales between a column's mean and the others'
+_NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
+_FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by chance
+_MOST_COLUMNS = 5  # that are named
 
 
 def words_as_other(source: RowSource) -> dict[str, tuple[int, int]]:
@@ -52,13 +45,12 @@ def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
 
 def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
     """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
-    own = [each.columns_as_treated() for each in moments]
-    known = [each for each in own if each is not None]
-    if len(known) < len(own) or len(own) < 2:
+    known = [columns for moment in moments if (columns := moment.columns_as_treated()) is not None]
+    if len(known) < len(moments) or len(moments) < 2:
         return None
-    shares = np.array([each.n_rows for each in moments], dtype=np.float64)
+    shares = np.array([moment.n_rows for moment in moments], dtype=np.float64)
     shares /= shares.sum()
-    means, spreads = (np.array(each) for each in zip(*known, strict=True))
+    means, spreads = (np.array(values) for values in zip(*known, strict=True))
     middle = shares @ means
     scale = np.sqrt(shares @ (spreads**2 + (means - middle) ** 2))
     scale[scale == 0] = 1.0
@@ -69,10 +61,10 @@ def told_of_units(
     moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
 ) -> str | None:
     """Return which columns are far from the offset and scale of the study; None where none is."""
-    found = moment.own_columns() if isinstance(moment, LocalMoment) else moment.treated_columns()
-    if found is None:
+    treated = moment.treated_columns()
+    if treated is None:
         return None
-    far = far_columns(*found, moment.n_rows)
+    far = far_columns(*treated, moment.n_rows)
     return units_sentence(moment.source.name, far, levels=levels, columns=columns)
 
 

@@ -1,11 +1,11 @@
-"""Passes over rows: each is counted and digested as it streams, and held against the first one."""
+"""Passes over rows: each is counted and digested as it streams, and compared with the first one."""
 
 import mmap
 import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,13 @@ from fedpower.sums.device import TensorSource
 
 Words = NDArray[np.uint64]
 
-CHUNK = 2**15
-"""Numbers that are mixed together: they stay in a core's own cache."""
-
+CHUNK = 2**15  # numbers that are mixed together: they stay in a core's own cache
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a pass, or a part of one, was over: the number of rows and, where asked for, their digest."""
+    """What a pass, or a part of one, read: the number of rows and, where asked for, their digest."""
 
     n_rows: int
     digest: int = 0
@@ -40,7 +38,7 @@ class Seen:
 
 
 def digest_key(n_features: int) -> Words:
-    """Return a secret multiplier for each column, drawn anew, so that nobody can aim at a digest."""
+    """Return a new secret multiplier for each column, so that nobody can aim at a digest."""
     words = np.random.default_rng(secrets.randbits(128))
     return words.integers(2**64, size=n_features, dtype=np.uint64)
 
@@ -63,7 +61,7 @@ def seen_in(block: Block, key: Words | None) -> Seen:
 
 
 def _dense_digests(block: Matrix, key: Words) -> Words:
-    """Return each row's digest, in one pass over the block as it lies in memory."""
+    """Return each row's digest, in one pass over the block in the order of its memory."""
     count, width = block.shape
     if block.flags.f_contiguous and not block.flags.c_contiguous:
         rows = np.zeros(count, np.uint64)
@@ -86,54 +84,39 @@ def _mixed(words: Words) -> Words:
     return mixed
 
 
-class Enrolment:
-    """What the first complete pass over a source saw; every later one must see the same."""
-
-    def __init__(self, source: RowSource, *, contents: bool) -> None:
-        self._name, self._known = source.name, source.n_rows
-        self._first: Seen | None = None
-        # With persons, blocks have a column more: how many rows each one's person has.
-        width = source.n_features + int(unit_of(source) is not None)
-        self.key = digest_key(width) if contents else None
-
-    def hold(self, seen: Seen) -> None:
-        """Take note of the first complete pass; refuse one over other rows than were enrolled."""
-        first = seen if self._first is None else self._first
-        require_count(self._name, self._known, seen.n_rows)
-        if seen != first:
-            raise other_rows(self._name)
-        self._first = first
-
-
 class EnrolledRows(OverRows):
     """A source whose every pass is over the rows of the first one, or refused at its end."""
 
     def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
         super().__init__(source)
-        self.enrolment = Enrolment(source, contents=contents)
         self._options = {"contents": contents, "fingerprinted": fingerprinted}
-        self._fingerprinted = fingerprinted
+        self._known, self._first = source.n_rows, cast("Seen | None", None)
         self._fingerprint: str | None = None
+        # With persons, blocks have a column more: how many rows each one's person has.
+        width = source.n_features + int(unit_of(source) is not None)
+        self.key = digest_key(width) if contents else None
         # Files that change from now on are refused.
         self._stored_data = stored_under(source) if fingerprinted else None
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows; after the last block the pass is held against the first one."""
         seen = Seen(n_rows=0)
         for block in self.rows.blocks(max_rows):
-            seen += seen_in(block, self.enrolment.key)
+            seen += seen_in(block, self.key)
             yield block
             del block  # or two blocks are held while the next one is read
-        self._hold(seen)
+        self.hold(seen)
 
-    def _hold(self, seen: Seen) -> None:
-        """Hold a pass against the first one; after that one comes the fingerprint, where wanted."""
-        self.enrolment.hold(seen)
-        if self._fingerprinted:
+    def hold(self, seen: Seen) -> None:
+        """Record the first complete pass, and its fingerprint where wanted; refuse one over other rows."""
+        first = seen if self._first is None else self._first
+        require_count(self.rows.name, self._known, seen.n_rows)
+        if seen != first:
+            raise other_rows(self.rows.name)
+        self._first = first
+        if self._options["fingerprinted"]:
             self.fingerprint()
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
-        """Return the source with exactly these columns, to be enrolled anew."""
         return EnrolledRows(self.rows.select(columns, extra=extra), **self._options)
 
     def fingerprint(self) -> str:
@@ -153,7 +136,7 @@ def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) 
 
 
 class SpooledRows(OverRows):
-    """A source that is parsed once: later passes read its numbers from a file without a name."""
+    """A source that is parsed once: later passes read its numbers from an unnamed file."""
 
     def __init__(self, source: RowSource) -> None:
         super().__init__(source)
@@ -163,13 +146,15 @@ class SpooledRows(OverRows):
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where known."""
         return self.rows.n_rows if self._file is None else self._shape[0]
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows: from the source once, and as they were then from there on."""
         if self._file is not None:
-            yield from self._again(self._file, max_rows)
+            count, width = self._shape
+            for start in range(0, count, max_rows):
+                self._file.seek(8 * width * start)
+                size = min(max_rows, count - start)
+                yield np.fromfile(self._file, np.float64, size * width).reshape(size, width)
             return
         file: IO[bytes] | None = None if self._refused else tempfile.TemporaryFile()  # noqa: SIM115 - later passes read it
         count = width = 0
@@ -186,15 +171,7 @@ class SpooledRows(OverRows):
             del block
         self._file, self._shape = file, (count, width)
 
-    def _again(self, file: IO[bytes], max_rows: int) -> Iterator[Block]:
-        count, width = self._shape
-        for start in range(0, count, max_rows):
-            file.seek(8 * width * start)
-            size = min(max_rows, count - start)
-            yield np.fromfile(file, np.float64, size * width).reshape(size, width)
-
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "SpooledRows":
-        """Return the source with exactly these columns, to be parsed again."""
         return SpooledRows(self.rows.select(columns, extra=extra))
 
 

@@ -24,11 +24,9 @@ class Sum(Protocol):
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         """Add the rows of a block; where persons count, each row with its person's number of rows."""
-        ...
 
     def merge(self, other: Any) -> None:
         """Add what another sum holds, which is not used afterwards."""
-        ...
 
 
 class NotFiniteError(InputError):
@@ -72,9 +70,9 @@ def merged(blocks: Iterable[tuple[Any, Vector | None]], make: Callable[[], S], *
         return total
 
     def part(block: Any, weights: Vector | None) -> S:
-        found = make()
-        found.add(block, weights)
-        return found
+        own = make()
+        own.add(block, weights)
+        return own
 
     pending: deque[Future[S]] = deque()
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="rows") as pool:
@@ -99,7 +97,7 @@ def full_blocks(
     held: list[Block] = []
     count = total = 0
     plain = isinstance(source, ArraySource) and source.keep is None and not source.wide
-    # Rows in memory are read unchecked where a sum over them tells whether they are finite.
+    # Rows in memory are read unchecked where their sum shows whether they are finite.
     blocks = cast("ArraySource", source).read if plain and not checked else source.blocks
     for block in blocks(max_rows):
         size = int(block.shape[0])

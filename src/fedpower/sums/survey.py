@@ -1,6 +1,7 @@
-"""Counts over rows that show where their columns are: integers, before any bound is known."""
+"""Counts over rows: of cells by size, which show where columns are, and of rows by norm and by scores."""
 
 import functools
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError
+from fedpower.errors import InputError, ProtocolError
+from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
 from fedpower.rows.treatment import RowTreatment
@@ -17,12 +19,11 @@ from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit
 from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
-from fedpower.sums.lattice import CRows, Moved
+from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room
 
-Integers = NDArray[np.int64]
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
 """In the order in which they are asked."""
@@ -74,7 +75,6 @@ class Stage:
 
     @property
     def n_asked(self) -> int:
-        """In how many of the open columns it counts a row."""
         return int(np.count_nonzero(self.asked))
 
     @property
@@ -91,35 +91,33 @@ class Stage:
     def tally(self, block: Matrix, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one."""
         if self.kind == "means":
-            return _sum_cells(block, weights, self._moved)
+            return _sum_cells(block, weights, self._shift)
         if self.kind == "norms":
-            return _count_norms(block, weights, self._moved)
+            return _count_norms(block, weights, self._shift)
         chosen = self.open_columns[self.asked]
         if chosen.size < block.shape[1]:
             block = np.ascontiguousarray(block[:, chosen])
         if self.kind == "octaves":
             return _count_octaves(block, weights)
         counts = np.zeros((self.open_columns.size, N_BINS + 1), dtype=np.int64)
-        counts[self.asked] = _count_bins(block, weights, self._moved).reshape(chosen.size, N_BINS + 1)
+        counts[self.asked] = _count_bins(block, weights, self._shift).reshape(chosen.size, N_BINS + 1)
         return counts.reshape(-1)
 
     @functools.cached_property
-    def _moved(self) -> Moved:
+    def _shift(self) -> Shift:
         """What makes cells numbers whose integer part, or nearest integer, is counted."""
-        assert self.low is not None
-        assert self.high is not None
+        assert self.low is not None and self.high is not None  # noqa: PT018
         with np.errstate(all="ignore"):
             if self.kind == "norms":
-                assert self.offset is not None
-                assert self.scale is not None
+                assert self.offset is not None and self.scale is not None  # noqa: PT018
                 reach = _NORM_UNIT * _NORM_REACH
-                return Moved(self.offset, _NORM_UNIT / self.scale, (self.low, self.high), (-reach, reach))
+                return Shift(self.offset, _NORM_UNIT / self.scale, (self.low, self.high), (-reach, reach))
             if self.kind == "means":
                 middle, half = (self.high + self.low) / 2, (self.high - self.low) / 2
-                return Moved(middle, CELL_SIDE / half, within=(-CELL_SIDE, CELL_SIDE))
+                return Shift(middle, CELL_SIDE / half, within=(-CELL_SIDE, CELL_SIDE))
             chosen = self.open_columns[self.asked]
             gain = N_BINS / (self.high - self.low)[chosen]
-            return Moved(self.low[chosen], gain, within=(0, N_BINS - 1))
+            return Shift(self.low[chosen], gain, within=(0, N_BINS - 1))
 
 
 def octave_of(cells: Matrix) -> Integers:
@@ -127,16 +125,6 @@ def octave_of(cells: Matrix) -> Integers:
     _, power = np.frexp(cells)
     place = np.where(cells == 0, 0, np.clip(power + _OCTAVES, 0, 2 * _OCTAVES))
     return np.where(cells < 0, -place, place) + 2 * _OCTAVES
-
-
-def _octaves_of_bits() -> NDArray[np.int16]:
-    """Return the place of numbers by sign and exponent as float64 has them; NaN is missing."""
-    upper = np.arange(2**12, dtype=np.uint64)
-    places = octave_of((upper << np.uint64(52)).view(np.float64))
-    return np.where(upper % 2**11 == 2**11 - 1, N_OCTAVES, places).astype(np.int16)
-
-
-_PLACES = _octaves_of_bits()
 
 
 def octave_edges(place: int) -> tuple[float, float]:
@@ -154,8 +142,7 @@ def octave_edges(place: int) -> tuple[float, float]:
 def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
     """Return for each column how many rows are in each octave."""
     if native.loops() is None:
-        # Sign and exponent are the upper bits of a number.
-        return _counts(np.take(_PLACES, block.view(np.uint64) >> np.uint64(52)), N_OCTAVES + 1, weights)
+        return _counts(np.where(np.isnan(block), N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
     counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
     native.call("fedpower_count_octaves", CRows.of(block), weights, 2 * _OCTAVES, counts)
     if counts[N_OCTAVES :: N_OCTAVES + 1].any() and np.isinf(block).any():
@@ -163,23 +150,23 @@ def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
     return counts
 
 
-def _count_bins(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+def _count_bins(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
     """Return for each column how many rows are in each bin, which is the integer part of a moved cell."""
     if native.loops() is None:
-        cells = moved.of(block)
+        cells = shift.of(block)
         np.copyto(cells, N_BINS, where=np.isnan(cells))
         return _counts(cells.astype(np.int64), N_BINS + 1, weights)
     counts = np.zeros((N_BINS + 1) * block.shape[1], dtype=np.int64)
-    scratch = room("moved", (block.shape[1] + 8,))
-    native.call("fedpower_count_bins", CRows.of(block), weights, moved.columns, scratch, N_BINS + 1, counts)
+    scratch = room("spare", (block.shape[1] + 8,))
+    native.call("fedpower_count_bins", CRows.of(block), weights, shift.columns, scratch, N_BINS + 1, counts)
     return counts
 
 
-def _sum_cells(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+def _sum_cells(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
     """Return the sums of cells' nearest integers, of their squares, and how many there are."""
     # Sums of integers, exact in float64: a block has fewer rows than 2⁵³/(T·Q²) = 2¹⁷.
     if native.loops() is None:
-        cells = np.rint(moved.of(block))
+        cells = np.rint(shift.of(block))
         present = ~np.isnan(cells)
         cells[~present] = 0.0
         counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
@@ -187,23 +174,23 @@ def _sum_cells(block: Matrix, weights: Integers | None, moved: Moved) -> Integer
     else:
         width = block.shape[1]
         padded = np.zeros((3, width + -width % 8))
-        scratch = room("moved", (width + 8,))
-        native.call("fedpower_sum_cells", CRows.of(block), weights, moved.columns, scratch, padded)
+        scratch = room("spare", (width + 8,))
+        native.call("fedpower_sum_cells", CRows.of(block), weights, shift.columns, scratch, padded)
         sums = padded[:, :width].reshape(-1)
     return sums.astype(np.int64)
 
 
-def _count_norms(block: Matrix, weights: Integers | None, moved: Moved) -> Integers:
+def _count_norms(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
     """Return how many rows are in each bin of norms."""
     edges = NORM_EDGES**2 * (block.shape[1] * _NORM_UNIT**2)
     if native.loops() is None:
-        cells = np.rint(moved.of(block))
+        cells = np.rint(shift.of(block))
         cells[np.isnan(cells)] = 0.0
         places = np.searchsorted(edges, np.einsum("ij,ij->i", cells, cells))
         return _counts(places[:, np.newaxis], edges.size + 1, weights)
-    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("moved", (block.shape[1] + 8,))
+    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("spare", (block.shape[1] + 8,))
     native.call(
-        "fedpower_count_norms", CRows.of(block), weights, moved.columns, scratch, edges, edges.size, counts
+        "fedpower_count_norms", CRows.of(block), weights, shift.columns, scratch, edges, edges.size, counts
     )
     return counts
 
@@ -231,7 +218,6 @@ class CountSum:
         self.n_rows = 0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Count the rows of a block; ``weights`` are the numbers of rows of their persons."""
         n_rows, width = block.shape
         own = None if weights is None else tally_weights(weights, self._most)
         whole = native.loops() is not None and not is_sparse(block) and block.flags.c_contiguous
@@ -243,7 +229,6 @@ class CountSum:
         self.n_rows += int(n_rows)
 
     def merge(self, other: "CountSum") -> None:
-        """Add what another sum holds."""
         self.total += other.total
         self.n_rows += other.n_rows
 
@@ -263,8 +248,8 @@ class Survey:
     ) -> None:
         if isinstance(source, DaskSource):
             raise InputError(
-                f"{source.name} must be rows in memory, a file or a query to be prepared, got rows that "
-                "lie at Dask's workers; give a code book, or row_norm"
+                f"{source.name} must be rows in memory, a file or a query to be prepared, got rows at Dask's "
+                "workers; give a code book, or row_norm"
             )
         if device is not None:
             require_no_unit(source, f"the device {device.name!r}")
@@ -283,9 +268,7 @@ class Survey:
     @property
     def n_rows(self) -> int:
         """Number of rows; of persons, where these count."""
-        if self._unit is not None:
-            return self._unit.n_units
-        return self.n_read
+        return self.n_read if self._unit is None else self._unit.n_units
 
     @property
     def n_read(self) -> int:
@@ -311,10 +294,7 @@ class Survey:
             return self._octaves[stage.open_columns].reshape(-1)
         found = self._counted(stage)
         if found.n_rows != self.n_read:
-            raise InputError(
-                f"{self.source.name} must hold the rows that were counted, got another number of them; "
-                "start the silo again"
-            )
+            raise other_rows(self.source.name)
         if stage.kind == "means":
             self._means = stage, found.total
         return found.total
@@ -362,13 +342,120 @@ class Survey:
             return None
         stage, total = self._means
         rule = self._treated.treatment
-        assert stage.low is not None
-        assert stage.high is not None
-        assert rule.center is not None
-        assert rule.scale is not None
+        assert stage.low is not None and stage.high is not None  # noqa: PT018
+        assert rule.center is not None and rule.scale is not None  # noqa: PT018
         width = stage.n_features
         count = np.maximum(total[2 * width :], 1)  # of cells that are there, times what a row counts for
         mean = total[:width] / (count * CELL_SIDE)
         spread = np.sqrt(np.maximum(total[width : 2 * width] / (count * CELL_SIDE**2) - mean**2, 0))
         half, middle = (stage.high - stage.low) / 2, (stage.high + stage.low) / 2
         return (middle + half * mean - rule.center) / rule.scale, half * spread / rule.scale
+
+
+# --- scores -----------------------------------------------------------------------------------------------
+
+MOST_BINS = 24  # to a side of the grid
+SCORE_CELLS = MOST_BINS**2
+
+_LARGEST = 1e150
+_HEAD = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScoreQuestion:
+    """Two axes and a grid over the scores on them; all of it is public."""
+
+    axes: Matrix
+    offset: Vector
+    reach: Vector
+    n_bins: int
+
+    @property
+    def edges(self) -> Matrix:
+        """Where places meet, a row for each axis."""
+        return np.array([np.linspace(-reach, reach, self.n_bins + 1) for reach in self.reach])
+
+    def check(self, n_features: int) -> None:
+        """Refuse what is no grid, so that nothing can fail on it once rows are read."""
+        shapes = ((self.axes, (n_features, 2)), (self.offset, (2,)), (self.reach, (2,)))
+        fits = all(
+            array.dtype == np.float64 and array.shape == shape and (np.abs(array) <= _LARGEST).all()
+            for array, shape in shapes
+        )
+        bins = type(self.n_bins) is int and 1 <= self.n_bins <= MOST_BINS
+        if not (fits and bins and (self.reach >= 1 / _LARGEST).all()):
+            raise _no_question(n_features)
+
+    def to_bytes(self) -> bytes:
+        """Return the number of bins, the axes row by row, offset and reach."""
+        numbers = np.concatenate([self.axes.reshape(-1), self.offset, self.reach])
+        return _HEAD.pack(self.n_bins) + numbers.astype("<f8").tobytes()
+
+    @classmethod
+    def from_bytes(cls, public: bytes, n_features: int) -> "ScoreQuestion":
+        """Return the question in bytes that a coordinator sent, checked."""
+        if len(public) != _HEAD.size + 8 * (2 * n_features + 4):
+            raise _no_question(n_features)
+        (n_bins,) = _HEAD.unpack_from(public)
+        numbers = np.frombuffer(public, dtype="<f8", offset=_HEAD.size).astype(np.float64)
+        made = cls(
+            axes=numbers[:-4].reshape(n_features, 2), offset=numbers[-4:-2], reach=numbers[-2:], n_bins=n_bins
+        )
+        made.check(n_features)
+        return made
+
+
+def _no_question(n_features: int) -> ProtocolError:
+    return ProtocolError(
+        f"scores must be asked for with two axes of {n_features} finite numbers, an offset, a positive reach "
+        f"and 1 to {MOST_BINS} bins, got another question"
+    )
+
+
+def count_scores(
+    source: RowSource,
+    treatment: RowTreatment,
+    question: ScoreQuestion,
+    *,
+    watch: Watch = UNWATCHED,
+    workers: int = 1,
+) -> NDArray[np.int64]:
+    """Return how many rows are in each place of the grid, the first axis' places being slowest."""
+    unit = unit_of(source)
+    most = 0 if unit is None else unit.most
+    make = functools.partial(
+        CountSum, functools.partial(_counted, treatment, question), question.n_bins**2, most=most
+    )
+    found = reduce(source, make, block_rows(source.n_features), watch=watch, workers=workers, checked=True)
+    require_count(source.name, source.n_rows, found.n_rows)
+    return found.total
+
+
+def _counted(
+    treatment: RowTreatment, question: ScoreQuestion, rows: Matrix, weights: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    bins, inner = question.n_bins, question.edges[:, 1:-1]
+    first, second = (
+        np.searchsorted(edges, scores, side="right")
+        for edges, scores in zip(inner, _scores(rows, treatment, question), strict=True)
+    )
+    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
+    return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
+
+
+def _scores(rows: Matrix, treatment: RowTreatment, question: ScoreQuestion) -> Matrix:
+    """Return the scores of a block, a row for each axis; numbers beyond float64 count as 0."""
+    divisors = treatment.divisors(rows.shape[1])
+    scores, squares = np.zeros((2, len(rows))), np.zeros(len(rows))
+    with np.errstate(all="ignore"):
+        for place, column in enumerate(rows.T):
+            cells = column if treatment.center is None else column - treatment.center[place]
+            if divisors is not None:
+                cells = cells / divisors[place]
+            for axis in (0, 1):
+                scores[axis] += cells * question.axes[place, axis]
+            if treatment.normalize:
+                squares += cells * cells
+        if treatment.normalize:
+            scores /= np.where(squares > 0, np.sqrt(squares), 1.0)
+        return np.nan_to_num(scores - question.offset[:, np.newaxis])

@@ -12,6 +12,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
+from fedpower.rows.treatment import RowTreatment, margin
 from fedpower.sums.lattice import SIDE
 
 _TILE = 2**13
@@ -137,25 +138,34 @@ def _multiply(
     tl.atomic_add(products + tile.to(tl.int64) * (SIDE * SIDE) + inside, total.to(tl.int64))
 
 
+def single_margin(width: int) -> float:
+    """Return `margin` of float32."""
+    return (width + 8) * 2.0**-23
+
+
 class LimbSums:
     """Σ z zᵀ and Σ z over rows of one width on one GPU."""
 
-    def __init__(
-        self, torch: Any, width: int, columns: Any, bound: float, margins: tuple[float, float], *,
-        normalize: bool, device: Any,
-    ):  # fmt: skip
-        self._torch, self._width, self._normalize = torch, width, normalize
+    def __init__(self, torch: Any, treatment: RowTreatment, width: int, device: Any) -> None:
+        self._torch, self._width, self._normalize = torch, width, treatment.normalize
         self._place = {"device": device}
-        self._columns = torch.as_tensor(np.zeros(1) if columns is None else np.stack(columns), **self._place)
-        self._moves = columns is not None
+        self._moves = treatment.center is not None or treatment.scale is not None
+        columns = np.zeros(1)
+        if self._moves:
+            center = np.zeros(width) if treatment.center is None else treatment.center
+            gain = np.ones(width) if treatment.scale is None else 1.0 / treatment.scale
+            low = np.full(width, -np.inf) if treatment.low is None else (treatment.low - center) * gain
+            high = np.full(width, np.inf) if treatment.high is None else (treatment.high - center) * gain
+            columns = np.stack([center, gain, low, high])
+        self._columns = torch.as_tensor(columns, **self._place)
         # What float32 rounds is left to rows that are shortened: stretched before they are compared.
-        single, (double, margin) = _SINGLE[0] <= bound <= _SINGLE[1], margins
-        self._single = single and not normalize and not self._moves
+        bound, double, single = treatment.row_norm or 1.0, margin(width), single_margin(width)
+        self._single = _SINGLE[0] <= bound <= _SINGLE[1] and not self._normalize and not self._moves
         self._rules = [
             torch.tensor([bound, *rule], dtype=kind, **self._place)
             for rule, kind in (
                 ((bound * (1 + double), SIDE * (1 - double), 1.0, 1e-280, 1e280), torch.float64),
-                ((bound * (1 + margin), SIDE, 1.0 + margin, 0.0, 1e36), torch.float32),
+                ((bound * (1 + single), SIDE, 1.0 + single, 0.0, 1e36), torch.float32),
             )
         ]
         self._count = -(-3 * width // _SIDE)

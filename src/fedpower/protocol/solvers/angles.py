@@ -11,8 +11,7 @@ import scipy.special
 import threadpoolctl
 from numpy.typing import NDArray
 
-from fedpower.linalg.goe import goe_quantile
-from fedpower.linalg.shrinkage import shrunk_spectrum
+from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.solvers.gains import Gains, noise_growth
 from fedpower.protocol.study import NoiseLaw

@@ -12,7 +12,7 @@ import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.linalg.joint_subspace import JointFit, NoisedProduct, joint_subspace
+from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES
 from fedpower.privacy.division import CLIP

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.linalg.memory import own_memory
-from fedpower.linalg.subspace import TALL, inverse_triangle_of, is_orthonormal, multiply_in_place
+from fedpower.linalg.subspace import TALL, inverse_triangle_of, is_orthonormal, multiply_in_place, own_memory
 from fedpower.linalg.symmetric import (
     DEPENDENT,
     complement,

@@ -15,7 +15,7 @@ from fedpower.protocol.query import ScoreCounts, tally_parts
 from fedpower.protocol.solvers.shared import CountedScores, Solution
 from fedpower.protocol.solvers.sums import Sums
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.score_counts import MOST_BINS, SCORE_CELLS, ScoreQuestion
+from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
-from fedpower.linalg.memory import own_memory
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg.subspace import Alignment, own_memory
 from fedpower.protocol.coordinator import Ask, Exchange
 from fedpower.protocol.messages import AskMean, Enrol, MeanRow, read_only
 from fedpower.protocol.pooled import Clipping, Pooled

@@ -1,0 +1,279 @@
+"""Moments and products of treated rows in float64: every path against the plain formula, and the bits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from fedpower.errors import InputError
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import open_source
+from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.sums.kernel import MOST_SHARED_FEATURES, KernelChoice, block_rows, choose_kernel, gram_rows
+from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.moment import accumulate_moment
+from fedpower.sums.reduce import full_blocks
+
+PRODUCTS = KernelChoice(kind="product", reason="none is made")
+ROWS = arrays(
+    np.float64,
+    st.tuples(st.integers(1, 40), st.integers(1, 7)),
+    elements=st.floats(-100, 100, allow_subnormal=False).map(lambda x: x if abs(x) > 1e-6 else 0.0),
+)
+
+
+def spread_rows(n_rows: int, width: int, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n_rows, width)) * np.geomspace(3, 0.3, width)
+
+
+def treated_plainly(rows: Any, rule: RowTreatment) -> Any:
+    """The definition, one row at a time and without a margin."""
+    shifted = rows if rule.center is None else rows - rule.center
+    shifted = shifted if rule.scale is None else shifted / rule.scale
+    norms = np.array([np.sqrt(np.sum(row * row)) for row in shifted])
+    if rule.normalize:
+        return shifted / np.where(norms > 0, norms, 1.0)[:, None]
+    if rule.row_norm is not None:
+        return shifted / np.maximum(norms, rule.row_norm)[:, None]
+    return shifted
+
+
+@st.composite
+def rules(draw: Any, width: int) -> RowTreatment:
+    kind = draw(st.sampled_from(["none", "clip", "clip few", "normalize"]))
+    return RowTreatment(
+        center=np.linspace(-3, 5, width) if draw(st.booleans()) else None,
+        scale=np.linspace(0.5, 4, width) if draw(st.booleans()) else None,
+        row_norm={"clip": 30.0, "clip few": 150.0}.get(kind),
+        normalize=kind == "normalize",
+    )
+
+
+@given(ROWS, st.data())
+def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -> None:
+    rule = data.draw(rules(rows.shape[1]))
+    size, workers = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 3))
+    forms = [rows, np.asfortranarray(rows), sparse.csr_array(rows)]
+    source = open_source(data.draw(st.sampled_from(forms)))
+    treated = treated_plainly(rows, rule)
+    expected = treated.T @ treated / len(rows)
+    found = accumulate_moment(source, rule, max_rows=size, workers=workers)
+    close = {"rtol": 1e-11, "atol": 1e-11 * max(1.0, float(np.abs(expected).max()))}
+    np.testing.assert_allclose(found.about(), expected, **close)
+    np.testing.assert_array_equal(found.covariance, found.covariance.T)
+    np.testing.assert_allclose(found.mean, treated.mean(axis=0), **close)
+    assert (found.n_rows, found.n_clipped) == (len(rows), rule.apply(rows)[1])
+    product = LocalMoment(source, rule, choice=PRODUCTS)
+    basis = np.linspace(-1, 1, rows.shape[1])[:, None]
+    np.testing.assert_allclose(product.product(basis), expected @ basis, **close)
+    assert product.trace() == pytest.approx(np.trace(expected), rel=1e-11, abs=close["atol"])
+    late = np.linspace(-0.2, 0.3, rows.shape[1])
+    about = (treated - late).T @ (treated - late) / len(rows)
+    np.testing.assert_allclose(product.product(basis, late), about @ basis, **close)
+    np.testing.assert_allclose(found.about(late), about, **close)
+
+
+def test_rows_given_are_never_written_to() -> None:
+    for order in "CF":
+        rows = np.array(spread_rows(200, 5) + 3, order=order)  # type: ignore[call-overload]
+        kept = rows.copy()
+        for rule in (RowTreatment(), RowTreatment(row_norm=0.5), RowTreatment(center=np.ones(5))):
+            accumulate_moment(open_source(rows), rule, max_rows=16)
+            LocalMoment(open_source(rows), rule, choice=PRODUCTS).product(np.eye(5), np.ones(5))
+        np.testing.assert_array_equal(rows, kept)
+
+
+@pytest.mark.parametrize("width", [3, MOST_SHARED_FEATURES + 80])
+@pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0)])
+def test_the_bits_are_the_same_however_many_threads_work(width: int, rule: RowTreatment) -> None:
+    rows = spread_rows(400, width)
+    found = [accumulate_moment(open_source(rows), rule, max_rows=100, workers=n) for n in (1, 3)]
+    np.testing.assert_array_equal(found[0].covariance, found[1].covariance)
+    np.testing.assert_array_equal(found[0].mean, found[1].mean)
+    treated = treated_plainly(rows, rule)
+    np.testing.assert_allclose(found[0].about(), treated.T @ treated / 400, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0, scale=np.full(6, 2.0))])
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "a missing value"), (-np.inf, "an infinite value")])
+def test_a_value_that_is_no_number_is_refused_with_its_place(
+    value: float, what: str, rule: RowTreatment, workers: int
+) -> None:
+    rows = spread_rows(100, 6)
+    rows[41, 2] = value
+    match = rf"column 3 of silo 'north' must hold finite numbers, got {what} .*at row 42"
+    source = open_source(rows, name="silo 'north'")
+    with pytest.raises(InputError, match=match):
+        accumulate_moment(source, rule, max_rows=8, workers=workers)
+    with pytest.raises(InputError, match=match):
+        LocalMoment(source, rule, choice=PRODUCTS).trace()
+    with pytest.raises(InputError, match="at row 42"):
+        LocalMoment(source, rule, choice=PRODUCTS).product(np.eye(6))
+    masked = np.ma.masked_invalid(rows)
+    with pytest.raises(InputError, match=r"column 3 .* missing value .* at row 42"):
+        accumulate_moment(open_source(masked), rule, max_rows=8)
+
+
+def covariance_of(rows: Any) -> Any:
+    wide = rows.astype(np.longdouble)
+    about = wide - wide.mean(axis=0)
+    return (about.T @ about / len(rows)).astype(np.float64)
+
+
+def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
+    far = spread_rows(3000, 5, seed=8)
+    far[64:] += 1e6
+    drifting = spread_rows(3000, 5, seed=9) + np.linspace(0, 1e5, 3000)[:, None]
+    for rows in (far, drifting):
+        found = accumulate_moment(open_source(rows), RowTreatment(), max_rows=64)
+        np.testing.assert_allclose(found.covariance, covariance_of(rows), rtol=1e-13)
+    rows = far[64:]
+    for kernel in (
+        local_moment(open_source(rows), rank=1, steps=1000),
+        local_moment(open_source(rows), rank=5, steps=1, memory_limit=1),
+    ):
+        by_product = kernel.product(np.eye(5), kernel.mean())
+        np.testing.assert_allclose(by_product, covariance_of(rows), rtol=1e-8, atol=1e-8)
+
+
+def test_normalised_rows_that_hardly_differ_keep_their_covariance() -> None:
+    rows = spread_rows(2000, 4, seed=2) + 1e4
+    unit = rows.astype(np.longdouble)
+    unit /= np.sqrt((unit * unit).sum(axis=1))[:, None]
+    found = accumulate_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
+    expected = covariance_of(unit)
+    # A row is rounded to 1e-16 of its length, a covariance of size 1e-8 thus to 1e-12 and no better.
+    np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
+
+
+def both_kernels(rows: Any, rule: RowTreatment) -> list[Any]:
+    source = open_source(rows)
+    kernels = [
+        local_moment(source, rule, rank=1, steps=10_000),
+        local_moment(source, rule, rank=1, steps=2, memory_limit=1),
+    ]
+    assert [kernel.choice.kind for kernel in kernels] == ["moment", "product"]
+    return kernels
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize("center", [None, np.arange(8.0)], ids=["origin", "centre"])
+@pytest.mark.parametrize("bound", [None, 4.0])
+def test_both_kernels_answer_alike_about_a_late_centre_too(form: Any, center: Any, bound: Any) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.standard_normal((300, 8)) * (rng.random((300, 8)) < 0.05) + 0.0
+    rule = RowTreatment(center=center, scale=np.arange(1, 9), row_norm=bound)
+    treated = np.asarray(rule.apply(rows)[0])
+    basis = rng.standard_normal((8, 3))
+    for kernel in both_kernels(form(rows), rule):
+        for late in (None, np.linspace(-0.3, 0.2, 8)):
+            about = treated if late is None else treated - late
+            expected = about.T @ about / 300
+            np.testing.assert_allclose(kernel.product(basis, late), expected @ basis, atol=1e-12)
+            assert kernel.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
+        np.testing.assert_allclose(kernel.mean(), treated.mean(axis=0), atol=1e-12)
+        assert (kernel.n_rows, kernel.n_clipped) == (300, rule.apply(rows)[1])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    source = open_source(np.ones((3, 4)), name="silo 'north'")
+    with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .* memory_limit"):
+        local_moment(source, rank=1, steps=1, memory_limit=10).moment()
+    plain = local_moment(source, rank=1, steps=1)
+    np.testing.assert_array_equal(plain.moment(), np.ones((4, 4)))
+    with pytest.raises(InputError, match="finite 4×r matrix for these rows, got shape"):
+        plain.product(np.eye(3))
+    with pytest.raises(InputError, match="center must be 4 finite numbers"):
+        plain.trace(np.zeros(3))
+
+
+def test_a_product_reads_the_source_once() -> None:
+    class Counting:
+        name, columns, n_features, n_rows = "counted", None, 3, None
+        sparse, density, passes = False, 1.0, 0
+
+        def blocks(self, max_rows: int) -> Any:
+            type(self).passes += 1
+            yield np.eye(3)
+
+        def select(self, columns: Any, *, extra: str = "refuse") -> Any:
+            raise NotImplementedError
+
+    product = LocalMoment(Counting(), RowTreatment(), choice=PRODUCTS)
+    product.product(np.eye(3))
+    assert Counting.passes == 1
+    assert product.trace() == pytest.approx(1.0)
+    assert product.mean() == pytest.approx(1 / 3)
+    assert Counting.passes == 2
+
+
+def test_the_choice_follows_size_steps_and_memory() -> None:
+    def kind(**changes: Any) -> str:
+        facts = {"n_rows": 100_000, "n_features": 100, "rank": 5, "steps": 50} | changes
+        choice = choose_kernel(**facts)
+        assert f"d={facts['n_features']}" in choice.reason
+        return choice.kind
+
+    assert kind() == kind(n_rows=None) == "moment"
+    assert kind(n_rows=50, n_features=5000, steps=1) == "product"
+    assert kind(n_features=20_000) == "product"
+    assert kind(memory_limit=1000) == "product"
+    assert kind(n_features=5000, density=0.001, steps=2, n_rows=10_000) == "product"
+
+
+def test_blocks_take_about_four_mebibytes() -> None:
+    rows = {64: 8192, 1: 65536, 10_000: 256, 10**6: 8, 10**8: 1}
+    assert {width: block_rows(width) for width in rows} == rows
+    assert block_rows(10**6, density=1e-5) > 10_000
+    for width in (1, 100, 512, 2048, 4096, 100_000):
+        assert gram_rows(width) * width * 8 <= 64 * 2**20
+
+
+@given(ROWS, st.integers(1, 9))
+def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows: Any, row: int) -> None:
+    digest = fingerprint(open_source(rows))
+    assert digest == fingerprint(open_source(sparse.coo_array(rows)))
+    assert digest == fingerprint(open_source(np.asfortranarray(np.where(rows == 0, -0.0, rows))))
+    changed = rows.copy()
+    changed[row % len(rows), 0] += 1
+    assert digest != fingerprint(open_source(changed))
+    assert digest != fingerprint(open_source(np.vstack([rows, rows[:1]])))
+
+
+def test_wide_rows_have_one_fingerprint_dense_or_sparse() -> None:
+    rows = np.zeros((5, 5000))
+    rows[[0, 1, 1, 4], [3, 0, 4999, 7]] = [1.0, 2.0, -3.0, 4.0]
+    assert fingerprint(open_source(rows)) == fingerprint(open_source(sparse.csr_array(rows)))
+    assert fingerprint(open_source(rows)) != fingerprint(open_source(np.roll(rows, 1, axis=0)))
+
+
+def test_the_largest_row_norm_is_that_of_the_treated_rows() -> None:
+    rows = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
+    assert largest_row_norm(open_source(rows), RowTreatment()) == 10.0
+    assert largest_row_norm(open_source(rows), RowTreatment(scale=[2.0, 2.0])) == 5.0
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 40))
+def test_slivers_are_joined_into_blocks_worth_computing_on(sizes: list[int], most: int) -> None:
+    rows = np.arange(float(sum(sizes)))[:, None]
+
+    class Slivers:
+        name, n_rows = "slivers", sum(sizes)
+
+        def blocks(self, max_rows: int) -> Any:
+            start = 0
+            for size in sizes:
+                for piece in range(0, size, max_rows):
+                    yield rows[start + piece : start + min(piece + max_rows, size)]
+                start += size
+
+    blocks = list(full_blocks(Slivers(), most))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(np.vstack(blocks), rows)
+    assert all(len(block) <= most for block in blocks)
+    assert len(blocks) <= 2 * -(-len(rows) // most) + 1
