@@ -98,7 +98,6 @@ def _print(verdicts: list[Any]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
-    """Give a progress callback; shown on stderr where that is a terminal."""
     columns = (
         TextColumn("runs"),
         BarColumn(),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from federation_apps import ByRound, NoiseByRound
+from studies import charges, study_content
 
-from benchmarks.killed_outright import charges, study_content
 from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes

@@ -15,9 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 from ground import SILOS, Ground, fedpower, processes_naming, wait_for
-from studies import COLUMNS, SIZES
+from studies import COLUMNS, MARK, PROGRAM, SIZES, marked
 
-from benchmarks.killed_outright import MARK, PROGRAM, marked
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.processes import start_process
 from fedpower.federation.runner import open_session

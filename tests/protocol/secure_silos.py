@@ -25,7 +25,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.secure import Identity, SiloSessions
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.solvers import SecureSettings, secure
+from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import budget_of
 from problems import Array, ArrayMoment, spiked_rows
 
@@ -160,9 +160,9 @@ def words_of(answer: Any) -> np.ndarray:
 def coordinator_of(
     study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
 ) -> Coordinator:
-    settings = SecureSettings(study=study, rank=K, run=run)
+    settings = UploadSettings(study=study, rank=K, run=run)
     return Coordinator(
-        secure(settings, np.random.default_rng(0)),
+        settings.solve(np.random.default_rng(0)),
         [name for name, _ in study.identities],
         study=study,
         run=run,

@@ -21,7 +21,7 @@ from fedpower.protocol.query import vectors_from_bytes as from_public
 from fedpower.protocol.query import vectors_to_bytes as to_public
 from fedpower.protocol.secure import total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import SecureSettings, secure
+from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES, Stage, Survey
@@ -88,7 +88,7 @@ def uploads(there, session, index, public, study=STUDY):
 
 
 def coordinator(study=STUDY):
-    solver = secure(SecureSettings(study=study, rank=2, run=RUN), np.random.default_rng(0))
+    solver = UploadSettings(study=study, rank=2, run=RUN).solve(np.random.default_rng(0))
     return Coordinator(solver, list(SIZES), study=study, run=RUN, min_silos=study.min_silos)
 
 

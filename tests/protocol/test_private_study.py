@@ -16,7 +16,7 @@ from fedpower.protocol import Coordinator
 from fedpower.protocol.coordinator import Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
-from fedpower.protocol.solvers import PowerSettings, fedpower
+from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.study import budget_of, noise_shift
 from problems import ArrayMoment, spiked_rows
 
@@ -179,7 +179,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
         center=center,
         shift=noise_shift(budget),
     )
-    solver = fedpower(settings, np.random.default_rng(0))
+    solver = settings.solve(np.random.default_rng(0))
     coordinator = Coordinator(solver, list(silos), study=study, run="run")
     drive(coordinator, in_turn(silos))
     sizes = dict.fromkeys(silos, 200)

@@ -21,8 +21,8 @@ from fedpower.protocol.messages import PackedMoment
 from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.query import Moment
 from fedpower.protocol.silo import packed
-from fedpower.protocol.solvers import UploadSettings, upload
-from fedpower.protocol.solvers.upload import pool, smoothed
+from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.solvers.sums import pool, smoothed
 from fedpower.protocol.study import budget_of, pooled_std
 from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
@@ -40,9 +40,9 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
         "north": Party("north", study, rows[:299], SeededNoiseForExperiments(seed)),
         "south": Party("south", study, rows[299:], SeededNoiseForExperiments(seed + 1)),
     }
-    chosen = with_noise(UploadSettings(n_features=D, rank=2, iteration_rank=2), study, run="a-run")
+    chosen = with_noise(UploadSettings(study=study, rank=2), study, run="a-run")
     coordinator = Coordinator(
-        upload(chosen, np.random.default_rng(0)),  # type: ignore[arg-type]
+        chosen.solve(np.random.default_rng(0)),  # type: ignore[arg-type]
         list(parties),
         study=study,
         run="a-run",

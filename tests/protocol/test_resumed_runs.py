@@ -19,7 +19,7 @@ from federations import (
 from fedpower.protocol import Coordinator, journal
 from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import Enrolment, LocalSteps, read_only
-from fedpower.protocol.solvers import PowerSettings, fedpower
+from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
 from runs import drive, make_silos
 
@@ -110,7 +110,7 @@ def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
     """What was asked depends on the public randomness; the records of another are of no use."""
     case = "fedpower"
     other = Coordinator(
-        fedpower(CASES[case][1], np.random.default_rng(99)),  # type: ignore[arg-type]
+        CASES[case][1].solve(np.random.default_rng(99)),
         tuple(parties_of(case)),
         study=study_of(case),
         run="a-run",
@@ -142,7 +142,7 @@ def test_a_run_of_very_many_rounds_is_played_back() -> None:
 
     def coordinator(recorded: list[Round]) -> Coordinator:
         return Coordinator(
-            fedpower(settings, np.random.default_rng(0)),
+            settings.solve(np.random.default_rng(0)),
             list(silos),
             study=silos["silo-0"].study,
             run="long",

@@ -176,7 +176,7 @@ def _print(
             f"{way.noise_level:.2e}",
             "–" if way.error is None else f"{way.error:.2e}",
         )
-        for way in made.ways
+        for way in made.candidates
     ]
     print_table(None, ("", "solver", "noise mode", "sum", *numbers), shown, numbers=numbers)
     lines = [f"→ is what a fit would take: {made.choice.reason}"]
@@ -187,7 +187,7 @@ def _print(
             "The prediction ignores error in these estimates"
         )
     lines += made.remarks
-    ranks = [way.rank for way in made.ways if way.chosen and way.rank is not None]
+    ranks = [way.rank for way in made.candidates if way.chosen and way.rank is not None]
     if ranks and not isinstance(asked, int):
         k = ranks[0]
         would = f"find {count(k, 'component')}" if k else "determine no component"

@@ -28,13 +28,7 @@ from fedpower.privacy.statement import (
 )
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import Enrolment, QueryAnswer, SessionKey
-from fedpower.protocol.solvers import (
-    ClippedSettings,
-    SecureSettings,
-    Solution,
-    SolverSettings,
-    UploadSettings,
-)
+from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import (
     Study,
     budget_of,
@@ -43,7 +37,6 @@ from fedpower.protocol.study import (
     masses,
     noise_law,
     noise_shift,
-    pooled_std,
 )
 from fedpower.sums.survey import STAGES
 
@@ -63,19 +56,10 @@ class Outcome:
 def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSettings:
     """Return the settings of a solver that knows its run and how noisy the silos' answers will be."""
     budget = budget_of(study)
-    if isinstance(settings, SecureSettings | ClippedSettings):
+    if isinstance(settings, UploadSettings | ClippedSettings):
         return replace(settings, run=run)
     if budget is None:
         return settings
-    if isinstance(settings, UploadSettings):
-        return replace(
-            settings,
-            noise=lambda sizes: pooled_std(budget, sizes, study.weights),
-            # The public sees the code book too, which is no part of that sum.
-            smoothing=None
-            if study.preparation
-            else lambda sizes: smoothing(budget, sizes.values(), masses(sizes, study.weights).values()),
-        )
     return replace(
         settings,
         shift=noise_shift(budget, study.weights),

@@ -464,7 +464,8 @@ def _pandas_cells(column: str, values: Any) -> Cells:
     if values.dtype == object:
         return as_text
     try:
-        return Cells(own=column, dtype=pl.from_pandas(values.iloc[:1]).dtype)
+        sample: Any = pl.from_pandas(values.iloc[:1])
+        return Cells(own=column, dtype=sample.dtype)
     except Exception:
         return as_text
 
