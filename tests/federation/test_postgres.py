@@ -17,12 +17,9 @@ from postgres_server import PostgresServer, private_server
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
 from test_sources import (  # noqa: F401  (the contract, run here over the fixture below)
-    test_a_source_can_be_read_again,
     test_a_source_keeps_the_protocol,
     test_blocks_are_bounded_nonempty_float64_and_hold_every_row,
-    test_dropped_columns_are_not_read,
     test_every_form_gives_the_same_moment_and_product,
-    test_names_and_the_choice_of_columns_do_not_show_in_the_fingerprint,
     test_selecting_reorders_and_drops,
 )
 
