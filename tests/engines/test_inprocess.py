@@ -10,11 +10,8 @@ import pytest
 import threadpoolctl
 from msgspec import structs
 
-from fedpower import CodeBook, FedPCA
-from fedpower.engines import embedded
 from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
 from fedpower.errors import ProtocolError
-from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Silo, decaying
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.solvers import PowerSettings
@@ -99,28 +96,6 @@ def test_a_silo_that_answers_nonsense_is_asked_again_and_then_given_up(silos: di
         with nullcontext() if message is None else pytest.raises(ProtocolError, match=message):
             run_in_process(coordinator, crew)
         assert coordinator.done == (message is None)
-
-
-def test_noise_is_drawn_in_one_go_only_where_no_silo_has_a_ledger_of_its_own(monkeypatch, tmp_path):
-    made = []
-
-    class Noted(embedded.BatchedNoise):
-        def __init__(self, n_users):
-            made.append(n_users)
-            super().__init__(n_users)
-
-    monkeypatch.setattr(embedded, "BatchedNoise", Noted)
-    monkeypatch.setattr(embedded, "BATCHED_FROM", 2)
-    rows = np.random.default_rng(0).standard_normal((60, 4))
-    silos = {"north": rows[:30], "south": rows[30:]}
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in silos}
-    for path in ledgers.values():
-        Ledger.create(path, epsilon=2.0, delta=1e-6).close()
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos, ledgers=ledgers)
-    assert made == []
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos)
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0), aggregation="secure").fit_silos(silos)
-    assert made == [2, 2]
 
 
 def test_of_many_silos_every_one_is_asked_once_in_every_round() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 from packaging.requirements import Requirement
@@ -22,6 +22,12 @@ from packaging.specifiers import SpecifierSet
 import fedpower
 from fedpower.errors import installing
 from fedpower.federation.isolation import Isolation, available, describe
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedpower.privacy.sensitivity import Sensitivity
 
 _MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
@@ -85,7 +91,7 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
 def _print(findings: list[Finding]) -> None:
     rows = [(finding.name, finding.state, finding.detail, finding.advice) for finding in findings]
     try:
-        from fedpower.cli.console import print_table  # noqa: PLC0415
+        from fedpower.cli.console import print_table
     except ImportError:  # rich is missing, as a finding reports
         for row in rows:
             click.echo(" ".join(filter(None, row)))
@@ -129,7 +135,7 @@ def _tried(name: str, test: Callable[[], str]) -> Finding:
             return Finding(name, "broken", what, error.advice)
         return Finding(name, "broken", f"{type(error).__name__}: {what}", REINSTALL)
     if name == "compiled loops" and not detail:
-        from fedpower import native  # noqa: PLC0415
+        from fedpower import native
 
         return Finding(name, "absent", native.account(), f"for speed, a C compiler and {COPY}")
     if name == "GPU" and not detail:
@@ -221,8 +227,8 @@ def run_python(code: str) -> tuple[str, str]:
 
 def blas() -> str:
     """Return which libraries multiply matrices, and with how many threads."""
-    import numpy as np  # noqa: PLC0415
-    import threadpoolctl  # noqa: PLC0415
+    import numpy as np
+    import threadpoolctl
 
     np.ones((2, 2)) @ np.ones((2, 2))
     pools = [
@@ -236,11 +242,11 @@ def blas() -> str:
 
 def loops() -> str:
     """Return that the loops in C give what NumPy gives; empty where there are none."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import native  # noqa: PLC0415
-    from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
-    from fedpower.sums.lattice import LatticeRows  # noqa: PLC0415
+    from fedpower import native
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.lattice import LatticeRows
 
     if native.loops() is None:
         return ""
@@ -257,9 +263,9 @@ def loops() -> str:
 
 def exact_fit() -> str:
     """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import FedPCA  # noqa: PLC0415
+    from fedpower import FedPCA
 
     rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
@@ -273,9 +279,9 @@ def exact_fit() -> str:
 
 def noise() -> str:
     """Return that the system's noise is fresh and of the size that is asked for."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415
+    from fedpower.privacy.noise import SystemNoise, gaussian_integers
 
     n_draws, scale = 20_000, 2**20
     drawn = [gaussian_integers(SystemNoise(), n_draws, scale=scale) for _ in range(2)]
@@ -288,11 +294,11 @@ def noise() -> str:
 
 def private_fit() -> str:
     """Return that private fits have the epsilon they were asked for, and each its own noise."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import CodeBook, FedPCA  # noqa: PLC0415
-    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning  # noqa: PLC0415
-    from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
+    from fedpower import CodeBook, FedPCA
+    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
+    from fedpower.privacy import epsilon_of, mu_of
 
     if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
         raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
@@ -318,29 +324,61 @@ except sqlite3.OperationalError:
 """
 
 
+class _Nothing:
+    """A query about no row."""
+
+    label, public, n_rows = "self-test", b"", 1
+
+    @property
+    def sensitivity(self) -> "Sensitivity":
+        from fedpower.privacy.sensitivity import of_counts
+
+        return of_counts(1)
+
+    def evaluate(self, rows: Any, exponents: Any) -> "NDArray[np.int64]":
+        import numpy as np
+
+        return np.zeros(1, dtype=np.int64)
+
+
 def ledger(folder: Path | None) -> str:
     """Return that a ledger can be made, locked, charged and read again in a folder."""
-    from fedpower.privacy import Ledger  # noqa: PLC0415
+    # ruff: noqa: PLC0415
+    from fedpower.privacy import Ledger
+    from fedpower.privacy.budget import QueryTerms
+    from fedpower.privacy.noise import SystemNoise
+    from fedpower.protocol.query import Rows
+    from fedpower.protocol.release import Answering, Plain, Terms, release
+    from fedpower.protocol.study import Study, budget_of
 
+    query, shape = _Nothing(), {"columns": None, "n_features": 1, "iteration_rank": 1}
+    design = (QueryTerms(query.label, 1, 1.0),)
+    study = Study(**shape, noise="clipped", epsilon=1.0, delta=1e-6, design=design)  # type: ignore[arg-type]
+    budget = budget_of(study)
+    assert budget is not None, "epsilon is finite"
     with _scratch(folder) as place:
         path = place / "test.ledger"
 
-        def noised() -> bytes:
+        def locked(answering: Answering) -> None:
             if run_python(f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}")[1] != "locked":
                 raise SelfTestError(
                     f"{place.parent} must lock a ledger for other processes, got a disk that keeps no locks",
                     advice="keep ledgers on a disk of this machine",
                 )
-            return b"noised"
+            answering(query)
 
-        def ask(of: Ledger, payload: Callable[[], bytes]) -> bytes:
-            return of.release(key="k", purpose="self-test", study="none", mu=0.1, payload=payload)
+        def ask(of: Ledger) -> int:
+            terms, rows = Terms.of(study, budget, of, None), cast("Rows", query)
+            noise, channel = SystemNoise(), Plain(1)
+            released, _ = release(
+                query, rows, terms=terms, ledger=of, noise=noise, channel=channel, asking=locked
+            )
+            return int(released[0])
 
         with Ledger.create(path, epsilon=1.0, delta=1e-6) as made:
-            ask(made, noised)
+            first = ask(made)
         with Ledger.open(path) as opened:
-            again = ask(opened, lambda: b"other")
-            if again != b"noised" or opened.spent().n_releases != 1:
+            if ask(opened) != first or opened.spent().n_releases != 1:
                 raise SelfTestError("a ledger must keep what it was charged, got something else")
         return f"made, locked, charged and read again in {place.parent} (SQLite {sqlite3.sqlite_version})"
 

@@ -15,7 +15,7 @@ from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
-from fedpower.privacy.noise import BatchedNoise, NoiseSource
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude, with_noise
 from fedpower.protocol.secure import Identity, PairSecrets
@@ -33,7 +33,6 @@ from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
 
-BATCHED_FROM = 100  # so many silos without ledgers of their own have their noise drawn in one go
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
 # What the silos' operators call their rows: one name for all, or a name for each silo
 Versions = str | Mapping[str, str]
@@ -235,8 +234,6 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
         if budget is not None:
             _check_bounded(moments, study)
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
-            if noise is None and not ledgers and len(moments) >= BATCHED_FROM:
-                noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), options.get("data_version")) if opened and ledgers else {}
         exchange = PairSecrets()
