@@ -4,14 +4,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import runner
+from benchmarks import results_page, runner
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run cases, list them, or write the documents."""
     options = _options(arguments)
     if options.names == ["render"]:
-        stale = runner.render(check=options.check)
+        stale = results_page.render(check=options.check)
         if stale and options.check:
             sys.exit(f"{', '.join(stale)} must match benchmarks/results; run python -m benchmarks render")
         return

@@ -201,7 +201,7 @@ def grid(every: int = 1) -> list[Point]:
         point = Point(n_rows=10**6, spectrum=spectrum, **facts)
         if point.values[k - 1] >= 1.5 * point.values[k]:
             points.append((point, clarity * math.sqrt(d) / (energy / k - (1 - energy) / (d - k))))
-    noises = [point.planned("moment").ways[0].noise_level for point, _ in points[::every]]
+    noises = [point.planned("moment").candidates[0].noise_level for point, _ in points[::every]]
     return [
         replace(point, n_rows=math.ceil(10**6 * size * noise))
         for (point, size), noise in zip(points[::every], noises, strict=True)
@@ -216,7 +216,7 @@ def grid(every: int = 1) -> list[Point]:
 def clipped_auto(*, every: int = 1, rehearsals: int | None = None) -> Table:
     records = []
     for point in grid(every):
-        ways = point.planned("clipped", point.values, rehearsals).ways
+        ways = point.planned("clipped", point.values, rehearsals).candidates
         errors = {
             noise: next(way.error for way in ways if way.noise == noise) for noise in ("moment", "clipped")
         }

@@ -146,7 +146,6 @@ def _fedpower(*words: str) -> str:
 
 
 def _write(path: Path, counts: Any, part: Any, *, turned: bool) -> None:
-    """Write some people's files; ``turned`` swaps the alleles of every second variant."""
     cells, lines = counts[:, part].astype(int), []
     for place in range(len(cells)):
         swapped = turned and place % 2

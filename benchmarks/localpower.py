@@ -152,7 +152,6 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
 
 
 def _mean(found: list[dict[str, float]], name: str, form: str, unit: float) -> str:
-    """Return the mean of a cost as text; nothing where no protocol ran."""
     return (
         form.format(np.mean([each[name] for each in found]) / unit)
         if all(name in each for each in found)

@@ -88,7 +88,7 @@ def predictions(
         for epsilon in epsilons:
             model = fed_pca(rank, epsilon=epsilon, delta=DELTA, **AS_IS)
             made = plan(model, sizes=sizes, n_features=pooled.shape[1], spectrum=np.maximum(spectrum, 0.0))
-            for way in made.ways:
+            for way in made.candidates:
                 if (way.solver, way.noise) in SLOW or way.error is None or way.aggregation == "secure":
                     continue
                 solver = "auto" if way.noise == "clipped" else way.solver

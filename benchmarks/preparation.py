@@ -40,8 +40,6 @@ class Data(NamedTuple):
     epsilon: float
     target: float | None
     ranges: tuple[float, float] | None = None
-    wanted: Array | None = None
-    bounds: tuple[float, ...] = (2.0,)
 
 
 def _real(small: bool) -> Iterator[Data]:
@@ -60,25 +58,6 @@ def _real(small: bool) -> Iterator[Data]:
     yield Data("diamonds", packaged("diamonds").select_dtypes("number").to_numpy(float), 1.0, 0.02)
 
 
-def _drawn(law: str, n_rows: int, width: int = 100) -> Data:
-    rng = np.random.default_rng(0)
-    axes, spread = np.linalg.qr(rng.standard_normal((width, 3)))[0], np.array([2.4, 2.0, 1.6])
-    rows = rng.standard_normal((n_rows, 3)) * spread @ axes.T + rng.standard_normal((n_rows, width))
-    covariance = axes * spread**2 @ axes.T + np.eye(width)
-    if law == "t3":
-        rows /= np.sqrt(rng.chisquare(3, n_rows) / 3)[:, None]
-    wanted = _components(covariance / np.sqrt(np.outer(np.diag(covariance), np.diag(covariance))), 3)
-    bounds = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
-    return Data(law, rows * np.exp(rng.uniform(-4, 4, width)), 1.0, None, wanted=wanted, bounds=bounds)
-
-
-@case(
-    "preparation_drawn",
-    about="the same on drawn rows of Gaussian and t₃ law",
-    drawn_rows=100_000,
-    seeds=5,
-    quick={"drawn_rows": 2_000, "seeds": 1},
-)
 @case(
     "preparation_secure",
     about="the same over secure sums of three silos",
@@ -88,76 +67,30 @@ def _drawn(law: str, n_rows: int, width: int = 100) -> Data:
 )
 @case("preparation", about="fits with nothing but ε beside fits that know every mean and deviation",
       quick={"seeds": 1, "small": True})  # fmt: skip
-def preparation(
-    *, seeds: int = 20, silos: int = 1, aggregation: str = "plain", drawn_rows: int = 0, small: bool = False
-) -> Table:
+def preparation(*, seeds: int = 20, silos: int = 1, aggregation: str = "plain", small: bool = False) -> Table:
     lines, measured = [], []
-    for data in [_drawn(law, drawn_rows) for law in ("gauss", "t3")] if drawn_rows else list(_real(small)):
-        wanted = leading(data.rows, 3) if data.wanted is None else data.wanted
+    for data in _real(small):
+        wanted = leading(data.rows, 3)
         parts = np.array_split(data.rows[np.random.default_rng(1).permutation(len(data.rows))], silos)
         given: Record = {"epsilon": data.epsilon, "delta": DELTA, "aggregation": aggregation}
         exact = {"offset": data.rows.mean(0), "scale": data.rows.std(0), "center": False}
         ranges = {} if data.ranges is None else {"ranges": data.ranges}
         fits = [fed_pca(3, **given, **ranges).fit_silos(parts) for _ in range(seeds)]
         width = data.rows.shape[1]
-        by_bound = {
-            times: [
-                _sine(fed_pca(3, **given, **exact, row_norm=times * width**0.5).fit_silos(parts), wanted)
-                for _ in range(seeds)
-            ]
-            for times in data.bounds
-        }
-        best = min(by_bound, key=lambda times: statistics.median(by_bound[times]))
+        known = [
+            _sine(fed_pca(3, **given, **exact, row_norm=2.0 * width**0.5).fit_silos(parts), wanted)
+            for _ in range(seeds)
+        ]
         alone = [_sine(model, wanted) for model in fits]
         measured.append(
-            {
-                "case": data.name,
-                "epsilon": data.epsilon,
-                "alone": alone,
-                "known": by_bound[best],
-                "best": best,
-            }
+            {"case": data.name, "epsilon": data.epsilon, "alone": alone, "known": known, "best": 2.0}
         )
-        lines.append(
-            (
-                data.name,
-                f"{len(data.rows):,} × {width}",
-                data.epsilon,
-                f"{statistics.median(alone):.3f}",
-                "–" if data.target is None else f"{data.target:.2f}",
-                f"{statistics.median(by_bound[best]):.3f}",
-                f"{best:g}√d",
-            )
-        )
+        target = "–" if data.target is None else f"{data.target:.2f}"
+        medians = f"{statistics.median(alone):.3f}", target, f"{statistics.median(known):.3f}"
+        lines.append((data.name, f"{len(data.rows):,} × {width}", data.epsilon, *medians, "2√d"))
         say(f"{data.name}: {lines[-1][3]}")
     columns = ("data", "rows", "ε", "nothing given", "target", "all known", "with B")
     return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA, "rank": 3})
-
-
-@case(
-    "preparation_ranges",
-    about="how often noise alone spoils the range or scale that a fit finds for a column",
-    quick={"rows": 600, "fits": 1},
-)
-def preparation_ranges(*, rows: int = 7000, fits: int = 550) -> Table:
-    rng = np.random.default_rng(0)
-    alike = rng.standard_normal((rows, 1)) + 0.5 * rng.standard_normal((rows, 5))
-    about = alike * [1.0, 30.0, 0.02, 5.0, 1e4]
-    far = alike * [6.0, 0.4, 0.5, 3.0, 0.05] + [2000, 37, 7, -50, 1]
-    lines, measured = [], []
-    for silos, epsilon, aggregation in ((3, 8.0, "secure"), (1, 2.0, "plain")):
-        for name, array in (("about 0", about), ("far from 0", far)):
-            ranges, scales = [], []
-            for _ in range(fits):
-                model = FedPCA(2, epsilon=epsilon, delta=DELTA, aggregation=aggregation)
-                book: Any = model.fit_silos(np.array_split(array, silos)).codebook_
-                ranges.append(float(((book.high - book.low) / np.ptp(array, axis=0)).max()))
-                scales.append(float((book.scale / array.std(axis=0)).max()))
-            measured.append({"case": name, "aggregation": aggregation, "ranges": ranges, "scales": scales})
-            wide, coarse = sum(each > 100 for each in ranges), sum(each > 5 for each in scales)
-            lines.append((name, f"{silos}, {aggregation}", epsilon, fits, wide, coarse, f"{max(ranges):.3g}"))
-    columns = ("columns", "silos", "ε", "fits", "ranges > 100×", "scales > 5×", "widest range")
-    return Table(columns=columns, rows=lines, measured=measured, settings={"delta": DELTA})
 
 
 # Hard columns

@@ -87,7 +87,6 @@ def _read(path: str) -> Array | None:
 
 
 def _usable(table: Any) -> Array:
-    """Return the numbers of a table; words of two levels count as 0 and 1."""
     import pandas as pd
 
     columns = []

@@ -4,14 +4,65 @@ No number is typed: all are computed from ``results`` and from ``docs/reproducti
 """
 
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runner import distinct, kept, markdown, mean, place, read_json
+from benchmarks import runner
+from benchmarks.runner import HERE, distinct, kept, markdown, mean, read_json
 
 REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
+
+
+DOCUMENTS = (HERE / "README.md", *(HERE.parent / "docs" / name for name in ("federation.md", "results.md")))
+PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLACES: dict[str, Callable[[], str]] = {}
+"""By name: what else fills a marked place of a document, beside the results of a case."""
+
+
+def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Register a function that writes the text of a marked place from results."""
+
+    def register(write: Callable[[], str]) -> Callable[[], str]:
+        PLACES[name] = write
+        return write
+
+    return register
+
+
+def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> list[str]:
+    """Write all marked places, or only list the documents that are out of date."""
+    stale = []
+    for path in documents:
+        old = path.read_text(encoding="utf-8")
+        new = PLACE.sub(lambda found: f"{found[1]}\n{section(found[2])}\n\n{found[3]}", old)
+        if new != old:
+            stale.append(path.name)
+            if not check:
+                path.write_text(new, encoding="utf-8")
+    return stale
+
+
+def section(name: str) -> str:
+    """Return the text of a marked place."""
+    if name in PLACES:
+        return PLACES[name]()
+    if not (runner.RESULTS / f"{name}.json").exists():
+        return f"Not measured yet: `python -m benchmarks {name}`."
+    found = kept(name)
+    more = [f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}" for each in found.get("more", ())]
+    settings = ", ".join(f"{key}: {_brief(value)}" for key, value in found["settings"].items())
+    facts = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
+    table = markdown(found["table"]["columns"], found["table"]["rows"])
+    return "\n\n".join([table, *found["notes"], *more, f"<sub>{settings}. {facts}.</sub>"])
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list) and len(value) > 3 and value == list(range(len(value))):
+        return f"0 to {value[-1]}"
+    return str(value)
 
 
 @place("findings")

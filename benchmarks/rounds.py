@@ -57,7 +57,6 @@ def family(
 
 
 def _to_targets(silos: list[Array], truth: Array, method: tuple[Record, int], seed: int) -> Record:
-    """Return the rounds and bytes to each target; the result after n rounds is that of a fit of n rounds."""
     settings, most = method
 
     @functools.cache
@@ -163,7 +162,6 @@ def _lines(key: str, found: dict[str, list[Record]]) -> list[list[str]]:
 
 
 def _median(runs: Sequence[Record], quantity: str, target: float) -> float:
-    """Return the median over seeds; a run that never gets there counts as infinite."""
     found = [run[quantity][f"{target:.0e}"] for run in runs]
     return float(np.median([math.inf if each is None else each for each in found]))
 

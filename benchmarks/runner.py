@@ -2,7 +2,7 @@
 
 A case is a function with typed keyword parameters that returns a `Table`. It is registered with `case`,
 which names it, describes it and gives the small sizes under which tests run it. What a run measured goes to
-``results/NAME.json``; ``render`` writes the tables into the marked places of the documents.
+``results/NAME.json``; `benchmarks.results_page` writes it into documents.
 """
 
 import functools
@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import platform
 import random
-import re
 import shutil
 import statistics
 import subprocess
@@ -38,11 +37,10 @@ RESULTS = HERE / "results"
 CACHE = HERE.parent / ".bench"
 """Data, environments of peers and quick results; ignored by git."""
 
-DOCUMENTS = (HERE / "README.md", *(HERE.parent / "docs" / name for name in ("federation.md", "results.md")))
 MODULES = (
     "speed", "models", "localpower", "accuracy", "rounds", "secure", "preparation", "clipped",
     "persons", "angles", "genotypes", "networks", "derived", "correlations", "completion", "ranking",
-    "federation", "killed_outright",
+    "federation",
 )  # fmt: skip
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars", "pandas", "pyarrow", "torch")
 
@@ -152,7 +150,6 @@ def document(name: str, facts: Record, settings: Record, table: Table) -> Record
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    """Return the value of a parameter from its text."""
     if typing.get_origin(kind) is tuple:
         return tuple(_parsed(part, typing.get_args(kind)[0]) for part in text.split(",") if part)
     options = [each for each in typing.get_args(kind) if each is not type(None)] or [kind]
@@ -226,7 +223,6 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    """Return the name of the processor; only lscpu knows that of ARM cores."""
     for command in (["cat", "/proc/cpuinfo"], ["lscpu"]):
         if shutil.which(command[0]):
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -371,7 +367,6 @@ def on_every_core(work: Callable[[Any], Any], tasks: Sequence[Hashable]) -> dict
 
 
 def _bind(cores: Any) -> None:
-    """Bind this process to a core of its own."""
     warnings.simplefilter("ignore", UserWarning)
     core = cores.get()
     if hasattr(os, "sched_setaffinity"):
@@ -446,7 +441,6 @@ def exponents(measured: Sequence[Measured], sizes: Sequence[int]) -> list[float]
 
 
 def _short(value: float) -> str:
-    """Return three digits, never as a power of ten."""
     digits = 0 if value >= 100 else max(0, 2 - math.floor(math.log10(value))) if value > 0 else 2
     return f"{value:,.{digits}f}"
 
@@ -497,55 +491,10 @@ def timing_table(
     )
 
 
-# Documents
-
-PLACE = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-PLACES: dict[str, Callable[[], str]] = {}
-"""By name: what else fills a marked place of a document, beside the results of a case."""
-
-
-def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Register a function that writes the text of a marked place from results."""
-
-    def register(write: Callable[[], str]) -> Callable[[], str]:
-        PLACES[name] = write
-        return write
-
-    return register
-
-
-def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> list[str]:
-    """Write all marked places, or only list the documents that are out of date."""
-    importlib.import_module("benchmarks.results_page")
-    stale = []
-    for path in documents:
-        old = path.read_text(encoding="utf-8")
-        new = PLACE.sub(lambda found: f"{found[1]}\n{section(found[2])}\n\n{found[3]}", old)
-        if new != old:
-            stale.append(path.name)
-            if not check:
-                path.write_text(new, encoding="utf-8")
-    return stale
-
-
 def kept(name: str) -> Record:
     """Return the results of a case."""
     found: Record = read_json(RESULTS / f"{name}.json")
     return found
-
-
-def section(name: str) -> str:
-    """Return the text of a marked place."""
-    if name in PLACES:
-        return PLACES[name]()
-    if not (RESULTS / f"{name}.json").exists():
-        return f"Not measured yet: `python -m benchmarks {name}`."
-    found = kept(name)
-    more = [f"{each['title']}\n\n{markdown(each['columns'], each['rows'])}" for each in found.get("more", ())]
-    settings = ", ".join(f"{key}: {_brief(value)}" for key, value in found["settings"].items())
-    facts = ", ".join(f"{key}: {value}" for key, value in found["machine"].items())
-    table = markdown(found["table"]["columns"], found["table"]["rows"])
-    return "\n\n".join([table, *found["notes"], *more, f"<sub>{settings}. {facts}.</sub>"])
 
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
@@ -558,12 +507,6 @@ def markdown(columns: Row, rows: Sequence[Row]) -> str:
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])
-
-
-def _brief(value: object) -> str:
-    if isinstance(value, list) and len(value) > 3 and value == list(range(len(value))):
-        return f"0 to {value[-1]}"
-    return str(value)
 
 
 if __name__ == "__main__":  # a task in a process of its own

@@ -1,6 +1,5 @@
 """Speed, scale and memory: everything side by side with what other libraries take for the same rows."""
 
-import sqlite3
 import subprocess
 import sys
 import time
@@ -57,25 +56,6 @@ def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
 
 
 # From memory
-
-
-@case(
-    "fit_memory",
-    about="private fits of one array in memory beside X.T @ X and scikit-learn's PCA",
-    quick={"rows": 2_000, "columns": 8, "repeats": 1},
-)
-def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
-    array = model_one(rows, columns)
-    ways: dict[str, Callable[[], Any]] = {
-        "X.T @ X": lambda: array.T @ array,
-        "X.T @ X and eigh": lambda: np.linalg.eigh(array.T @ array),
-        "scikit-learn PCA": lambda: sk_pca(array),
-        **{
-            f"fedpower, {name}": lambda given=given: fed_pca([array], **given) for name, given in FITS.items()
-        },
-    }
-    measured = compare(ways, repeats)
-    return timing_table(measured, base="scikit-learn PCA", columns=(*TIMES, MEMORY[1]))
 
 
 LIBRARIES: dict[str, Callable[[Array], Array]] = {
@@ -212,64 +192,6 @@ def write_table(path: Path, rows: Array) -> Path:
     else:
         frame.write_csv(path)
     return path
-
-
-@case(
-    "memory",
-    about="peak memory of fits of one large file, each in a process of its own",
-    quick={"gigabytes": 0.0005, "csv_gigabytes": 0.0005},
-)
-def memory(*, gigabytes: float = 2.0, csv_gigabytes: float = 1.0, columns: int = 100) -> Table:
-    measured: list[Record] = []
-    with scratch() as folder:
-        for kind in ("npy", "parquet", "csv"):
-            size = csv_gigabytes / 20 if kind == "csv" else gigabytes / 8  # bytes of a value
-            rows, path = model_one(int(size * 1e9 / columns), columns), folder / f"rows.{kind}"
-            np.save(path, rows) if kind == "npy" else write_table(path, rows)
-            facts = {"file": f"{kind}, {path.stat().st_size / 1e9:.1f} GB, {len(rows):,} rows"}
-            del rows
-            ways = {
-                way: lambda way=way, path=path: apart(
-                    "benchmarks.speed:fit_file", way=way, path=str(path), warm=False
-                )
-                for way in FITS
-            }
-            measured += compare(ways, 1, warm=False, **facts)
-            path.unlink()
-    return timing_table(
-        measured, base="private, public bound", by="file", columns=("seconds", *MEMORY),
-        notes=["Libraries count among the peak, which is the kernel's high-water mark of the process."],
-    )  # fmt: skip
-
-
-@case(
-    "sql",
-    about="private fits of the same rows from Parquet and from a query on SQLite",
-    quick={"rows": 300, "columns": 4, "repeats": 1},
-)
-def sql(*, rows: int = 1_000_000, columns: int = 20, repeats: int = 3) -> Table:
-    array, names = model_one(rows, columns), ", ".join(f"x{place} REAL" for place in range(columns))
-    with scratch() as folder:
-        parquet, database = write_table(folder / "rows.parquet", array), folder / "rows.db"
-        with sqlite3.connect(database) as connection:
-            connection.execute(f"CREATE TABLE visits ({names})")
-            marks = ", ".join("?" * columns)
-            connection.executemany(f"INSERT INTO visits VALUES ({marks})", array.tolist())  # noqa: S608
-        places = {"Parquet": str(parquet), "SQLite": f"sqlite:///{database}"}
-        ways = {
-            kind: lambda kind=kind: apart("benchmarks.speed:fit_query", kind=kind, place=places[kind])
-            for kind in places
-        }
-        measured = compare(ways, repeats, warm=False)
-    return timing_table(measured, base="Parquet", columns=(*TIMES, MEMORY[1]))
-
-
-def fit_query(*, kind: str, place: str) -> Record:
-    """Measure a private fit of the rows at a place."""
-    from fedpower import SqlQuery
-
-    silo = place if kind == "Parquet" else SqlQuery("SELECT * FROM visits", place)
-    return timed(lambda: fed_pca([silo], epsilon=1.0, **BOUND))[0]
 
 
 FLIGHTS = """format = "fedpower-codebook/2"
@@ -436,78 +358,7 @@ def wide(
     return timing_table(measured, base="scikit-learn PCA, arpack", by="data")
 
 
-@case(
-    "wide_steps",
-    about="a private fit of rows too wide for a d × d matrix, every step noised, beside a read of the file",
-    quick={"rows": 40, "columns": 300, "repeats": 1},
-)
-def wide_steps(*, rows: int = 500, columns: int = 200_000, repeats: int = 2) -> Table:
-    with scratch() as folder:
-        path = folder / "rows.npy"
-        array = np.random.default_rng(0).standard_normal((rows, columns), dtype=np.float32)
-        np.save(path, array / np.sqrt(columns, dtype=np.float32))
-        ways = {
-            way: lambda way=way: apart("benchmarks.speed:fit_wide", way=way, path=str(path))
-            for way in ("a read of the file", "private, every step noised")
-        }
-        measured = compare(ways, repeats, warm=False)
-    return timing_table(measured, base="a read of the file", columns=("seconds", "ratio", *MEMORY))
-
-
-def fit_wide(*, way: str, path: str) -> Record:
-    """Measure a fit with noised steps, or the sum of all values block by block."""
-    if way.startswith("private"):
-        given = {"epsilon": EPSILON, "noise": "step", **BOUND}
-        fed_pca([np.random.default_rng(0).standard_normal((20, 100))], **given)
-        return timed(lambda: fed_pca([path], **given))[0]
-
-    def read() -> None:
-        rows = np.load(path, mmap_mode="r")
-        for begin in range(0, len(rows), 64):
-            rows[begin : begin + 64].sum()
-
-    read()
-    return timed(read)[0]
-
-
 # Silos
-
-
-@case(
-    "many_silos",
-    about="the same rows in many silos and in one",
-    quick={"rows": 2_000, "columns": 8, "silos": 20, "repeats": 1},
-)
-def many_silos(*, rows: int = 1_000_000, columns: int = 100, silos: int = 1_000, repeats: int = 3) -> Table:
-    parts = np.array_split(model_one(rows, columns), silos)
-    pooled = np.concatenate(parts)
-    measured = []
-    for kind in ("private, public bound", "exact"):
-        ways = {
-            "one silo": lambda kind=kind: fed_pca([pooled], **FITS[kind]),
-            f"{silos:,} silos": lambda kind=kind: fed_pca(parts, **FITS[kind]),
-        }
-        measured += compare(ways, repeats, fit=kind)
-    return timing_table(measured, base="one silo", by="fit")
-
-
-@case(
-    "secure_silos",
-    about="whole fits over secure sums beside plain ones",
-    quick={"silos": (3,), "rows": 50, "columns": 6, "repeats": 1},
-)
-def secure_silos(
-    *, silos: tuple[int, ...] = (20, 100, 300), rows: int = 200, columns: int = 100, repeats: int = 3
-) -> Table:
-    measured = []
-    for count in silos:
-        parts = np.array_split(model_one(count * rows, columns), count)
-        ways = {
-            way: lambda way=way, parts=parts: fed_pca(parts, epsilon=1.0, aggregation=way, **BOUND)
-            for way in ("plain", "secure")
-        }
-        measured += compare(ways, repeats, silos=count)
-    return timing_table(measured, base="plain", by="silos")
 
 
 # Growth

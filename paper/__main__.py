@@ -9,9 +9,9 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedpower.cli.console import console, note, print_json, table
+from fedpower.cli.console import bars, console, note, print_json, table
 from fedpower.cli.failures import exit_status
-from fedpower.cli.progress import bars, quiet_option
+from fedpower.cli.options import options
 from fedpower.experiments.attack import require_matplotlib
 from paper.settings import FIGURES, Settings
 from paper.store import Store, claims_record, verdicts_on, write_outputs
@@ -44,7 +44,7 @@ USUAL, QUICK = 20, 3
     help=f"Each with rows, start and noise of its own; {USUAL} unless given, {QUICK} with --quick.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
-@quiet_option
+@options("quiet")
 def reproduce(
     *, output: Path, figures: tuple[str, ...], quick: bool, seed: int, repetitions: int | None, as_json: bool
 ) -> None:
@@ -98,7 +98,6 @@ def _print(verdicts: list[Any]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
-    """Give a progress callback; shown on stderr where that is a terminal."""
     columns = (
         TextColumn("runs"),
         BarColumn(),

@@ -125,7 +125,6 @@ def curves_of(settings: Settings) -> list[Curve]:
 
 
 def _panels(figure: str, model: ModelName) -> Iterator[Curve]:
-    """Yield [FP §5]'s curves in every noise mode, and the library's solvers beside them."""
     for noise in MODES:
         base = Curve(figure=figure, panels=("a", "b", "c"), model=model, noise=noise, epsilon=EPSILON)
         yield base
@@ -158,7 +157,6 @@ def _over_participation(base: Curve) -> Iterator[Curve]:
 
 
 def _schedules() -> Iterator[Curve]:
-    """Yield LocalPower with constant and decaying p, all with the same number of rounds."""
     models: tuple[ModelName, ...] = ("I", "II")
     for model in models:
         n_rounds = ROUNDS_WITHOUT_NOISE[model]
@@ -178,7 +176,6 @@ def _schedules() -> Iterator[Curve]:
 
 
 def _alignment(settings: Settings) -> Iterator[Curve]:
-    """Yield LocalPower with and without Procrustes; Model I with the paper's r, and with r = k."""
     size = settings.sizes["I"]
     panels: tuple[tuple[str, ModelName, int | None], ...] = (
         (f"I r={size.iteration_rank}", "I", None),
@@ -202,7 +199,6 @@ def _alignment(settings: Settings) -> Iterator[Curve]:
 
 
 def _silos() -> Iterator[Curve]:
-    """Yield FedPower with a quarter, half and all of the silos, of the same size each."""
     for noise in ("paper", "step"):
         for share in SILO_SHARES:
             yield Curve(
@@ -211,7 +207,6 @@ def _silos() -> Iterator[Curve]:
 
 
 def _rows() -> Iterator[Curve]:
-    """Yield Model II with ever more rows a silo."""
     ways: tuple[tuple[SolverName, NoiseMode], ...] = (
         ("fedpower", "paper"),
         ("fedpower", "step"),
@@ -233,7 +228,6 @@ def _rows() -> Iterator[Curve]:
 
 
 def _name(curve: Curve) -> str:
-    """Return what tells a curve from the others of its figure, as the table calls it."""
     parts: list[str] = [curve.solver, curve.noise]
     if curve.solver == "fedpower":
         parts.append(f"p={curve.local_steps} {curve.schedule}")
@@ -325,5 +319,4 @@ def _ours(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study, So
 
 
 def _participants(curve: Curve, n_silos: int) -> int | None:
-    """Return K; None where every silo takes part."""
     return None if curve.participation == 1 else round(curve.participation * n_silos)

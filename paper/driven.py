@@ -154,7 +154,6 @@ class KeptMoment:
         return self._sums
 
     def _once(self) -> ExactMoments:
-        """Return the sums over the rows held once."""
         found = self._exact()
         self._exact = lambda: found
         return found

@@ -213,7 +213,6 @@ def draw_panels(figure: Any, table: Table, number: str, model: ModelName) -> Non
 
 
 def _draw_value(axes: Any, table: Table, where: dict[str, Any], panel: str, place: int) -> None:
-    """Draw one value of what a panel varies: FedPower, and what the library has for this noise."""
     column, _, values = VARIED[panel]
     value = values[place]
     for solver, line in LINES.items():
@@ -242,7 +241,6 @@ def _draw_value(axes: Any, table: Table, where: dict[str, Any], panel: str, plac
 
 
 def _explain_lines(figure: Any, axes: Any, model: ModelName) -> None:
-    """Say once what solid, dashed and starred mean."""
     shown = (
         ("FedPower", {"linestyle": "-", "marker": "o"}),
         ("krylov", {"linestyle": "--", "marker": "o", "markerfacecolor": "white"}),

@@ -116,8 +116,6 @@ def _release_name(curve: Curve) -> str:
 
 
 class _Repetition:
-    """The rows of one repetition, and what all its runs share."""
-
     def __init__(
         self, settings: Settings, model: ModelName, repetition: int, silos: dict[str, KeptMoment]
     ) -> None:
@@ -191,12 +189,10 @@ class _Repetition:
     def _drive(
         self, study: Study, settings: SolverSettings, silos: Mapping[str, Answers]
     ) -> tuple[Coordinator, list[Array]]:
-        """Return one run from the start that all runs of this repetition share."""
         rng = np.random.default_rng(derived_seed(self.name, "start"))
         return drive_silos(start(settings, rng), silos, study=study)
 
     def _truth(self, silos: dict[str, KeptMoment]) -> Array:
-        """Return U_k: the leading eigenvectors of the pooled moment."""
         pooled = pooled_moment(silos)
         d = len(pooled)
         leading = [d - self.size.rank, d - 1]

@@ -92,7 +92,6 @@ class Store:
         return self.folder / FINISHED / f"model-{model}-{repetition:03}.json"
 
     def _claim_folder(self) -> None:
-        """Mark a new folder as made for these settings, or refuse one that is not."""
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} must be a folder, got a file there; name another with -o")
         mark = self.folder / SETTINGS

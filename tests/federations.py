@@ -30,28 +30,8 @@ SHAPE: dict[str, Any] = {"n_features": D, "rank": K, "iteration_rank": R}
 POWER = PowerSettings(**SHAPE, n_steps=T, schedule=every(2), center=True)
 KRYLOV = KrylovSettings(**SHAPE, tol=1e-6, max_rounds=8, center=True)
 
-CASES: dict[str, tuple[NoiseMode, SolverSettings]] = {
-    "fedpower": ("none", POWER),
-    "fedpower, partial": ("none", replace(POWER, n_participants=2)),
-    "fedpower, first": ("none", replace(POWER, n_participants=2, participation="first")),
-    "drift-corrected": ("none", replace(POWER, corrected=True)),
-    "krylov": ("none", KRYLOV),
-    "upload": ("none", UploadSettings(**SHAPE)),
-    "fedpower, step": ("step", POWER),
-    "fedpower, step, partial": ("step", replace(POWER, n_participants=2)),
-    "krylov, step": ("step", replace(KRYLOV, n_steps=T)),
-    "fedpower, paper": ("paper", POWER),
-    "fedpower, moment": ("moment", POWER),
-    "fedpower, moment, partial": ("moment", replace(POWER, n_participants=2)),
-    "drift-corrected, moment": ("moment", replace(POWER, corrected=True)),
-    "krylov, moment": ("moment", replace(KRYLOV, warm=False, lookahead=False)),
-    "upload, moment": ("moment", UploadSettings(**SHAPE)),
-}
-"""By name: what is noised, and how the coordinator iterates; every one centres on the pooled mean."""
 
-
-def study_of(case: str) -> Study:
-    noise, _ = CASES[case]
+def _study(noise: NoiseMode) -> Study:
     return Study(
         columns=None,
         n_features=D,
@@ -62,6 +42,30 @@ def study_of(case: str) -> Study:
         delta=0.0 if noise == "none" else 1e-6,
         n_steps=T if noise in ("step", "paper") else None,
     )
+
+
+CASES: dict[str, tuple[NoiseMode, SolverSettings]] = {
+    "fedpower": ("none", POWER),
+    "fedpower, partial": ("none", replace(POWER, n_participants=2)),
+    "fedpower, first": ("none", replace(POWER, n_participants=2, participation="first")),
+    "drift-corrected": ("none", replace(POWER, corrected=True)),
+    "krylov": ("none", KRYLOV),
+    "upload": ("none", UploadSettings(study=_study("none"), rank=K)),
+    "fedpower, step": ("step", POWER),
+    "fedpower, step, partial": ("step", replace(POWER, n_participants=2)),
+    "krylov, step": ("step", replace(KRYLOV, n_steps=T)),
+    "fedpower, paper": ("paper", POWER),
+    "fedpower, moment": ("moment", POWER),
+    "fedpower, moment, partial": ("moment", replace(POWER, n_participants=2)),
+    "drift-corrected, moment": ("moment", replace(POWER, corrected=True)),
+    "krylov, moment": ("moment", replace(KRYLOV, warm=False, lookahead=False)),
+    "upload, moment": ("moment", UploadSettings(study=_study("moment"), rank=K)),
+}
+"""By name: what is noised, and how the coordinator iterates; every one centres on the pooled mean."""
+
+
+def study_of(case: str) -> Study:
+    return _study(CASES[case][0])
 
 
 def settings_of(case: str) -> SolverSettings:

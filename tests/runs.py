@@ -9,7 +9,7 @@ from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases
-from fedpower.protocol.solvers import PowerSettings, Solution, fedpower
+from fedpower.protocol.solvers import PowerSettings, Solution
 from problems import Array, ArrayMoment
 
 
@@ -29,7 +29,7 @@ def make_coordinator(
     min_silos: int | None = None,
 ) -> Coordinator:
     study = next(iter(silos.values())).study
-    solver = fedpower(settings, rng or np.random.default_rng(0))
+    solver = settings.solve(rng or np.random.default_rng(0))
     return Coordinator(solver, list(silos), study=study, run="test", min_silos=min_silos)
 
 

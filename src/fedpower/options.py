@@ -8,7 +8,7 @@ go from one to the other.
 # ruff: noqa: RUF009 - fields are declared by `setting`, which returns dataclasses.field
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
@@ -150,6 +150,7 @@ class Upload(_Value):
     """
 
     name: ClassVar[str] = "moment"
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment")  # what may be noised with it
     iteration_rank: int | None = setting(
         None, "Columns of the iterated basis; k + 10 by default.", "count", "solver", section="components"
     )
@@ -158,6 +159,8 @@ class Upload(_Value):
 @_value(kw_only=True)
 class Iterative(Upload):
     """What solvers that take several rounds have in common."""
+
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step", "paper")
 
     n_steps: int | None = setting(None, "Power steps in total; by default until --tol.", "count", "paper")
     tol: float = setting(1e-9, "Stop when a round moves the subspace by sin θ ≤ this.", "tol", "solver")
@@ -186,6 +189,7 @@ class Krylov(Iterative):
     """
 
     name: ClassVar[str] = "krylov"
+    noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step")
     one_shot_start: bool | None = setting(
         None,
         "Whether krylov opens with local steps at the silos.",
@@ -594,15 +598,12 @@ _OF_CODE_BOOKS = {
 """Options that are fields of a code book."""
 
 _CHOICES = {
-    "solver": _declare(
-        "auto", "How the eigenspace is found; auto chooses and states why.", tuple(SOLVERS), "solver"
-    ),
     "aggregation": _declare(
         "plain",
         "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
         tuple(AGGREGATIONS),
         "privacy",
-    ),
+    )
 }
 _NETWORK = _declare(
     None,
@@ -611,11 +612,11 @@ _NETWORK = _declare(
     section="rows",
     option=None,
 )
-_KINDS: dict[str, tuple[type, ...]] = {
+_KINDS: dict[str, Iterable[type]] = {
     "unit": (Person, Edge),
     "noise": (Noise,),
     "aggregation": (Plain, Secure),
-    "solver": (Krylov, PowerMethod),
+    "solver": SOLVERS.values(),
 }
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
 
@@ -624,6 +625,9 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
     for item in fields(Options):
         if item.metadata:
             yield item.name, item.metadata["setting"]
+        if item.name == "solver":
+            how = "How the eigenspace is found; auto chooses and states why."
+            yield item.name, _declare("auto", how, tuple(SOLVERS), "solver")
         if item.name in _CHOICES:
             yield item.name, _CHOICES[item.name]
         if item.name == "unit":
@@ -635,8 +639,14 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             yield from _OF_CODE_BOOKS.items()
 
 
-FLAT: Mapping[str, Setting] = dict(_flat_settings())
+FLAT: dict[str, Setting] = dict(_flat_settings())
 """Every option of a fit by its name on the command line and in files."""
+
+
+def register_solver(kind: type[Any]) -> None:
+    """Add a solver to those that users can choose, with its settings."""
+    SOLVERS[kind.name] = kind
+    FLAT.update(_flat_settings())
 
 
 def option_name(name: str) -> str:

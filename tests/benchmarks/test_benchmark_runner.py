@@ -5,18 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import runner
-from benchmarks.runner import (
-    Case,
-    Table,
-    apart,
-    compare,
-    exponents,
-    having,
-    markdown,
-    ratios,
-    render,
-    timing_table,
-)
+from benchmarks.results_page import render
+from benchmarks.runner import Case, Table, apart, compare, having, markdown, ratios, timing_table
 
 
 def sized(
@@ -36,12 +26,6 @@ def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
     assert CASE.parameters(quick=True)["ends"] == (0.5,)
 
 
-def test_a_case_with_unknown_parameters_is_refused() -> None:
-    with pytest.raises(ValueError, match="colour"):
-        runner.case("coloured", about="", quick={"colour": 1})(sized)
-    assert "coloured" not in runner.CASES
-
-
 def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat() -> None:
     calls: list[str] = []
     found = compare(
@@ -58,20 +42,6 @@ def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_r
     table = timing_table(found, base="a", by="data")
     assert [row[:2] for row in table.rows] == [["x", "a"], ["x", "b"]]
     assert table.rows[1][3] == "2.00 (2.00 to 2.00)"
-
-
-def test_a_way_without_a_result_says_how_it_ended() -> None:
-    measured = [
-        {"way": "a", "repeat": 0, "ended": "did not finish in 9 s"},
-        {"way": "b", "repeat": 0, "seconds": 1.0},
-    ]
-    assert timing_table(measured, base="b").rows[1][1:3] == ["did not finish in 9 s", ""]
-
-
-def test_exponents_need_every_size() -> None:
-    grown = [{"size": size, "repeat": 0, "seconds": float(size**2)} for size in (2, 4, 8)]
-    assert exponents(grown, [2, 4, 8]) == [pytest.approx(2.0)]
-    assert exponents(grown, [2, 16]) == []
 
 
 @pytest.mark.programs
@@ -98,8 +68,3 @@ def test_marked_places_are_written_and_stale_ones_found(
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert render(check=True, documents=[page]) == []
-
-
-@pytest.mark.parametrize(("load", "busy"), [("0.10", False), ("3.00", True)])
-def test_a_busy_machine_is_recognised_by_its_load(load: str, busy: bool) -> None:
-    assert runner.is_busy({"load at the start": load}) is busy

@@ -32,6 +32,6 @@ def test_every_result_belongs_to_a_case() -> None:
 
 def test_unknown_names_are_refused_and_known_ones_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
-    assert "fit_memory" in capsys.readouterr().out
+    assert "fit_files" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="got no_such_case"):
         main(["no_such_case"])

@@ -118,17 +118,6 @@ def test_text_and_marks_stand_out_from_what_is_behind_them(
     assert [each for each in marks if each[0] < 3] == []
 
 
-def test_the_page_takes_on_the_colours_that_its_reader_prefers(browser: Browser, pages: dict[str, Path]):
-    papers = {}
-    for scheme in SCHEMES:
-        browser.open(pages["private"], scheme=scheme)
-        (papers[scheme],) = [
-            sum(measure(browser, "return behind(document.querySelector('main')).slice(0, 3)"))
-        ]
-    assert papers["light"] == 3 * 255
-    assert papers["dark"] < 3 * 64
-
-
 @pytest.mark.parametrize("kind", ["private", "sampled"])
 def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_is(
     browser: Browser, pages: dict[str, Path], kind: str
@@ -145,15 +134,6 @@ def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_i
         reached.append(place)
         assert ring >= 2
     assert reached == list(range(count))
-
-
-def test_the_first_stop_skips_to_the_content(browser: Browser, pages: dict[str, Path]):
-    browser.open(pages["private"])
-    browser.press(Keys.TAB)
-    top = browser.ask("return document.activeElement.getBoundingClientRect().top")
-    assert top >= 0
-    browser.press(Keys.ENTER)
-    assert browser.ask("return document.activeElement.id") == "main"
 
 
 def test_enter_sorts_a_table_and_enter_again_turns_it_around(browser: Browser, pages: dict[str, Path]):
@@ -192,27 +172,6 @@ def test_rows_without_a_number_come_last_whichever_way_a_table_is_sorted(
         assert len(known) > 3
         assert known == sorted(known)[::turn]
         assert shown[len(known) :] == [""] * (len(shown) - len(known)) != []
-
-
-def test_names_are_sorted_as_people_sort_them(browser: Browser, pages: dict[str, Path]):
-    browser.open(pages["wide"])
-    measure(
-        browser,
-        "openAll(); window.sorted = document.querySelector('#loadings table');"
-        "sorted.tHead.rows[0].cells[0].querySelector('button').click()",
-    )
-    shown = measure(browser, "return column(sorted, 0)")
-    assert shown == sorted(shown, key=lambda name: int(name.removeprefix("test")))
-
-
-def test_space_opens_and_closes_what_is_folded(browser: Browser, pages: dict[str, Path]):
-    browser.open(pages["private"])
-    browser.ask("document.querySelectorAll('details.component > summary')[1].focus()")
-    states = []
-    for _ in range(2):
-        browser.press(Keys.SPACE)
-        states.append(browser.ask("return document.activeElement.parentElement.open"))
-    assert states == [True, False]
 
 
 @pytest.mark.parametrize("kind", ["private", "sampled", "exact"])

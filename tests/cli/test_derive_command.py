@@ -76,7 +76,7 @@ def test_new_rows_are_flagged_where_they_are(place: Path):
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 50
-    assert f"{sum(row['flag'] == '1' for row in rows)} of 50 rows are beyond a limit" in said.stderr
+    assert f"{sum(row['flag'] == '1' for row in rows)} of 50 rows exceed a limit" in said.stderr
     assert np.isfinite([float(row["t2"]) for row in rows]).all()
 
 

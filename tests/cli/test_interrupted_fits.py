@@ -54,7 +54,7 @@ def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         terminal.wait_for(rf"rows .* [1-9]\d*/{shape[0]} ")
         assert terminal.interrupt() == 130
     assert last_line(terminal) == (
-        "Error: interrupted, so no result was written; run the same command again to start anew"
+        "Error: interrupted, so no result was written; run the same command again to start over"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["north.npy"]
 
@@ -116,4 +116,4 @@ def test_a_secure_sum_says_that_it_is_charged_afresh(place: Path, monkeypatch: p
     words = (*NOISED, "--ledgers", ".", "--aggregation", "secure", "-o", "result")
     said = run("fit", "north.npy", "south.npy", *words)
     assert said.exit_code == 130
-    assert "a secure sum is asked for and charged afresh" in said.stderr
+    assert "a secure sum is charged again" in said.stderr

@@ -38,23 +38,10 @@ def test_where_nothing_is_determined_the_cause_is_printed(silo: Path) -> None:
     assert "The likely cause is " in said
 
 
-def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
-    for words, sentence in (
-        (("north.npy", "-k", "auto", *PRIVATE, "--noise", "paper"), "the whole spectrum"),
-        (("north.npy", "-k", "loud", *PRIVATE), "or auto for as many as are determined"),
-        (("north.npy", "-k", "noise", *PRIVATE), "got 'noise'; it is now called auto"),
-    ):
-        said = run("fit", *words, "-o", "out")
-        assert said.exit_code == 2
-        assert sentence in said.stderr
-        assert said.stderr.splitlines()[-1].startswith("Error: ")
-        assert not Path("out").exists()
-
-
 def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
     words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
     reported = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001", "--json")
-    ways = json.loads(reported.stdout)["ways"]
+    ways = json.loads(reported.stdout)["candidates"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {
         ("moment", "plain"),
         ("moment", "secure"),
@@ -63,7 +50,7 @@ def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
     said = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001").stdout
     assert "It would find 2 components for -k auto." in said
     none = succeed(*words, "-k", "auto", "--spectrum", "0.00001", "--json")
-    assert [way["rank"] for way in json.loads(none.stdout)["ways"]] == [0, 0]
+    assert [way["rank"] for way in json.loads(none.stdout)["candidates"]] == [0, 0]
     assert (
         "It would determine no component for -k auto."
         in succeed(*words, "-k", "auto", "--spectrum", "0.00001").stdout

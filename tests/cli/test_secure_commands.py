@@ -48,10 +48,10 @@ def test_identities_from_files_are_those_of_the_study(here: Path):
 
 def test_a_plan_marks_the_secure_sum_where_it_is_asked_for(here: Path):
     facts = ("--features", 20, "--silos", "5x4000", "-k", 2, "--epsilon", 1, "--json")
-    ways = json.loads(succeed("plan", *facts, "--aggregation", "secure").stdout)["ways"]
+    ways = json.loads(succeed("plan", *facts, "--aggregation", "secure").stdout)["candidates"]
     (chosen,) = [way for way in ways if way["chosen"]]
     assert chosen["aggregation"] == "secure"
-    plain = json.loads(succeed("plan", *facts).stdout)["ways"]
+    plain = json.loads(succeed("plan", *facts).stdout)["candidates"]
     assert {way["aggregation"] for way in plain} == {"plain", "secure"}
     assert [way["aggregation"] for way in plain if way["chosen"]] == ["plain"]
 
@@ -61,7 +61,7 @@ def test_a_plan_marks_the_secure_sum_where_it_is_asked_for(here: Path):
     [
         (("--solver", "krylov"), "--aggregation secure must go with --solver moment"),
         (("--noise", "step"), "--aggregation secure must go with --noise moment"),
-        (("--local-steps", 2), "--local-steps must be left alone with --aggregation secure"),
+        (("--local-steps", 2), "must go with --solver moment"),
         (("--colluders", 3), "more silos than the 3 that may collude"),
         (("--identity", "north=nowhere.pem"), "every silo must have an identity or none"),
     ],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from fedpower.cli.simulate import simulate
+from fedpower.cli.experiments import simulate
 from fedpower.errors import InputError
 from fedpower.experiments import models
 from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
@@ -97,7 +97,7 @@ def test_sizes_default_to_moderate_and_to_the_papers(
         asked.append(model)
         return []
 
-    monkeypatch.setattr("fedpower.cli.simulate.write_model", write)
+    monkeypatch.setattr("fedpower.cli.experiments.write_model", write)
     result = run(*arguments, "-o", tmp_path / "d")
     assert result.exit_code == 0, result.output
     assert asked[0].sizes == sizes

@@ -1,20 +1,438 @@
-"""Every wrong use is one sentence and status 2; nothing is written and nothing is charged."""
+# ruff: noqa: E501
+"""Every wrong use is refused: status 2 and one line that names the option or file at fault; nothing is written or charged."""
 
+import json
 import os
-import re
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hospitals import run
-from wrong_uses import GROUPS, Wrong, prepare
+from hospitals import EXACT, PRIVATE, run, succeed, write_hospitals
 
-USES = {name: use for group in GROUPS.values() for name, use in group.items()}
+from workbooks import write_xlsx
+
+SHORT = {
+    "EXACT": shlex.join(EXACT),
+    "PRIVATE": shlex.join(PRIVATE),
+    "CLINIC": "fit clinic.csv -k 1 --epsilon inf --codebook",
+    "STUDY": "study init new.toml --name heart --silos a,b",
+}
+USES = """
+# The command
+fitt | fit
+fit | FILE
+fit north.csv --epsilon inf | -k
+fit north.csv -k 2 | --epsilon
+fit north.csv EXACT --sead 1 | --sead
+fit north.csv EXACT --alignment by-eye | --alignment
+# Persons
+fit north.csv PRIVATE --unit patient | patient
+fit north.csv PRIVATE --unit '' | --unit
+fit wide.npy PRIVATE --unit patient | wide.npy
+fit visits.csv PRIVATE --unit patient | visits.csv
+fit ids.csv PRIVATE --unit patient | ids.csv
+fit north.csv PRIVATE --rows-per-unit 3 | --rows-per-unit
+fit north.csv PRIVATE --unit age --rows-per-unit 0 | --rows-per-unit
+fit visits.csv north.csv PRIVATE --unit patient | patient
+STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
+STUDY --columns-of north.csv --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
+plan wide.npy -k 1 --epsilon 1 --unit patient | wide.npy
+# Networks
+communities edges.csv -k 2 --epsilon 1 | edges.csv
+communities edges.csv -k 2 --epsilon 1 --nodes few.txt | edges.csv
+communities heavy.csv -k 2 --epsilon 1 --nodes nodes.txt | heavy.csv
+communities heavy.csv -k 2 --epsilon 1 --nodes nodes.txt --edge-weight 1e300 | --edge-weight
+communities north.csv -k 2 --epsilon 1 --nodes nodes.txt | north.csv
+communities edges.csv -k 2 --epsilon 1 --nodes nodes.txt --labels odd.csv | labels
+communities edges.csv -k 4 --epsilon 1 --nodes nodes.txt | communities
+derive kept communities -k 2 | communities
+STUDY -k 1 --epsilon 1 --network edge | --network
+# Privacy parameters
+fit north.csv -k 2 --epsilon 0 --normalize | --epsilon
+fit north.csv -k 2 --epsilon nan --normalize | --epsilon
+fit north.csv -k 2 --epsilon small --normalize | --epsilon
+fit north.csv -k 2 --epsilon 100 --normalize | --epsilon
+fit north.csv -k 2 --epsilon 1e-09 --normalize | --epsilon
+fit north.csv -k 2 --epsilon 1 --normalize --scores-epsilon 0.8 | --scores-epsilon
+fit north.csv -k 2 --epsilon inf --scores-epsilon 0.1 | --scores-epsilon
+fit north.csv -k 1 --epsilon 1 --normalize --scores-epsilon 0.1 | --scores-epsilon
+fit north.csv -k 2 --epsilon 1 --normalize --noise paper --scores-epsilon 0.1 | --scores-epsilon
+fit north.csv -k 2 --epsilon 1 --normalize --scores-epsilon 1e-05 | --scores-epsilon
+fit north.csv -k 2 --epsilon 1 --row-norm 1 --normalize | --row-norm
+fit north.csv -k 2 --epsilon 1 --solver krylov | --row-norm
+fit north.csv -k 2 --epsilon 1 --range age=120:0 | --range
+fit north.csv -k 2 --epsilon 1 --range weather=0:1 | --range
+fit north.csv -k 2 --epsilon 1 --codebook none.toml | none.toml
+fit north.csv -k 2 --epsilon 1 --codebook none.toml --row-norm 1 | none.toml
+prepare north.csv --epsilon inf | epsilon
+fit north.csv -k 2 --epsilon 1 --row-norm=-1 | --row-norm
+fit north.csv -k 2 --epsilon 1 --row-norm 1e+308 | --row-norm
+fit north.csv PRIVATE --delta 1 | --delta
+fit north.csv PRIVATE --aggregation secure | secure sum
+fit north.csv south.parquet east.csv -k 2 --epsilon inf --aggregation secure | --aggregation
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --noise step | --aggregation
+derive none correlate | none
+audit --epsilon inf | --epsilon
+# Components and iterations
+fit north.csv -k 0 --epsilon inf | -k
+fit north.csv -k 6 --epsilon inf | -k
+fit north.csv -k 1.5 --epsilon inf | -k
+fit north.csv -k noise --epsilon 1 --row-norm 10 | -k
+fit north.csv -k auto --epsilon 1 --row-norm 10 --noise step | -k
+fit north.csv EXACT --iteration-rank 99 | --iteration-rank
+fit north.csv EXACT --schedule sometimes | --schedule
+fit north.csv EXACT --schedule 0,2 | schedule
+fit north.csv EXACT --local-steps 0 | --local-steps
+fit north.csv EXACT --tol 2 | --tol
+fit north.csv EXACT --min-silos 2 | --min-silos
+plan --features 9 --silos 2x50 -k 2 --epsilon 1 --gap=-1 | gap
+fit north.csv EXACT --deadline 0 | --deadline
+fit north.csv EXACT --seed -1 | --seed
+fit north.csv EXACT --device tpu | device
+# Files
+fit . EXACT | parts
+fit one.npy EXACT | centring
+fit east.csv east.npy EXACT | east.csv
+fit a=east.csv b=east.csv EXACT | east.csv
+fit north.csv --groups age EXACT | north.csv
+fit north.csv east.csv --groups age EXACT | --groups
+# Columns
+fit north.csv EXACT --columns age,shoe | north.csv
+fit north.csv everybody.csv EXACT | everybody.csv
+fit north.csv east.npy EXACT | north.csv
+fit north.npy wide.npy EXACT | north.npy
+fit north.csv EXACT --columns , | --columns
+fit north.csv EXACT --drop shoe | shoe
+fit everybody.csv --groups ward EXACT | everybody.csv
+fit north.csv EXACT --scale-file scale.csv | scale.csv
+fit north.csv EXACT --scale-file twofold.csv | twofold.csv
+fit north.csv EXACT --scale-file foreign.csv | foreign.csv
+fit north.csv EXACT --scale-file zero.csv | scale
+fit north.csv EXACT --scale-file missing.csv | scale
+fit north.csv EXACT --scale-file three.npy | scale
+fit north.csv EXACT --scale-file nowhere.csv | nowhere.csv
+# Rules of tables
+CLINIC height.toml | height
+fit north.npy EXACT --codebook draft.toml | north.npy
+fit gap.csv -k 1 --epsilon inf --codebook gap.toml | gap.csv
+CLINIC grade.toml | clinic.csv
+CLINIC smoker.toml | clinic.csv
+CLINIC seen.toml | clinic.csv
+CLINIC text.toml | clinic.csv
+fit clash.csv -k 1 --epsilon inf --codebook clash.toml | clash.csv
+fit clinic.csv -k 1 --epsilon 1 --codebook draft.toml --solver krylov | --row-norm
+prepare north.csv --epsilon 1 --codebook full.toml | preparation
+STUDY -k 1 --epsilon 1 --codebook draft.toml --columns bmi,sbp | --columns
+STUDY -k 1 --epsilon 1 --codebook unfilled.toml | unfilled.toml
+release games.csv --epsilon 1 --codebook trees.toml | games.csv
+release alone.csv --epsilon 1 --codebook yews.toml | alone.csv
+release games.csv --epsilon 1 --codebook unopposed.toml | unopposed.toml
+release games.csv --epsilon 1 --codebook boundless.toml | boundless.toml
+release games.csv --epsilon 1 --codebook crowded.toml | crowded.toml
+release games.csv --epsilon 1 --codebook yews.toml --row-norm 1 | --row-norm
+inspect | FILE
+inspect north.npy | north.npy
+inspect nowhere.csv | nowhere.csv
+inspect north.csv --draft notes.txt | notes.txt
+# Types
+# Text, folders and sheets
+fit north.csv EXACT --separator ';' | --separator
+fit north.csv EXACT --separator x | --separator
+fit north.csv EXACT --decimal ';' | --decimal
+fit north.csv EXACT --decimal , | --decimal
+fit north.csv EXACT --encoding klingon | --encoding
+fit south.parquet EXACT --encoding cp1252 | south.parquet
+fit uneven EXACT | uneven/2.csv
+fit 'parts/*.csv.gz' EXACT | parts/*.csv.gz
+fit uneven uneven/1.csv EXACT | uneven/1.csv
+fit 'ward.xlsx#Summer' EXACT | ward.xlsx#Summer
+# Names and units
+fit north.csv other.csv EXACT | other.csv
+fit north.csv EXACT --rename weight | --rename
+fit north.csv EXACT --rename shoe=foot | --rename
+fit north.csv EXACT --rename bmi=age | north.csv
+fit north.npy EXACT --rename a=b | north.npy
+fit nought.toml EXACT | factors
+run agreed.toml --epsilon 2 | --epsilon
+run agreed.toml --local 2 --rename a=b | --rename
+# Budgets
+fit east.csv PRIVATE --ledgers . | east.ledger
+fit east.csv PRIVATE --ledger east=north.ledger | north.ledger
+fit north.csv PRIVATE --ledger north=heart.ledger --data-set lungs | heart.ledger
+fit north.csv PRIVATE --ledger north=heart.ledger | heart.ledger
+fit booked=east.csv PRIVATE --ledgers . | booked
+fit north.csv PRIVATE --ledgers . --data-version west=2 | --data-version
+fit north.csv PRIVATE --ledgers . --data-version 'last spring' | --data-version
+fit north.csv PRIVATE --ledgers . --data-version 1 --data-version 2 | --data-version
+fit north.csv PRIVATE --data-version 2 | --data-version
+budget init new.ledger --data '' --epsilon 1 --delta 1e-06 | data set
+fit north.csv PRIVATE --ledger west=north.ledger | --ledger
+fit north.csv PRIVATE --ledger north.ledger | --ledger
+fit north.csv east.csv PRIVATE --ledger north=north.ledger | --ledger
+fit north.csv -k 2 --epsilon 3 --normalize --ledgers . | north
+fit north.csv EXACT --ledgers . | --ledgers
+fit north.csv PRIVATE --ledger north=secret.csv | secret.csv
+fit open=north.csv PRIVATE --ledgers . | open.ledger
+budget nowhere.ledger | nowhere.ledger
+budget secret.csv | secret.csv
+budget north.ledger --what-if=-1 | --epsilon
+budget init new.ledger --epsilon 1 | --delta
+budget init north.ledger --epsilon 9 --delta 1e-06 | north.ledger
+budget init new/x.ledger --epsilon inf --delta 1e-06 | --epsilon
+budget cap north.ledger --epsilon 9 --delta 1e-06 | --reason
+budget cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
+# Results
+transform nowhere north.csv | nowhere
+transform occupied north.csv | occupied
+transform torn north.csv | torn/components.npz
+transform garbled north.csv | garbled/run.json
+transform later north.csv | later
+transform bare north.csv | bare
+transform model dates.csv | dates.csv
+report nowhere | nowhere
+report torn | torn/components.npz
+export model --to fax -o out | --to
+export unsaid --to parquet -o out | unsaid/run.json
+transform model north.csv --json | --json
+export model --to plink -o out | --to
+compare nowhere nowhere | nowhere
+compare north.csv north.csv | north.csv
+compare other.npz other.npz | other.npz
+compare ones.npy ones.npy | ones.npy
+# Studies
+study init new.toml | --name
+STUDY --columns-of index.csv -k 1 --epsilon 1 --normalize | index.csv
+study check nowhere.toml | nowhere.toml
+study check bad.toml | bad.toml
+federation init nowhere.toml -o kits | nowhere.toml
+federation sign nowhere north.csr | nowhere
+coordinator nowhere | nowhere
+silo nowhere nowhere.toml | nowhere.toml
+run nowhere.toml | nowhere.toml
+identity show secret.csv | secret.csv
+# Disks and permissions
+fit north.csv EXACT -o occupied | occupied
+fit north.csv EXACT -o occupied --force | occupied
+fit north.csv EXACT -o north.csv | north.csv
+study init s.toml --name a --silos b -k 1 --epsilon 1 --row-norm 1 | --columns
+STUDY --columns-of north.csv --columns a,b -k 2 --epsilon 1 --row-norm 10 | --columns
+STUDY --columns-of east.npy -k 1 --epsilon 1 --row-norm 1 | east.npy
+STUDY --columns-of north.csv -k 2 --epsilon 1 --scale-file scale.csv | scale.csv
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --normalize | --row-norm
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --name Heart/1 | name
+STUDY --columns-of north.csv -k 9 --epsilon 1 --row-norm 10 | -k
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --port 0 | port
+study init scale.csv --name a --silos b --columns a,b -k 1 --epsilon 1 --row-norm 1 | scale.csv
+study check north.csv | north.csv
+study show nowhere.toml | nowhere.toml
+study show . | .
+export model --to anndata -o out | --rows
+export model --to csv --rows east.csv -o out | --rows
+export model --to anndata --rows east.csv --id-column id -o out | --id-column
+export model --to csv -o north.csv | north.csv
+export model --to plink --rows nowhere.csv -o out | nowhere.csv
+export model --to anndata --rows east.csv -o out | east.csv
+export model --to plink --rows east.csv --id-column x -o out | east.csv
+export model --to plink --rows holes.csv -o out | holes.csv
+plan -k 3 --epsilon 1 | --features
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.9 | gap
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
+plan --features 3 --silos 0 -k 1 --epsilon 1 | --silos
+plan x.npy --features 3 --silos 9 -k 1 --epsilon 1 | --features
+fit north.csv -k loud --epsilon 1 | -k
+report . | components.npz
+"""
+"""Each a command and what its sentence must name; -o new where there is no -o."""
+
+FILES = """
+nowhere.csv notes.txt empty.csv header.csv ragged.csv junk.csv cut.parquet bad.svm bad.toml
+twice.csv index.csv holes.csv infinite.npy everybody.csv dates.csv words.npy complex.npy objects.npy
+large.npy three.npy cube.npy doubt.csv mixed.csv thousands.csv umlaut.csv hollow occupied scattered
+ward.xlsx cut.xlsx keys.toml duck.toml stray.toml
+"""
+"""Each refused by `fedpower fit FILE`, and named."""
+
+NO_PERMISSION = {
+    "fit sealed.csv EXACT": "sealed.csv",
+    "fit north.csv EXACT -o shut/new": "shut/new",
+    "transform model north.csv -o shut/scores.csv": "shut/scores.csv",
+    "study init shut/study.toml --name heart --silos a,b --columns x,y -k 1 --epsilon 1 --normalize": "shut/study.toml",
+    "report sealed": "sealed/report.html",
+    "budget init shut/new.ledger --epsilon 1 --delta 1e-06": "shut/new.ledger",
+}
+FULL_DISK = {
+    "fit north.csv EXACT": "disk",
+    "transform model north.csv -o scores.csv": "disk",
+    "fit north.csv PRIVATE --ledgers .": "north",
+}
 ROOM = 1024
 """Bytes that a file may have on a disk that is full."""
+
+CELL = "zq"
+"""In every word of a cell that no sentence may quote."""
+
+TEXTS = {
+    "notes.txt": "notes",
+    "scale.csv": "age,1\n",
+    "secret.csv": "a,b\n1,2\n",
+    "empty.csv": "",
+    "header.csv": "age,bmi,sbp,dbp,hdl\n",
+    "ragged.csv": "a,b\n1,2\n3\n",
+    "twice.csv": "a,a\n1,2\n3,4\n",
+    "twofold.csv": "age,1\nbmi,1\nage,2\nsbp,1\ndbp,1\nhdl,1\n",
+    "foreign.csv": "age,1\nbmi,1\nsbp,1\ndbp,1\nhdl,1\nshoe,1\n",
+    "zero.csv": "age,1\nbmi,0\nsbp,1\ndbp,1\nhdl,1\n",
+    "missing.csv": "age,1\nbmi,nan\nsbp,1\ndbp,1\nhdl,1\n",
+    "index.csv": ",a,b\n0,1,2\n1,3,5\n",
+    "dates.csv": "a,b\n2020-01-01,2\n2020-01-02,4\n",
+    "bad.svm": "1 1:x\n",
+    "bad.toml": "silo = [\n",
+    "doubt.csv": "a;b,c\n3;4,5\n6;7,8\n",
+    "mixed.csv": "a;b\n1,5;2.5\n3;4\n",
+    "thousands.csv": "a;b\n1,500;2\n3;4\n",
+    "other.csv": "age,gewicht,sbp,dbp,hdl\n1,2,3,4,5\n2,3,5,7,1\n",
+    "keys.toml": '[data]\npath = "north.csv"\nsheet = "A"\n',
+    "duck.toml": '[data]\nquery = "SELECT * FROM visits"\ndatabase = "duckdb:///none.duckdb"\n',
+    "stray.toml": '[data]\npath = "north.csv"\n[columns.factors]\nweight = 2.2\n',
+    "nought.toml": '[data]\npath = "north.csv"\n[columns.factors]\nage = 0\n',
+    "uneven/1.csv": "a,b\n1,2\n",
+    "uneven/2.csv": "a,c\n1,2\n",
+    "scattered/1.csv": "a,b\n1,2\n",
+    "scattered/year=2024/2.csv": "a,b\n1,2\n",
+}
+TEXTS |= {
+    "gap.csv": "a,b\n1,2\n,3\n4,5\n",
+    "clinic.csv": "age,sex,grade,smoker,seen\n50,F,low,yes,2001-02-03\n61,M,high,no,2001-02-04\n70,Xzq,midzq,neverzq,somedayzq\n",
+    "games.csv": "winner,loser,points\nash,oak,1\nyewzq,oak,2\n",
+    "alone.csv": "winner,loser\nash,oak\noak,oak\n",
+    "clash.csv": "sex,sex=F\nF,1\nM,0\n",
+}
+BAD_RULES = {
+    "unfilled": "sex = { levels = [] }",
+    "doubled": "sex = ['F', 'F']",
+    "others": "sex = ['F', 'other']",
+    "unlisted": "sex = { kind = 'levels' }",
+    "unkind": "age = { kind = 'integer' }",
+    "slip": "age = { kind = 'number', rnage = [0, 120] }",
+    "backwards": "age = { kind = 'number', range = [120, 0] }",
+    "ranged": "sex = { levels = ['F', 'M'], range = [0, 1] }",
+    "marked": "age = { kind = 'number', indicator = true }",
+    "often": "age = { kind = 'number', missing = 'often' }",
+    "beyond": "age = { kind = 'number', range = [0, 120], missing = 999 }",
+    "stranger": "sex = { levels = ['F', 'M'], missing = 'X' }",
+    "both": "sex = { levels = ['F', 'M'], missing = 'F', indicator = true }",
+    "undated": "seen = { kind = 'date' }",
+    "misdated": "seen = { kind = 'date', origin = '31.1.2000' }",
+    "fortnight": "seen = { kind = 'date', origin = 2000-01-31, unit = 'fortnights' }",
+    "single": "grade = { ordered = ['low'] }",
+    "number": "age = 3",
+    "wordless": "age = { kind = 'number', missing_words = 'NA' }",
+    "perhaps": "age = { kind = 'number', missing = 0, indicator = 'yes' }",
+    "all-dropped": "age = 'drop'",
+}
+RULES = BAD_RULES | {
+    "height": "height = 'number'",
+    "gap": "a = 'number'",
+    "grade": "sex = ['F']\ngrade = { ordered = ['low', 'high'] }\nsmoker = 'drop'\nseen = 'drop'",
+    "smoker": "sex = ['F']\ngrade = 'drop'\nsmoker = 'yes/no'\nseen = 'drop'",
+    "seen": "sex = ['F']\ngrade = 'drop'\nsmoker = 'drop'\nseen = { kind = 'date', origin = 2000-01-31 }",
+    "text": "sex = ['F']\ngrade = 'drop'\nsmoker = { kind = 'number', missing = 0, missing_words = ['neverzq', 'no'] }\nseen = 'drop'",
+    "clash": "sex = ['F', 'M']",
+    "trees": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'drop'",
+    "yews": "winner = { items = ['ash', 'oak', 'yew'], against = 'loser' }\npoints = 'drop'",
+    "unopposed": "winner = { items = ['ash', 'oak'] }",
+    "boundless": "winner = { items = ['ash', 'oak'], against = 'loser', margin = 'points' }",
+    "crowded": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'number'",
+    "draft": "sex = ['F']\nage = { kind = 'number', range = [0, 120] }",
+}
+TEXTS |= {
+    f"{name}.toml": f'format = "fedpower-codebook/2"\n[rules]\n{text}\n' for name, text in RULES.items()
+}
+BAD_BOOKS = ("outside", "flat", "later", "bare")
+TEXTS |= {
+    "outside.toml": 'format = "fedpower-codebook/2"\nsex = ["F", "M"]\n',
+    "flat.toml": 'format = "fedpower-codebook/2"\nrules = 3\n',
+    "later.toml": 'format = "fedpower-codebook/9"\n',
+    "bare.toml": 'format = "fedpower-codebook/2"\nbound = 2.0\n',
+    "full.toml": 'format = "fedpower-codebook/2"\nbound = 2.0\n'
+    + "".join(
+        f'[[column]]\nname = "{name}"\noffset = 0.0\nscale = 1.0\nlow = -9.0\nhigh = 9.0\n'
+        for name in ("age", "bmi", "sbp", "dbp", "hdl")
+    ),
+    "visits.csv": "age,bmi,patient\n50,20,Q1\n60,21,\n",
+    "ids.csv": "patient\nQ1\nQ2\n",
+}
+ARRAYS = {
+    "three.npy": np.ones(3),
+    "ones.npy": np.ones((4, 2)),
+    "words.npy": np.array([["a", "b"]]),
+    "cube.npy": np.ones((2, 2, 2)),
+    "complex.npy": np.ones((3, 3), complex),
+    "objects.npy": np.array([[1, None]], dtype=object),
+    "infinite.npy": np.array([[1, np.inf], [1, 2]]),
+    "one.npy": np.ones((1, 5)),
+    "large.npy": np.array([[1, 2**53 + 1], [3, 4]]),
+    "wide.npy": np.ones((3, 4)),
+}
+
+
+def prepare(folder: Path) -> None:
+    """Write hospitals, and beside them all that can be wrong with a file."""
+    write_hospitals(folder)
+    for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "hollow").mkdir()
+    (folder / "umlaut.csv").write_text("größe,b\n1,2\n3,4\n", encoding="cp1252")
+    book = write_xlsx(folder / "ward.xlsx", Winter=[["name", "age"], ["Meierzq", 61], ["Kunzzq", 50]])
+    (folder / "cut.xlsx").write_bytes(book.read_bytes()[:500])
+    succeed(
+        "study", "init", "agreed.toml", "--name", "heart", "--silos", "a,b", "--columns", "x,y", "-k", 1,
+        "--epsilon", 1, "--normalize",
+    )  # fmt: skip
+    for name, array in ARRAYS.items():
+        np.save(folder / name, array)
+    np.savez(folder / "other.npz", weights=np.ones(3))
+    (folder / "junk.csv").write_bytes(bytes(range(256)) * 4)
+    whole = (folder / "south.parquet").read_bytes()
+    (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    (folder / "secret.csv").chmod(0o600)
+    (folder / "occupied").mkdir()
+    (folder / "occupied" / "thesis.tex").write_text("years of work")
+    for name in ("north", "open"):
+        succeed("budget", "init", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
+    (folder / "open.ledger").chmod(0o644)
+    cap = ("--epsilon", 2, "--delta", 1e-6)
+    succeed("budget", "init", "heart.ledger", "--silo", "north", "--data", "heart", *cap)
+    succeed("budget", "init", "booked.ledger", *cap)
+    succeed("fit", "booked=north.csv", *PRIVATE, "--ledgers", ".", "-o", "booked")
+    succeed("fit", "north.csv", *EXACT, "-o", "model")
+    (folder / "edges.csv").write_text("source,target\nann,bob\nbob,cyd\n")
+    (folder / "heavy.csv").write_text("source,target,weight\nann,bob,7\n")
+    (folder / "nodes.txt").write_text("ann\nbob\ncyd\ndan\n")
+    (folder / "few.txt").write_text("ann\nbob\n")
+    (folder / "odd.csv").write_text("zoe,1\n")
+    succeed("release", "north.csv", "--epsilon", "inf", "-o", "kept")
+    for name in ("torn", "garbled", "later", "bare", "unsaid", "sealed"):
+        shutil.copytree("model", name)
+    torn = folder / "torn" / "components.npz"
+    torn.write_bytes(torn.read_bytes()[:300])
+    (folder / "garbled" / "run.json").write_text("{")
+    later = folder / "later" / "run.json"
+    later.write_text(later.read_text().replace("fedpower-record/1", "fedpower-record/9"))
+    (folder / "bare" / "components.npz").unlink()
+    unsaid = folder / "unsaid" / "run.json"
+    unsaid.write_text(json.dumps({**json.loads(unsaid.read_text()), "privacy": None}))
+    (folder / "sealed").chmod(0o500)
+    (folder / "sealed.csv").write_text("a,b\n1,2\n3,4\n")
+    (folder / "sealed.csv").chmod(0)
+    (folder / "shut").mkdir(mode=0o500)
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +445,59 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of what was prepared, and the working directory."""
-    shutil.copytree(prepared, tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+def place(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(prepared)
+    return prepared
 
 
-def reported(use: Wrong) -> tuple[int, str, str]:
-    """Return exit status, stdout and stderr of a wrong use."""
-    if not use.under:
-        said = run(*use.words)
-        return said.exit_code, said.stdout, said.stderr
-    command = [sys.executable, "-c", "from fedpower.cli import main; main()", *map(str, use.words)]
-    if use.under == "no permission" and os.geteuid() == 0:  # root may read and write all
+def words_of(use: str) -> list[str]:
+    for short, meant in SHORT.items():
+        use = use.replace(short, meant)
+    words = shlex.split(use)
+    takes_output = words[0] in ("fit", "release", "prepare", "communities") and len(words) > 1
+    return [*words, "-o", "new"] if takes_output and "-o" not in words else words
+
+
+def contents(folder: Path) -> dict[Path, bytes | None]:
+    return {
+        path: path.read_bytes() if path.is_file() and os.access(path, os.R_OK) else None
+        for path in folder.rglob("*")
+    }
+
+
+def check(place: Path, before: dict[Path, bytes | None], said: tuple[int, str, str], at_fault: str) -> None:
+    status, printed, errors = said
+    assert (status, printed) == (2, ""), errors
+    *logged, sentence = errors.splitlines()
+    assert not logged or "full" in str(place), errors
+    assert sentence.startswith("Error: ")
+    assert at_fault in sentence
+    assert CELL not in errors
+    assert contents(place) == before
+
+
+def cases() -> list[object]:
+    pairs = [line.rsplit(" | ", 1) for line in USES.splitlines() if " | " in line]
+    pairs += [[f"fit '{file}' EXACT", file] for file in FILES.split()]
+    pairs += [[f"CLINIC {name}.toml", f"{name}.toml"] for name in (*BAD_RULES, *BAD_BOOKS)]
+    return [
+        pytest.param(use, at_fault, id=use, marks=[pytest.mark.devices] * ("--device" in use))
+        for use, at_fault in pairs
+    ]
+
+
+@pytest.mark.parametrize(("use", "at_fault"), cases())
+def test_a_wrong_use_names_what_is_at_fault_and_leaves_no_trace(place: Path, use: str, at_fault: str) -> None:
+    before = contents(place)
+    said = run(*words_of(use))
+    check(place, before, (said.exit_code, said.stdout, said.stderr), at_fault)
+
+
+def in_a_process(use: str, *, room: int = resource.RLIM_INFINITY) -> tuple[int, str, str]:
+    command = [sys.executable, "-c", "from fedpower.cli import main; main()", *words_of(use)]
+    if os.geteuid() == 0:  # root may read and write all
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-    limit = (ROOM if use.under == "full disk" else resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    limit = (room, resource.RLIM_INFINITY)
     done = subprocess.run(
         command,
         capture_output=True,
@@ -53,41 +508,20 @@ def reported(use: Wrong) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def contents(folder: Path) -> dict[Path, bytes | None]:
-    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.programs] * bool(use.under)
-            + [pytest.mark.devices] * ("--device" in use.words),
-        )
-        for name, use in USES.items()
-    ],
-)
-def test_a_wrong_use_is_told_in_its_sentence_and_leaves_no_trace(place: Path, name: str):
-    use = USES[name]
+@pytest.mark.programs
+@pytest.mark.parametrize(("use", "at_fault"), NO_PERMISSION.items())
+def test_without_permission_nothing_is_read_or_written(place: Path, use: str, at_fault: str) -> None:
     before = contents(place)
-    status, printed, said = reported(use)
-    assert (status, printed) == (2, ""), said
-    *silos_log, sentence = said.splitlines()
-    pattern = ".*".join(map(re.escape, use.sentence.split("...")))
-    assert re.fullmatch(f"Error: {pattern}", sentence), sentence
-    assert "Traceback" not in said
-    assert not silos_log or use.under == "full disk", silos_log
-    assert contents(place) == before
+    check(place, before, in_a_process(use), at_fault)
 
 
-def test_at_least_forty_wrong_uses_of_every_kind_are_known():
-    assert len(USES) == sum(map(len, GROUPS.values())) >= 40
-    assert {use.under for use in USES.values()} == {"", "no permission", "full disk"}
-
-
-def test_a_sentence_says_what_must_hold_or_where_help_is():
-    for name, use in USES.items():
-        assert "must" in use.sentence or "--help" in use.sentence or "never" in use.sentence or (
-            "would spend" in use.sentence or "refused" in use.sentence
-        ), name  # fmt: skip
+@pytest.mark.programs
+@pytest.mark.parametrize(("use", "at_fault"), FULL_DISK.items())
+def test_on_a_full_disk_nothing_is_written_or_charged(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str, at_fault: str
+) -> None:
+    place = tmp_path / "full"
+    shutil.copytree(prepared, place, ignore=shutil.ignore_patterns("sealed*", "shut"))
+    monkeypatch.chdir(place)
+    before = contents(place)
+    check(place, before, in_a_process(use, room=ROOM), at_fault)

@@ -6,10 +6,10 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from row_forms import read_all, sample_rows, write_duckdb
+from row_forms import read_all, sample_rows
 
 from fedpower.errors import InputError
-from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.opening import open_source
 from fedpower.rows.sql import Address, SqlQuery, parse_address
 
 ROWS = sample_rows()
@@ -54,23 +54,6 @@ def test_what_duckdb_says_of_a_query_is_told_and_of_a_cell_is_not(visits: str) -
     assert "Table with name nope does not exist" in refused("SELECT * FROM nope", visits)
     failing = "SELECT CAST(word AS INTEGER) AS a, age FROM visits"
     assert "got an error from the database" in refused(failing, visits)
-
-
-def test_a_name_that_occurs_twice_is_refused(visits: str) -> None:
-    assert "got 'age' more than once" in refused("SELECT age, dose AS age FROM visits", visits)
-
-
-def test_silos_can_be_told_by_a_column(visits: str) -> None:
-    silos = split_by_group(SqlQuery("SELECT age, even FROM visits", visits), "even")
-    assert {name: len(read_all(silo)) for name, silo in silos.items()} == {"true": 2, "false": 2}
-
-
-def test_a_file_is_found_from_the_folder_of_its_description(tmp_path: Path) -> None:
-    write_duckdb(ROWS, tmp_path / "r.duckdb")
-    (tmp_path / "q.toml").write_text(
-        '[data]\nquery = "SELECT * FROM visits"\ndatabase = "duckdb:///r.duckdb"\n'
-    )
-    assert read_all(open_source(tmp_path / "q.toml")).shape == ROWS.shape
 
 
 def test_addresses_are_files_without_a_login(tmp_path: Path) -> None:

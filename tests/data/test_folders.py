@@ -1,27 +1,18 @@
 """A folder or a pattern is one table in parts, in the order of their paths."""
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from row_forms import in_parts, read_all, sample_rows
+from test_bad_data import refused
 
-from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
-from fedpower.rows.opening import name_of_silo, open_source, rows_at, split_by_group
+from fedpower.rows.opening import name_of_silo, open_source, rows_at
 
 ROWS = sample_rows()
-
-
-def refused(data: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_all(open_source(data, **options))
-    return str(caught.value)
 
 
 def hive(folder: Path) -> Path:
@@ -44,35 +35,6 @@ def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_p
     assert read_all(chosen).ravel().tolist() == [4, 3]
 
 
-def test_arrow_reads_the_same_rows_from_the_same_folders(tmp_path: Path) -> None:
-    ours = open_source(hive(tmp_path), columns=["x", "year"], extra="drop")
-    theirs = open_source(
-        ds.dataset(tmp_path / "hive", partitioning="hive"), columns=["x", "year"], extra="drop"
-    )
-    np.testing.assert_array_equal(read_all(ours), read_all(theirs))
-
-
-def test_silos_can_be_told_by_a_folder(tmp_path: Path) -> None:
-    silos = split_by_group(hive(tmp_path), "ward", columns=["x"])
-    assert {name: read_all(silo).ravel().tolist() for name, silo in silos.items()} == {
-        "a b": [4, 1], "c/d": [3, 2],
-    }  # fmt: skip
-
-
-def test_a_column_that_parts_have_themselves_is_theirs(tmp_path: Path) -> None:
-    (tmp_path / "t" / "x=7").mkdir(parents=True)
-    (tmp_path / "t" / "x=7" / "a.csv").write_text("x,y\n1,2\n")
-    assert open_source(tmp_path / "t").columns == ("x", "y")
-    assert read_all(open_source(tmp_path / "t")).tolist() == [[1, 2]]
-
-
-def test_what_folders_tell_is_read_beside_columns_of_text(tmp_path: Path) -> None:
-    (tmp_path / "t" / "y=7").mkdir(parents=True)
-    (tmp_path / "t" / "y=7" / "a.csv").write_text("name,x\nMeier,1\nKunz,2\n")
-    source = open_source(tmp_path / "t", columns=["y"], extra="drop")
-    assert read_all(source).tolist() == [[7], [7]]
-
-
 def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(tmp_path: Path) -> None:
     folder = hive(tmp_path)
     before = fingerprint(open_source(folder))
@@ -80,13 +42,6 @@ def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tel
     assert fingerprint(open_source(moved)) == before
     (moved / "year=2019").rename(moved / "year=2018")
     assert fingerprint(open_source(moved)) != before
-
-
-def test_the_order_of_columns_may_differ_between_parts(tmp_path: Path) -> None:
-    (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "1.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "p" / "2.csv").write_text('b,a\n4,"3"\n')
-    assert read_all(open_source(tmp_path / "p")).tolist() == [[1, 2], [3, 4]]
 
 
 def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:

@@ -1,18 +1,14 @@
 """A silo's own names and units become the study's before anything else, in every way of reading."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from row_forms import FORMS, NAMES, forms, read_all, sample_rows
+from test_bad_data import refused
 
-from fedpower.errors import InputError
-from fedpower.rows.opening import Reading, open_source, split_by_group
-from fedpower.rows.source import RowSource
-from fedpower.rows.sql import QuerySource
-from fedpower.rows.tables import TableSource
+from fedpower.rows.opening import Reading, open_source
 
 ROWS = sample_rows()
 TABLES = [
@@ -28,12 +24,6 @@ HARMONY: Reading = {
 }
 
 
-def refused(data: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_all(open_source(data, **options))
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("form", forms(TABLES))
 def test_every_table_is_renamed_and_converted(form: str, tmp_path: Path) -> None:
     source = open_source(FORMS[form](ROWS, tmp_path), **HARMONY)
@@ -41,28 +31,6 @@ def test_every_table_is_renamed_and_converted(form: str, tmp_path: Path) -> None
     expected = ROWS * [1, -2.5, 1, 1, 3.0] + [0, 0, 0, 0, 0.25]
     np.testing.assert_allclose(read_all(source, 7), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(read_all(source.select(("ß",), extra="drop")), read_all(source)[:, 4:])
-
-
-def test_both_ways_of_reading_a_text_give_the_same_bits(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).normal(size=(500, 2))
-    pd.DataFrame(rows, columns=["a", "b"]).to_csv(tmp_path / "plain.csv", index=False)
-    text = (tmp_path / "plain.csv").read_text()
-    heading, first, *rest = text.splitlines()
-    quoted = first.replace(",", '","')
-    (tmp_path / "quoted.csv").write_text("\n".join([heading, f'"{quoted}"', *rest]))
-    found = [
-        read_all(open_source(tmp_path / name, factors={"a": 5 / 9}, offsets={"a": -160 / 9}))
-        for name in ("plain.csv", "quoted.csv")
-    ]
-    np.testing.assert_array_equal(*found)
-    fast = open_source(tmp_path / "plain.csv", factors={"a": 5 / 9}, offsets={"a": -160 / 9})
-    np.testing.assert_array_equal(read_all(fast)[:, 0], rows[:, 0] * (5 / 9) + -160 / 9)
-
-
-def test_what_is_too_large_in_the_new_unit_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b\n1,2\n1e300,2\n")
-    assert "got an infinite value at row 2" in refused(tmp_path / "a.csv", factors={"a": 1e10})
-    assert "below 2^53" in refused(pd.DataFrame({"a": [2**60 + 1]}), factors={"a": 0.5})
 
 
 def test_empty_cells_stay_empty_and_text_has_no_unit(tmp_path: Path) -> None:
@@ -73,20 +41,6 @@ def test_empty_cells_stay_empty_and_text_has_no_unit(tmp_path: Path) -> None:
     assert "got a missing value (empty, null or NaN) at row 2" in message
     frame = pd.DataFrame({"a": ["x"]})
     assert "column 'a' of the data frame must hold numbers" in refused(frame, factors={"a": 2.0})
-
-
-def test_labels_are_renamed_and_never_converted() -> None:
-    frame = pd.DataFrame({"haus": ["n", "s", "n"], "x": [1.0, 2.0, 3.0]})
-    silos = split_by_group(frame, "site", rename={"haus": "site"}, factors={"x": 10.0})
-    assert {name: read_all(silo).ravel().tolist() for name, silo in silos.items()} == {
-        "n": [10, 30], "s": [20],
-    }  # fmt: skip
-
-
-def test_a_query_keeps_its_manners_under_other_names(tmp_path: Path) -> None:
-    source: RowSource = open_source(FORMS["sqlite"](ROWS, tmp_path), rename={"age": "years"})
-    assert isinstance(source, QuerySource)
-    assert isinstance(source, TableSource)
 
 
 def test_unknown_names_are_refused_with_the_list() -> None:
@@ -100,12 +54,6 @@ def test_unknown_names_are_refused_with_the_list() -> None:
         frame, rename=renamed, factors={"gewicht_kg": 2.2046}
     )
     assert "got 'alter' more than once" in refused(frame, rename={"gewicht_kg": "alter"})
-
-
-@pytest.mark.parametrize("value", [0, float("nan"), float("inf"), True, "2"])
-def test_a_factor_is_a_finite_number_other_than_zero(value: Any) -> None:
-    frame = pd.DataFrame({"a": [1.0]})
-    assert "must be a finite number other than 0" in refused(frame, factors={"a": value})
 
 
 def test_what_has_no_names_cannot_be_renamed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -13,7 +12,7 @@ import pytest
 from row_forms import in_parts, read_all, sample_rows, table
 
 from fedpower.errors import InputError
-from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.opening import open_source
 
 ROWS = sample_rows()
 CELL = "4711"
@@ -36,20 +35,6 @@ def test_a_dataset_of_parquet_knows_its_rows_and_one_of_csv_does_not(tmp_path: P
     np.testing.assert_array_equal(read_all(source, 7), ROWS)
 
 
-def test_a_dataset_in_memory_and_a_filtered_one_are_read_too() -> None:
-    dataset = ds.dataset(table(ROWS))
-    np.testing.assert_array_equal(read_all(open_source(dataset), 9), ROWS)
-    few = dataset.filter(ds.field("dose") > 50)
-    np.testing.assert_array_equal(read_all(open_source(few), 9), ROWS[ROWS[:, 1] > 50])
-
-
-def test_a_dataset_with_text_among_its_numbers_is_refused_without_the_cell(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("x\n1\n2\n")
-    (tmp_path / "b.csv").write_text(f"x\n{CELL}z\n")
-    dataset = ds.dataset([tmp_path / "a.csv", tmp_path / "b.csv"], format="csv")
-    assert "must be readable to its end in every pass" in refused(dataset)
-
-
 def test_a_query_is_run_in_batches_and_in_order() -> None:
     rows = np.arange(30_000.0).reshape(-1, 3)
     frame = pl.DataFrame(rows, schema=["a", "b", "c"]).lazy().with_columns(pl.col("b") * 2)
@@ -58,14 +43,6 @@ def test_a_query_is_run_in_batches_and_in_order() -> None:
     assert max(len(np.asarray(block)) for block in blocks) <= 1000
     expected = rows[rows[:, 0] > 30] * [1, 2, 1]
     np.testing.assert_array_equal(np.vstack([np.asarray(block) for block in blocks]), expected)
-
-
-def test_silos_can_be_told_by_a_column_of_a_query() -> None:
-    frame = pl.LazyFrame({"site": ["n", "s", "n"], "x": [1.0, 2.0, 3.0], "y": [1, 2, 3]})
-    silos = split_by_group(frame, "site")
-    assert {name: read_all(silo).tolist() for name, silo in silos.items()} == {
-        "n": [[1, 1], [3, 3]], "s": [[2, 2]],
-    }  # fmt: skip
 
 
 def test_a_query_that_holds_all_rows_at_once_is_refused() -> None:
@@ -79,7 +56,3 @@ def test_a_query_that_fails_is_told_without_the_cell() -> None:
     assert "got InvalidOperationError from Polars" in refused(failing)
     assert "got ColumnNotFoundError from Polars" in refused(frame.select("nothing"))
     assert "must hold numbers, got type String" in refused(frame)
-
-
-def test_nothing_is_imported_for_objects_that_are_neither() -> None:
-    assert read_all(open_source(pa.table({"a": [1.0]}))).tolist() == [[1.0]]

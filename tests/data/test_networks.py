@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.networks import NetworkSource, Weighed, open_network
+from fedpower.rows.networks import NetworkSource, open_network
 from fedpower.sums.local import EdgeMoment
 from layers import names_of, planted, write_layer
 
@@ -46,33 +46,11 @@ def test_weights_add_up_and_are_capped_at_the_public_maximum():
     assert found.layers[0].toarray()[2, 3] == 0.2
 
 
-def test_what_a_maximum_did_to_edges_is_known_to_their_owner():
-    table = listed(source=["a", "b", "c"], target=["b", "a", "d"], weight=[3.0, 4.0, 1.0])
-    found = open_network(table, unit="edge", nodes=NODES, edge_weight=5).weighed
-    assert found == Weighed(n_edges=2, n_capped=1, heaviest=1.4)
-    once = listed(source=["a", "b"], target=["b", "a"])  # one edge, written in both directions
-    assert open_network(once, unit="edge", nodes=NODES).weighed == Weighed(
-        n_edges=1, n_capped=0, heaviest=1.0
-    )
-
-
 def test_each_layer_is_capped_by_itself_and_all_are_added_up():
     table = listed(source=["a", "b", "a"], target=["b", "a", "b"], layer=["work", "work", "lunch"])
     sums = EdgeMoment(open_network(table, unit="edge", nodes=NODES)).sums()
     assert sums.squares.low[0, 1] == sums.squares.low[1, 0] == 2 * 2**40
     assert sums.n_rows == 1
-
-
-def test_a_network_without_edges_is_one_and_releases_as_others_do():
-    alone = open_network(listed(source=["a"], target=["a"]), unit="edge", nodes=NODES)
-    none = open_network(sparse.csr_array((4, 4)), unit="edge", nodes=NODES)
-    assert dense(alone) == dense(none)
-    assert EdgeMoment(none).sums().n_rows == 1
-
-
-def test_rows_keep_their_weights():
-    matrix = np.array([[0.0, 2.0], [2.0, 0.0]])
-    assert open_network(matrix, unit="row").layers[0].toarray().tolist() == matrix.tolist()
 
 
 def test_nodes_are_matched_by_name():

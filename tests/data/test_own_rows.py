@@ -14,7 +14,7 @@ from fedpower.rows.opening import open_source
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import Rule, TableRules
-from fedpower.sums.own_rows import far_columns, told_of_levels, words_as_other
+from fedpower.sums.own_rows import told_of_levels, words_as_other
 from fedpower.sums.survey import Survey
 from fits import fed_pca
 
@@ -49,12 +49,6 @@ def test_a_column_in_other_units_is_shown_to_who_holds_the_rows(settings, sizes)
         "in the agreed units (for your eyes only)"
     )
     assert len(more) <= 1
-
-
-def test_few_rows_and_constant_columns_are_no_cause_for_a_word():
-    mean, spread = np.array([5.0, 0.5, 0.0]), np.array([1.0, 0.0, 1.0])
-    assert far_columns(mean, spread, 5) == []
-    assert far_columns(mean, spread, 100) == [0]
 
 
 RULES = TableRules(rules=(Rule(column="sex", kind="levels", levels=("F", "M")),))

@@ -4,7 +4,6 @@ import numpy as np
 import pgenlib
 import pytest
 
-from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import fill_missing
@@ -53,30 +52,6 @@ def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(both, max_rows):
     assert (pgen.columns, pgen.samples, pgen.n_rows) == (bed.columns, bed.samples, bed.n_rows)
     assert max(len(block) for block in pgen.blocks(max_rows)) <= max_rows
     assert np.array_equal(rows_of(pgen, max_rows), rows_of(bed, max_rows))
-
-
-def test_variants_and_alleles_are_taken_as_asked_for(tmp_path):
-    path = write_pgen(tmp_path / "north.pgen", COUNTS)
-    source = open_source(path, columns=("rs5_C", "rs1_A"), extra="drop")
-    assert np.array_equal(rows_of(source), np.column_stack([2 - COUNTS[:, 4], COUNTS[:, 0]]))
-
-
-def test_missing_genotypes_without_a_public_frequency_are_refused(both):
-    with pytest.raises(InputError, match="every genotype of"):
-        rows_of(both[1])
-
-
-def test_a_fit_of_pgen_files_is_the_fit_of_bed_files(tmp_path):
-    counts = people(60, 5, seed=1)[0]
-    files = {
-        write: [
-            write(tmp_path / f"{place}{ending}", part, alleles=ALLELES, ids=IDS)
-            for place, part in enumerate(np.split(counts, 2))
-        ]
-        for write, ending in ((write_bed, ".bed"), (write_pgen, ".pgen"))
-    }
-    fits = [FedPCA(2, epsilon=float("inf")).fit_silos(files[write]) for write in files]
-    assert np.array_equal(fits[0].components_, fits[1].components_)
 
 
 def test_what_is_no_pgen_file_is_refused_in_one_sentence(tmp_path):

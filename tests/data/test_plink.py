@@ -38,18 +38,6 @@ def test_rows_are_samples_and_columns_are_called_by_the_counted_allele(bed):
     assert np.array_equal(rows_of(source), first_in_the_alphabet())
 
 
-@pytest.mark.parametrize("max_rows", [1, 2, 3, 4, 5, 11, 100])
-def test_blocks_of_any_size_hold_the_same_rows(bed, max_rows):
-    blocks = list(open_source(bed).blocks(max_rows))
-    assert max(len(block) for block in blocks) <= max_rows
-    assert np.array_equal(np.vstack(blocks), first_in_the_alphabet())
-
-
-def test_the_other_allele_s_counts_are_2_less_these_and_columns_come_in_the_order_asked_for(bed):
-    source = open_source(bed, columns=("rs5_C", "rs1_A"), extra="drop")
-    assert np.array_equal(rows_of(source), np.column_stack([2 - COUNTS[:, 4], COUNTS[:, 0]]))
-
-
 def test_silos_whose_files_have_alleles_the_other_way_round_are_matched(tmp_path, bed):
     turned = write_bed(
         tmp_path / "south.bed",
@@ -63,18 +51,6 @@ def test_silos_whose_files_have_alleles_the_other_way_round_are_matched(tmp_path
     with pytest.warns(UserWarning, match="hold the same rows"):  # and so they do, once matched
         both = FedPCA(2, epsilon=float("inf")).fit_silos([bed, turned])
     assert sin_theta(one.components_.T, both.components_.T) < 1e-10
-
-
-def test_an_allele_that_nobody_in_the_file_has_is_the_other_silos_own(tmp_path):
-    fixed = write_bed(tmp_path / "fixed.bed", np.zeros((5, 1), dtype=int), alleles=[("0", "G")], ids=["rs1"])
-    assert open_source(fixed).columns == ("rs1_G",)
-    assert np.array_equal(rows_of(open_source(fixed)), np.full((5, 1), 2.0))
-    assert np.array_equal(rows_of(open_source(fixed, columns=("rs1_A",))), np.zeros((5, 1)))
-
-
-def test_variants_that_a_silo_lacks_or_has_with_other_alleles_are_listed(bed):
-    with pytest.raises(InputError, match=r"none of .*rs9_A.* and other alleles of .*rs1_T"):
-        open_source(bed, columns=("rs9_A", "rs1_T"), extra="drop")
 
 
 def test_a_missing_genotype_is_refused_without_a_frequency_and_2p_with_one(tmp_path):

@@ -44,16 +44,6 @@ def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: 
         assert not any(exact_square(row) for row in treated)
 
 
-@given(BLOCKS)
-def test_normalised_rows_have_norm_one_and_zero_rows_stay_zero(block: Any) -> None:
-    rule = RowTreatment(normalize=True)
-    for form in (block, sparse.csr_array(block)):
-        treated, clipped = rule.apply(form)
-        norms = np.linalg.norm(dense(treated), axis=1)
-        np.testing.assert_allclose(norms, np.abs(block).max(axis=1) > 0, atol=1e-13)
-        assert clipped == 0
-
-
 @given(MILD)
 def test_only_rows_beyond_the_bound_are_clipped(block: Any) -> None:
     treated, clipped = RowTreatment(row_norm=4.0).apply(block)
@@ -69,7 +59,7 @@ def test_extreme_rows_keep_their_direction() -> None:
     treated, clipped = RowTreatment(row_norm=1.0).apply(block)
     assert clipped == 1
     np.testing.assert_allclose(np.asarray(treated)[0], [0.6, 0.8])
-    with pytest.raises(InputError, match="beyond float64's range"):
+    with pytest.raises(InputError, match="must stay finite"):
         RowTreatment(scale=np.array([1e-100, 1.0])).apply(block)
 
 
@@ -102,16 +92,6 @@ def test_equal_treatments_have_equal_digests_and_others_differ() -> None:
     assert RowTreatment().digest() == RowTreatment(normalize=False).digest()
 
 
-def test_a_treatment_copies_and_freezes_its_arrays() -> None:
-    center = np.zeros(2)
-    rule = RowTreatment(center=center)
-    center[0] = 7
-    assert rule.center is not None
-    assert rule.center[0] == 0
-    with pytest.raises(ValueError, match="read-only"):
-        rule.center[0] = 1
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -132,8 +112,3 @@ def test_a_treatment_copies_and_freezes_its_arrays() -> None:
 def test_bad_parameters_are_refused(options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         RowTreatment(**options)
-
-
-def test_rows_of_another_width_are_refused() -> None:
-    with pytest.raises(InputError, match="center must have one value per column, got 2 for 3"):
-        RowTreatment(center=[0.0, 0.0]).apply(np.ones((1, 3)))

@@ -12,14 +12,12 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
+from fedpower import CodeBook, FedPCA, read_code_book, read_result
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
 from fedpower.rules.expressions import Cells, compiled, staged
-from fedpower.rules.ruled import every_problem, match_tables, ruled
+from fedpower.rules.ruled import match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
 from fits import fed_pca
 from problems import Array
@@ -118,20 +116,6 @@ def test_every_kind_of_table_gives_the_same_numbers(tmp_path: Path, kind: str):
     np.testing.assert_array_equal(rows_of(table), WANTED)
 
 
-def test_the_size_of_blocks_changes_nothing(tmp_path: Path):
-    path = text_file(tmp_path)
-    for size in (1, 2, 100):
-        np.testing.assert_array_equal(rows_of(path, block=size), WANTED)
-
-
-def test_features_are_selected_and_labelled_like_any_columns(tmp_path: Path):
-    source = ruled(open_source(text_file(tmp_path)), rules())
-    some = source.select(("seen", "sex=M"), extra="drop")
-    np.testing.assert_array_equal(np.vstack([np.asarray(each) for each in some.blocks(3)]), WANTED[:, [7, 3]])
-    labels = [cell for cells, _ in source.labelled("pid", 3) for cell in cells.to_list()]
-    assert labels == WORDS["pid"]
-
-
 def test_numbers_that_name_levels_are_the_same_however_they_are_written():
     rule = Rule(column="arm", kind="levels", levels=("0", "1"))
     for cells in (["0", "1", "2"], ["0.0", "1.", "2.0"], [0, 1, 2], [0.0, 1.0, 2.0]):
@@ -170,13 +154,6 @@ def test_dates_are_counted_in_the_unit_of_their_rule(unit: str, count: float):
     assert values[0][0] == pytest.approx(count)
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_numbers_written_as_text_read_back_as_they_are(numbers: list[float]):
-    values, problems = read_cells(Rule(column="x"), [repr(each) for each in numbers])
-    assert not problems
-    np.testing.assert_array_equal(values[0], numbers)
-
-
 def clinic(n_rows: int, seed: int = 0) -> pd.DataFrame:
     """Rows with a category of unequal shares and cells missing, and the same with numbers alone."""
     rng = np.random.default_rng(seed)
@@ -205,15 +182,6 @@ def test_a_category_of_two_levels_weighs_as_a_column_of_zero_and_one(standardize
     )
 
 
-def test_a_standardised_category_has_the_variance_of_one_number_whatever_its_levels():
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"a": rng.choice(list("abcde"), 400, p=[0.5, 0.3, 0.15, 0.04, 0.01])})
-    frame["x"] = rng.standard_normal(400)
-    book = CodeBook(rules=rules({"a": list("abcdefg")}))
-    fit = FedPCA(epsilon=float("inf"), standardize=True, codebook=book, center=True).fit(frame)
-    assert fit.explained_variance_.sum() == pytest.approx(2 * 400 / 399)
-
-
 def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path: Path):
     silos = [clinic(1500, seed) for seed in (1, 2)]
     told = {"sex": ["F", "M"], "age": CLINIC["age"], "weight": {"kind": "number", "range": [0, 200]}}
@@ -232,46 +200,6 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
     assert kept.rules.features == book.columns
     reused = FedPCA(2, epsilon=4.0, codebook=kept).fit_silos(silos)
     np.testing.assert_array_equal(reused.result_.center, book.offset)
-
-
-def test_rules_change_the_study_and_no_rules_leave_its_hash_alone():
-    frame = clinic(60)[["age", "weight"]].fillna(50.0)
-    plain = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0)).fit_silos([frame])
-    some = {
-        name: FedPCA(1, epsilon=1.0, codebook=CodeBook(rules=rules(said), row_norm=9.0))
-        .fit_silos([frame])
-        .study_
-        for name, said in {
-            "rule": {"age": "number"},
-            "fill": {"age": {"kind": "number", "missing": 1}},
-            "other fill": {"age": {"kind": "number", "missing": 2}},
-        }.items()
-    }
-    hashes = {plain.study_.digest, *(each.digest for each in some.values())}
-    assert len(hashes) == 4
-    assert len({plain.study_.ledger_name, *(each.ledger_name for each in some.values())}) == 4
-    assert plain.study_.rules == ""
-
-
-def test_missing_cells_count_for_the_offset_once_there_is_one():
-    book = CodeBook(rules=rules({"age": {"kind": "number", "range": [0, 100], "missing": "offset"}}))
-    assert book.table_rules is not None
-    assert book.table_rules.with_fills().rules[0].fill == 50.0
-    full = CodeBook(
-        columns=("age",), offset=np.array([37.0]), scale=np.ones(1), low=np.zeros(1),
-        high=np.array([100.0]), found=("given",), rules=book.rules,
-    )  # fmt: skip
-    assert full.table_rules is not None
-    assert full.table_rules.rules[0].fill == 37.0
-
-
-def test_a_code_book_with_rules_reads_back_as_it_was_written(tmp_path: Path):
-    odd = {'a "b" = c': {"kind": "number", "range": [-1.5, 2]}, "": "drop", **RULES}
-    draft = CodeBook(rules=rules(odd))
-    write_code_book(draft, tmp_path / "draft.toml")
-    again = read_code_book(tmp_path / "draft.toml")
-    assert again.is_draft
-    assert again.rules == draft.rules
 
 
 def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_path: Path):
@@ -307,17 +235,6 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     assert NOBODY not in str(caught.value)
 
 
-def test_a_single_problem_keeps_its_sentence_and_a_clean_table_is_read_once():
-
-    frame = clinic(30)
-    source = ruled(open_source(frame), rules({"sex": ["F", "M"]}))
-    with (
-        pytest.raises(CellError, match=r"^column 'age' of the data frame must hold finite numbers"),
-        every_problem([source]),
-    ):
-        list(source.blocks(10))
-
-
 def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
     from fedpower.privacy import Ledger
 
@@ -329,23 +246,3 @@ def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
         model.fit_silos({"a": frame}, ledgers={"a": tmp_path / "a.ledger"})
     with Ledger.open(tmp_path / "a.ledger") as ledger:
         assert ledger.statement()["spent"]["epsilon"] == 0
-
-
-def test_a_table_of_features_and_a_raw_one_have_the_same_scores(tmp_path: Path):
-    frame = clinic(80)
-    model = FedPCA(2, epsilon=float("inf"), codebook=CodeBook(rules=rules(CLINIC))).fit(frame)
-    made = np.vstack(list(ruled(open_source(frame), rules(CLINIC)).blocks(100)))
-    features = pd.DataFrame(made, columns=model.feature_names_in_)
-    np.testing.assert_allclose(model.transform(features), model.transform(frame), atol=1e-12)
-    with pytest.raises(InputError, match="none named 'sex'"):
-        model.transform(frame[["age", "weight"]])
-
-
-def test_secure_and_plain_fits_and_other_solvers_see_features_alone():
-    silos = [clinic(400, seed) for seed in (1, 2, 3)]
-    book = CodeBook(rules=rules(CLINIC))
-    secure = FedPCA(1, epsilon=8.0, aggregation="secure", codebook=book).fit_silos(silos)
-    assert secure.study_.groups == ((0, 1, 2),)
-    krylov = FedPCA(2, epsilon=float("inf"), solver="krylov", codebook=book).fit_silos(silos)
-    moment = FedPCA(2, epsilon=float("inf"), solver="moment", codebook=book).fit_silos(silos)
-    np.testing.assert_allclose(krylov.explained_variance_, moment.explained_variance_, rtol=1e-8)

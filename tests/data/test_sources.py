@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.treatment import RowTreatment
@@ -55,10 +53,6 @@ def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(source: RowSourc
     np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
 
 
-def test_a_source_can_be_read_again(source: RowSource) -> None:
-    np.testing.assert_array_equal(read_all(source), read_all(source, 11))
-
-
 def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None:
     treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
     treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
@@ -71,12 +65,6 @@ def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None
     np.testing.assert_allclose(silo.product(basis), expected @ basis, rtol=1e-9, atol=1e-7)
 
 
-def test_names_and_the_choice_of_columns_do_not_show_in_the_fingerprint(source: RowSource) -> None:
-    stored = fingerprint(source)
-    assert fingerprint(named(source).select(("ß", "age"), extra="drop")) == stored
-    assert fingerprint(source) == stored
-
-
 def test_selecting_reorders_and_drops(source: RowSource) -> None:
     chosen = named(source).select(("ß", "age"), extra="drop")
     assert chosen.columns == ("ß", "age")
@@ -87,14 +75,6 @@ def test_selecting_reorders_and_drops(source: RowSource) -> None:
         chosen.select(("age",))
     with pytest.raises(InputError, match="without 'dose'"):
         chosen.select(("age", "dose"))
-
-
-def test_dropped_columns_are_not_read(source: RowSource) -> None:
-    kept = open_source(named(source), drop=["dose", "x.y"])
-    assert kept.columns == ("age", "t 1", "ß")
-    np.testing.assert_array_equal(read_all(kept), read_all(source)[:, [0, 2, 4]])
-    with pytest.raises(InputError, match="none named 'salary'"):
-        open_source(named(source), drop=["salary"])
 
 
 @pytest.mark.parametrize(
@@ -116,16 +96,6 @@ def test_every_real_dtype_is_read_as_float64(values: Any, tmp_path: Path) -> Non
     np.testing.assert_array_equal(read_all(open_source(tmp_path / "v.npy")), expected)
     if values.dtype != np.longdouble:
         np.testing.assert_array_equal(read_all(open_source(pd.DataFrame(values))), expected)
-
-
-def test_booleans_and_decimals_in_tables_are_numbers(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"ok": [True, False], "fee": [Decimal("1.25"), Decimal("-3")]})
-    expected = [[1, 1.25], [0, -3]]
-    np.testing.assert_array_equal(read_all(open_source(frame)), expected)
-    frame.to_parquet(tmp_path / "f.parquet")
-    np.testing.assert_array_equal(read_all(open_source(tmp_path / "f.parquet")), expected)
-    (tmp_path / "f.csv").write_text('ok,fee\ntrue,"1.25"\nFalse, -3 \n\n')
-    np.testing.assert_array_equal(read_all(open_source(tmp_path / "f.csv")), expected)
 
 
 def test_svmlight_indices_count_from_one_unless_told(tmp_path: Path) -> None:

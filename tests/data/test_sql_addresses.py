@@ -1,18 +1,13 @@
 """Database URLs, the places of passwords, and that no sentence ever quotes one."""
 
-import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from test_bad_data import refusal
 
-from fedpower.errors import InputError
 from fedpower.rows.opening import open_query, open_source
-from fedpower.rows.sql import Address, SqlQuery, conninfo, parse_address, query_of
+from fedpower.rows.sql import Address, SqlQuery, conninfo, parse_address
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"
@@ -22,12 +17,6 @@ def settings(url: str) -> dict[str, str]:
     address = parse_address(url)
     assert address.kind == "postgresql"
     return dict(address.settings)
-
-
-def test_sqlite_urls_are_relative_with_three_slashes_and_absolute_with_four() -> None:
-    assert parse_address("sqlite:///ward.db") == Address(kind="sqlite", path=Path("ward.db"))
-    assert parse_address("sqlite:////var/a%20b.db") == Address(kind="sqlite", path=Path("/var/a b.db"))
-    assert "fourth slash" in refusal(lambda: parse_address("sqlite://ward.db"))
 
 
 def test_postgres_urls_give_libpq_its_settings_and_leave_the_rest_to_it() -> None:
@@ -75,14 +64,6 @@ def test_a_url_with_a_password_or_that_cannot_be_read_is_refused_and_never_quote
     message = refusal(lambda: SqlQuery(ROWS, url))
     assert SECRET not in message
     assert "host/north" not in message
-
-
-@pytest.mark.slow
-@given(st.text(min_size=3).filter(lambda text: not text.isdecimal()))
-def test_whatever_follows_the_user_s_colon_is_refused_unread(text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        SqlQuery(ROWS, f"postgresql://ann:{SECRET}{text}@host/north")
-    assert SECRET not in str(caught.value)
 
 
 def test_a_query_holds_no_password_and_shows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +133,3 @@ def test_a_file_must_have_a_table_of_data(tmp_path: Path, text: str, words: str)
     assert words in message
     assert str(path) in message
     assert SECRET not in message
-
-
-def test_the_examples_in_the_documentation_describe_queries() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
-    found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    examples = [text for text in found if "query" in text]
-    assert len(examples) == 2
-    for example in examples:
-        query = query_of(tomllib.loads(example)["data"], name="the example", folder=Path("/srv"))
-        assert query.text.split()[0] == "SELECT"

@@ -4,17 +4,15 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
-from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
-from fedpower.rows.opening import open_query, open_source, split_by_group
-from fedpower.rows.sql import RowTally, SqlQuery, connected
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.sql import SqlQuery, connected
 
 
 @pytest.fixture
@@ -62,15 +60,6 @@ def test_a_null_is_a_missing_value_even_before_text(path: Path) -> None:
         query("SELECT a, b FROM t", path)
     )
     assert read_all(open_source(query("SELECT a, b FROM t", path), drop=["b"])).tolist() == [[1], [1]]
-
-
-def test_columns_are_told_apart_by_place_whatever_their_names(path: Path) -> None:
-    execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, 2), (3, 5)")
-    source = open_source(query('SELECT a, b AS "A", a+b, b AS "q"" ", count(*) OVER () FROM t', path))
-    assert source.columns == ("a", "A", "a+b", 'q" ', "count(*) OVER ()")
-    assert read_all(source).tolist() == [[1, 2, 3, 2, 2], [3, 5, 8, 5, 2]]
-    assert read_all(source.select(("A",), extra="drop")).tolist() == [[2], [5]]
-    assert "got 'a' more than once" in refused(query("SELECT a, b AS a FROM t", path))
 
 
 @pytest.mark.parametrize(
@@ -136,13 +125,6 @@ def test_a_refused_query_is_explained_without_its_cells(path: Path) -> None:
     assert "at least one row" in refused(query("SELECT a FROM t WHERE 0", path))
 
 
-def test_the_file_must_be_a_database_that_exists(path: Path) -> None:
-    message = refused(query("SELECT 1 AS a", path))
-    assert f"must be a file that exists, got none at {path}" in message
-    path.write_text("no database" * 500)
-    assert "file is not a database" in refused(query("SELECT a FROM t", path))
-
-
 def test_the_order_of_rows_does_not_show_in_the_fingerprint_and_everything_else_does(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, 2), (3, 5), (3, 5), (0.0, -1)")
 
@@ -170,19 +152,6 @@ def test_the_order_of_rows_does_not_show_in_the_fingerprint_and_everything_else_
     assert len({base, *map(of, others)}) == 1 + len(others)
 
 
-def test_the_tally_is_the_same_for_every_cut_into_blocks() -> None:
-    rows = np.random.default_rng(0).standard_normal((50, 3))
-
-    def digest(parts: list[Any]) -> str:
-        tally = RowTally(("a", "b", "c"))
-        for part in parts:
-            tally.add(part)
-        return tally.digest()
-
-    assert digest([rows]) == digest([rows[40:], rows[:1], rows[1:40]]) == digest([*rows[::-1, None]])
-    assert digest([rows]) != digest([rows, rows[:1]])
-
-
 def test_a_pass_over_other_rows_is_refused_at_its_end(path: Path) -> None:
     url = write_sqlite(np.arange(10.0).reshape(5, 2), path, ("a", "b"))
     source = open_source(SqlQuery("SELECT a, b FROM visits", url))
@@ -199,13 +168,6 @@ def test_a_pass_over_other_rows_is_refused_at_its_end(path: Path) -> None:
     assert fingerprint(again) != before
 
 
-def test_a_query_that_draws_lots_is_refused_on_its_second_pass(path: Path) -> None:
-    execute(path, "CREATE TABLE t (a)", "INSERT INTO t VALUES (1), (2)")
-    source = open_source(query("SELECT random() AS r FROM t", path))
-    read_all(source)
-    assert "other rows than before" in refusal(lambda: read_all(source))
-
-
 def test_a_query_can_be_split_into_silos(path: Path) -> None:
     execute(path, "CREATE TABLE t (a, site)", "INSERT INTO t VALUES (1, 'n'), (2, 5), (3, 'n')")
     parts = split_by_group(query("SELECT * FROM t", path), "site")
@@ -217,13 +179,6 @@ def test_a_query_can_be_split_into_silos(path: Path) -> None:
     assert fingerprint(fresh["n"]) != fingerprint(parts["n"])
 
 
-def test_a_group_that_grew_after_it_was_counted_is_refused(path: Path) -> None:
-    execute(path, "CREATE TABLE t (a, site)", "INSERT INTO t VALUES (1, 'n'), (2, 'm')")
-    part = split_by_group(query("SELECT * FROM t", path), "site")["n"]
-    execute(path, "INSERT INTO t VALUES (9, 'n')")
-    assert "other rows than before" in refusal(lambda: read_all(part))
-
-
 def test_without_its_driver_a_query_says_what_to_install(path: Path) -> None:
     execute(path, "CREATE TABLE t (a)")
     code = (
@@ -233,13 +188,3 @@ def test_without_its_driver_a_query_says_what_to_install(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "`pip install '.[sql]'` in a copy" in done.stderr
-
-
-def test_a_mapping_describes_a_query_and_calls_it_by_name(path: Path) -> None:
-    write_sqlite(np.eye(2), path, ("a", "b"))
-    data = {"query": "SELECT a, b FROM visits", "database": f"sqlite:///{path.name}"}
-    source = open_query(data, name="silo 'north'", folder=path.parent)
-    assert source.name == "silo 'north'"
-    assert read_all(source).tolist() == [[1, 0], [0, 1]]
-    with pytest.raises(InputError, match="silo 'north' must be a query that its database can run"):
-        open_query({**data, "query": "SELECT c FROM visits"}, name="silo 'north'", folder=path.parent)

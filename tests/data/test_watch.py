@@ -33,13 +33,6 @@ def test_every_row_of_every_pass_is_told(kind: str, steps: int) -> None:
     assert sum(seen) == (passes + 1) * 300
 
 
-def test_a_watch_does_not_change_what_is_computed() -> None:
-    rows = np.random.default_rng(1).standard_normal((500, 6))
-    watched, alone = moment_of(rows, Watch(lambda count: None), 50), moment_of(rows, None, 50)
-    np.testing.assert_array_equal(watched.moment(), alone.moment())
-    assert fingerprint(watched.source, watched.watch) == fingerprint(alone.source)
-
-
 def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one() -> None:
     moment = moment_of(np.ones((10, 3)), None, 5)
     moment.watch.stop()

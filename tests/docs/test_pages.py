@@ -70,10 +70,6 @@ def test_a_block_that_runs_nowhere_says_why() -> None:
     assert reasons == set(NOT_RUN)
 
 
-def test_files_are_made_for_pages_that_are_there() -> None:
-    assert set(GROUNDS) <= set(RUNNABLE)
-
-
 def _run_commands(block: Block) -> None:
     steps = block.commands()
     for number, (command, output) in enumerate(steps, start=1):

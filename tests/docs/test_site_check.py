@@ -41,7 +41,3 @@ def test_a_sound_site_has_no_faults(body: str, tmp_path: Path) -> None:
 def test_each_kind_of_fault_is_found(body: str, said: str, tmp_path: Path) -> None:
     (found,) = faults(_site(tmp_path, body))
     assert said in found
-
-
-def test_an_empty_folder_is_no_site(tmp_path: Path) -> None:
-    assert faults(tmp_path)

@@ -157,7 +157,7 @@ def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
         4, epsilon=1.0, delta=1e-06, center=False, codebook=CodeBook(normalize=True), aggregation="secure"
     )
     made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
-    ways = {(way.noise, way.aggregation): way for way in made.ways if way.solver != "krylov"}
+    ways = {(way.noise, way.aggregation): way for way in made.candidates if way.solver != "krylov"}
     clipped, moment = ways["clipped", "secure"], ways["moment", "secure"]
     assert clipped.error < 0.8 * moment.error
     assert clipped.rounds == 8

@@ -9,7 +9,7 @@ import pytest
 from fedpower import CodeBook, FedPCA, Plain
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.plan import Way, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import Candidate, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
 from fedpower.options import Auto
 from fedpower.report.result import read_result
@@ -32,7 +32,7 @@ def unit_rows() -> Array:
     return rows_with(full_spectrum([0.2, 0.15, 0.12, 0.03], D), sum(SIZES), seed=1)
 
 
-def _parameters(way: Way) -> dict[str, str]:
+def _parameters(way: Candidate) -> dict[str, str]:
     return {"solver": way.solver, "noise": way.noise, "aggregation": way.aggregation}
 
 
@@ -49,12 +49,12 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
     truth = vectors[:, ::-1][:, :K]
     model = FedPCA(K, epsilon=epsilon, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=values[::-1], n_rehearsals=9)
-    assert {(way.solver, way.noise) for way in made.ways} >= {
+    assert {(way.solver, way.noise) for way in made.candidates} >= {
         ("moment", "moment"),
         ("fedpower", "step"),
         ("fedpower", "paper"),
     }
-    for way in made.ways:
+    for way in made.candidates:
         fits = [fed_pca(**{**model.get_params(), **_parameters(way)}).fit_silos(parts) for _ in range(9)]
         error = float(np.median([sin_theta(fit.components_.T, truth) for fit in fits]))
         assert way.error is not None
@@ -72,7 +72,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
 def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05])
-    (chosen,) = [way for way in made.ways if way.chosen]
+    (chosen,) = [way for way in made.candidates if way.chosen]
     fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
     assert (chosen.solver, chosen.noise) == (fit.solver_.solver, fit.study_.noise)
     assert made.delta == fit.study_.delta
@@ -80,14 +80,14 @@ def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
 
 def test_without_a_spectrum_costs_that_depend_on_it_are_left_open() -> None:
     made = plan(FedPCA(K, epsilon=1.0), sizes={"north": 100, "south": 200}, n_features=D)
-    assert all(way.error is None for way in made.ways)
-    assert all(way.noise_level > 0 for way in made.ways)
+    assert all(way.error is None for way in made.candidates)
+    assert all(way.noise_level > 0 for way in made.candidates)
 
 
 def test_an_exact_plan_has_no_noise() -> None:
     made = plan(FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01])
-    assert all(way.noise_level == 0 for way in made.ways)
-    assert all(way.error is not None and way.error < 1e-8 for way in made.ways)
+    assert all(way.noise_level == 0 for way in made.candidates)
+    assert all(way.error is not None and way.error < 1e-8 for way in made.candidates)
 
 
 def test_a_gap_gives_the_simplest_spectrum_with_that_gap() -> None:
@@ -116,7 +116,7 @@ def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
 
     def error(spectrum: Array) -> float:
         made = plan(model, sizes=[20_000, 20_000], n_features=d, spectrum=spectrum)
-        (reported,) = [way.error for way in made.ways if way.chosen]
+        (reported,) = [way.error for way in made.candidates if way.chosen]
         assert reported is not None
         return reported
 
@@ -130,7 +130,7 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
         2, epsilon=1.0, center=False, codebook=CodeBook(row_norm=1.0), solver=Auto(iteration_rank=6)
     )
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
-    (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
+    (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
     assert way.error is not None
     # To first order sin θ is σ√(d/2) over the gap.
     assert way.error == pytest.approx(way.noise_level * np.sqrt(d / 2) / 0.2, rel=0.25)
@@ -146,12 +146,14 @@ def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(monkeypatch: pytest.
 
     def told() -> float:
         made = plan(model, sizes=[100_000], n_features=1300, spectrum=spectrum)
-        (error,) = [way.error for way in made.ways if (way.noise, way.aggregation) == ("clipped", "plain")]
+        (error,) = [
+            way.error for way in made.candidates if (way.noise, way.aggregation) == ("clipped", "plain")
+        ]
         assert error is not None
         return error
 
     narrow = told()
-    monkeypatch.setattr("fedpower.estimator.plan._MOST_COLUMNS", 2000)
+    monkeypatch.setattr("fedpower.protocol.rehearsal._MOST_COLUMNS", 2000)
     assert narrow == pytest.approx(told(), rel=0.15)
 
 
@@ -160,7 +162,7 @@ def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
     """More columns than are rehearsed: bytes are counted up to them, also those of several sums."""
     model = FedPCA(2, epsilon=1.0, delta=1e-6)
     few, many = (plan(model, sizes=[100] * 3, n_features=d) for d in (1024, 2048))
-    for one, other in zip(few.ways, many.ways, strict=True):
+    for one, other in zip(few.candidates, many.candidates, strict=True):
         assert (one.solver, one.noise, one.aggregation) == (other.solver, other.noise, other.aggregation)
         if one.noise == "moment" and one.bytes_up is not None and other.bytes_up is not None:
             assert other.rounds == one.rounds
@@ -170,7 +172,7 @@ def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
 
 def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     made = plan(FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0)), sizes=[100, 200], n_features=D)
-    (way,) = [way for way in made.ways if (way.solver, way.aggregation) == ("moment", "plain")]
+    (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
     assert (way.rounds, way.error) == (1, None)
     assert way.bytes_up is not None
     assert made.preparation == 0
@@ -185,9 +187,9 @@ def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_o
         plan(model, sizes=[20_000, 30_000], n_features=D, spectrum=spectrum)
         for spectrum in (None, [0.3, 0.2, 0.1, 0.01])
     )
-    assert len(open_.ways) == len(told.ways)
+    assert len(open_.candidates) == len(told.candidates)
     compared = 0
-    for one, other in zip(open_.ways, told.ways, strict=True):
+    for one, other in zip(open_.candidates, told.candidates, strict=True):
         assert one.noise_level == other.noise_level
         if one.solver == "moment" or one.noise != "moment":
             compared += 1
@@ -203,7 +205,7 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
     model = FedPCA(2, epsilon=1.0)
     made = plan(model, sizes=[20_000, 20_000], n_features=6)
     fit = model.fit_silos(np.split(rows, 2))
-    (way,) = [way for way in made.ways if way.chosen]
+    (way,) = [way for way in made.candidates if way.chosen]
     assert made.preparation == pytest.approx(sum(fit.study_.preparation))
     assert made.preparation > 0
     assert way.rounds == len(fit.history_)
@@ -220,7 +222,7 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
 def test_a_code_book_spares_the_preparation() -> None:
     book = FedPCA(2, epsilon=1.0).prepare_silos([np.random.default_rng(0).random((2000, 6))])
     made = plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=6)
-    (way,) = [way for way in made.ways if way.chosen]
+    (way,) = [way for way in made.candidates if way.chosen]
     assert (made.preparation, way.rounds) == (0, 1)
     with pytest.raises(InputError, match="numbers for each of the 7 columns"):
         plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=7)
@@ -233,7 +235,7 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
     def predicted(epsilon: float, n_rows: int) -> float:
         model = FedPCA(K, epsilon=epsilon, delta=1e-06, codebook=CodeBook(row_norm=1.0))
         made = plan(model, sizes=[n_rows], n_features=D, spectrum=spectrum)
-        (error,) = [way.error for way in made.ways if way.chosen]
+        (error,) = [way.error for way in made.candidates if way.chosen]
         assert error is not None
         return error
 
@@ -291,7 +293,7 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
         FedPCA(2, epsilon=0.5, delta=1e-06, aggregation=Plain(weights="noise")), sizes=sizes, n_features=20
     )
     assert weighed.remarks == ()
-    before, after = (next(way for way in each.ways if way.chosen) for each in (made, weighed))
+    before, after = (next(way for way in each.candidates if way.chosen) for each in (made, weighed))
     assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
 
 
@@ -306,24 +308,21 @@ def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
     assert by_itself.remarks == ()
 
 
+@pytest.mark.parametrize("given", [[0.8, 0.3], [], [np.nan], [-1.0], np.ones(21)])
+def test_a_spectrum_that_cannot_be_is_refused(given: list[float]) -> None:
+    with pytest.raises(InputError, match="spectrum must"):
+        full_spectrum(given, D)
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5])
+def test_a_gap_that_cannot_be_is_refused(gap: float) -> None:
+    with pytest.raises(InputError, match="an eigengap must"):
+        spectrum_of_gap(gap, K, D)
+
+
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (lambda: full_spectrum([0.8, 0.3], D), "spectrum must add up to at most 1"),
-        (lambda: spectrum_of_gap(0.5, K, D), "an eigengap must lie above 0"),
-        (lambda: spectrum_of_gap(0.0, K, D), "an eigengap must lie above 0"),
-        (lambda: plan(FedPCA(K), sizes=[99], n_features=D, error=1.0), "error must be a sine"),
-        (lambda: plan(FedPCA(0.9), sizes=[99], n_features=D, error=0.1), "a number of components"),
-        (
-            lambda: plan(FedPCA(K, epsilon=math.inf), sizes=[99], n_features=D, error=0.1),
-            "error must go with a finite epsilon",
-        ),
-        (lambda: full_spectrum([], D), "spectrum must be 1 to 20"),
-        (lambda: full_spectrum([np.nan], D), "spectrum must be 1 to 20"),
-        (lambda: full_spectrum([-1.0], D), "spectrum must be 1 to 20"),
-        (lambda: full_spectrum(np.ones(21), D), "spectrum must be 1 to 20"),
-    ],
+    ("model", "wanted"), [(FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1)]
 )
-def test_a_spectrum_that_cannot_be_is_refused(wrong: object, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        wrong()  # type: ignore[operator]
+def test_an_error_that_cannot_be_wanted_is_refused(model: FedPCA, wanted: float) -> None:
+    with pytest.raises(InputError, match="error must"):
+        plan(model, sizes=[99], n_features=D, error=wanted)

@@ -15,9 +15,9 @@ from fedpower.estimator.terms import build_study, options_of
 from fedpower.linalg import sin_theta
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.preparation import Answered, find_code_book
-from fedpower.protocol.query import Tally
 from fedpower.protocol.secure import Identity
+from fedpower.protocol.solvers.preparation import find_code_book
+from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import budget_of, pooled_std
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.rows.opening import open_source
@@ -137,7 +137,7 @@ def test_names_of_columns_carry_ranges():
     model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(table_)
     assert (model.codebook_.low[0], model.codebook_.high[0]) == (1900, 2100)
     assert model.codebook_.columns == tuple("abcdefgh")
-    with pytest.raises(InputError, match="ranges must be of the columns .*, got 'zz'"):
+    with pytest.raises(InputError, match=r"ranges must be of the columns .*, got 'zz'"):
         FedPCA(2, ranges={"zz": (0, 1)}).fit(table_)
 
 
@@ -206,19 +206,24 @@ def securely(parts, epsilon, seed):
     )
 
 
+class ExactSums(Sums):
+    """Exact tallies of pooled rows, said to have the noise of their secure sums."""
+
+    def __init__(self, X, study, sizes):
+        super().__init__(study=study, sizes={"all": len(X)})
+        self.X, self.parts = X, tuple(sizes)
+
+    def total(self, query):
+        yield from ()
+        stds = budget_of(self.study).noise(query.label, query.sensitivity, self.parts).stds
+        return Total(values=query.stage.tally(self.X).astype(float), stds=stds, n_rows=len(self.X))
+
+
 def pooled_book(X, study, sizes):
     """The code book that the exact tallies of all rows give, with the noise of their secure sums."""
-    budget = budget_of(study)
-    search = find_code_book(budget, study.columns, study.ranges)
-    stage = next(search)
-    for _ in study.queries:
-        sums = stage.tally(X).astype(float)
-        stds = budget.noise(stage.kind, Tally(stage=stage).sensitivity, tuple(sizes)).stds
-        try:
-            stage = search.send(Answered(sums=sums, stds=stds, n_rows=len(X)))
-        except StopIteration as stop:
-            return stop.value
-    raise AssertionError("the stages come to an end")
+    with pytest.raises(StopIteration) as stop:
+        next(find_code_book(ExactSums(X, study, sizes)))
+    return stop.value.value
 
 
 def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedpower.errors import BudgetError, InputError
+from fedpower.estimator.plan import plan
 from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
 from fits import fed_pca
@@ -131,7 +132,7 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
 )
 def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
     result = fed_pca(2, random_state=0, **EXACT).fit_silos(silos()).result_
-    with pytest.raises(InputError, match="must be as fedpower wrote it|must be squares of one size"):
+    with pytest.raises(InputError, match=r"must be as fedpower wrote it|must be squares of one size"):
         _ = with_run(result, {**result.run, "scores": wrong}).score_counts
 
 
@@ -160,6 +161,30 @@ def test_persons_count_once_however_many_rows_they_have():
     model = fed_pca(2, **EXACT).fit(rows, units=ids)
     whole = model.score_counts_.pooled.sum()
     assert 200 * (1 - 5 / 4096) < whole <= 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"row_norm": 8.0},
+        {},
+        {"aggregation": "secure"},
+        {"aggregation": "secure", "row_norm": 8.0},
+        {"noise": "clipped", "row_norm": 8.0, **COVARIANCES},
+    ],
+)
+def test_a_plan_counts_the_round_of_scores(way):
+    terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.1, **way}
+    without = {**terms, "scores_epsilon": None}
+    facts = {"sizes": [3000] * 3, "n_features": 6, "spectrum": [0.5, 0.2, 0.01, 0.01, 0.01, 0.01]}
+    one, other = (
+        next(each for each in plan(fed_pca(2, **given), **facts).candidates if each.chosen)
+        for given in (terms, without)
+    )
+    assert one.rounds == other.rounds + 1
+    assert one.bytes_up > other.bytes_up
+    assert one.bytes_down > other.bytes_down
 
 
 def test_fractions_are_explained_by_what_makes_them(tmp_path):

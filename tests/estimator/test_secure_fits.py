@@ -141,7 +141,7 @@ def test_exact_secure_sums_are_no_way_of_a_plan():
     with pytest.raises(InputError, match="must have a finite epsilon"):
         plan(fed_pca(2, **EXACT), sizes=[100] * 3, n_features=8)
     made = plan(FedPCA(2, epsilon=math.inf), sizes=[100] * 3, n_features=8)
-    assert {way.aggregation for way in made.ways} == {"plain"}
+    assert {way.aggregation for way in made.candidates} == {"plain"}
 
 
 def test_a_single_silo_is_refused():
@@ -152,7 +152,7 @@ def test_a_single_silo_is_refused():
 def test_a_billion_rows_fit_into_the_ring_of_a_secure_sum():
     """Sums of whole numbers that could overflow are divided by a power of two, noise and all."""
     made = plan(fed_pca(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
-    (way,) = (way for way in made.ways if way.aggregation == "secure")
+    (way,) = (way for way in made.candidates if way.aggregation == "secure")
     assert 0 < way.noise_level < 1e-9
 
 
@@ -244,7 +244,7 @@ def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     sizes = {name: len(part) for name, part in PARTS.items()}
     model = fed_pca(2, iteration_rank=4, **TERMS)
     made = plan(model, sizes=sizes, n_features=8, spectrum=[0.3, 0.2, 0.02])
-    ways = {way.aggregation: way for way in made.ways if way.solver == way.noise == "moment"}
+    ways = {way.aggregation: way for way in made.candidates if way.solver == way.noise == "moment"}
     secure, plain = ways["secure"], ways["plain"]
     assert secure.chosen
     assert not plain.chosen
@@ -256,5 +256,5 @@ def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():
     assert secure.bytes_up == pytest.approx(up, abs=16)
     assert secure.bytes_down == pytest.approx(down, abs=64)  # names and sizes in digits
     two = plan(model.set_params(aggregation=Secure(colluders=2)), sizes=sizes, n_features=8)
-    level = next(way.noise_level for way in two.ways if way.aggregation == "secure")
+    level = next(way.noise_level for way in two.candidates if way.aggregation == "secure")
     assert level / secure.noise_level == pytest.approx(math.sqrt(3 / 2), rel=1e-5)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.attack import attack as command
+from fedpower.cli.experiments import attack as command
 from fedpower.errors import InputError
 from fedpower.experiments.attack import (
     AttackSetting,

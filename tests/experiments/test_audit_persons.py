@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.audit import audit
+from fedpower.cli.experiments import audit
 from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows import units

@@ -1,13 +1,16 @@
 """A study of three silos on disk, with its parties' own files."""
 
 import copy
-from collections.abc import Callable, Iterator
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
@@ -15,6 +18,7 @@ from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import in_turn
+from fedpower.protocol.messages import AskMoment, Message
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo
 from problems import Array, spiked_rows, split
@@ -43,14 +47,20 @@ def content_with(**tables: Any) -> dict[str, Any]:
             content[table] = changes
         else:
             content[table] = {**content.get(table, {}), **changes}
-            content[table] = {key: each for key, each in content[table].items() if each is not None}
-    return {table: each for table, each in content.items() if each is not None}
+            content[table] = {key: value for key, value in content[table].items() if value is not None}
+    return {table: value for table, value in content.items() if value is not None}
 
 
 def write_study(folder: Path, **tables: Any) -> StudyFile:
     path = folder / "study.toml"
     path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
     return read_study(path)
+
+
+def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:
+    """Return a question to north, for its moment unless another body is given."""
+    fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
+    return Message(**{**fields, "body": body or AskMoment(), **changes})
 
 
 def silo_rows(name: str) -> Array:
@@ -112,7 +122,7 @@ def open_silos(
     study: StudyFile, folder: Path, *, cap: float = 5.0, write: Callable[[Path, str], None] | None = None
 ) -> Iterator[Counted]:
     """Give all silos as they start: rows and ledgers from disk, nothing of an earlier process."""
-    more = '[identity]\npath = "{}.pem"' if study.options.aggregation == "secure" else ""
+    more = '[identity]\npath = "{}.pem"' if study.options.aggregation.name == "secure" else ""
     with ExitStack() as stack:
         nodes = {}
         for name in study.silos:
@@ -130,3 +140,51 @@ def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> S
         opened.finish(done)
         done.write_result(folder / "result")
     return done
+
+
+# --- for live tests ---
+
+MARK = "PYTHON_KILLED_OUTRIGHT"
+"""In the environment of all that is started here, and so of all that it starts: a silo's node inherits
+few variables, those of Python among them."""
+
+PROGRAM = (sys.executable, "-m", "fedpower")
+"""What starts fedpower in a process of its own, wherever it is installed."""
+
+N_RELEASES = 4  # one release a step
+
+
+def study_content(name: str, silos: Sequence[str], *, epsilon: float, **rounds: Any) -> dict[str, Any]:
+    """Return a study of so many silos in which every step is noised, as its file holds it."""
+    return {
+        "name": name,
+        "columns": {"names": list("abcdef")},
+        "rows": {"row_norm": 8.0, "center": False, "standardize": False},
+        "components": {"n_components": 2, "iteration_rank": 3},
+        "privacy": {"epsilon": epsilon, "delta": 1e-6, "noise": "step"},
+        "solver": {"solver": "fedpower", "n_steps": N_RELEASES},
+        "rounds": rounds,
+        "silos": {"names": list(silos)},
+        "coordinator": {"host": "localhost", "port": 8002},
+    }
+
+
+def charges(ledger: Path) -> list[tuple[Any, ...]]:
+    """Return key, purpose, price and digest of every release in a ledger, in order."""
+    if not ledger.exists():
+        return []
+    with sqlite3.connect(ledger) as database:
+        wanted = "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
+        return database.execute(wanted).fetchall()
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the processes that descend from what was started under a mark, zombies aside."""
+    running = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                running.append(process)
+        except psutil.Error:
+            continue
+    return running

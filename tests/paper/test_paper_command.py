@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from paper.__main__ import main
 from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
 from paper.store import verdicts_on
-from paper.table import COLUMNS, read_table
+from paper.table import read_table
 
 pytestmark = pytest.mark.reproduce
 
@@ -67,15 +66,6 @@ def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
     assert {claim["whose"] for claim in record["claims"]} == {"paper", "fedpower"}
 
 
-def test_the_table_has_the_columns_it_says(short: Path) -> None:
-    first = (short / "runs.csv").read_text().splitlines()[0]
-    assert first == ",".join(COLUMNS)
-    assert first.startswith(
-        "figure,panel,curve,solver,noise,local_steps,epsilon,participation,n_rows,repetition,round,"
-        "bytes_up,error"
-    )
-
-
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short: Path, tmp_path: Path) -> None:
     assert run(*SHORT, "-o", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(short)
@@ -119,19 +109,6 @@ def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tm
     assert contents(folder) == contents(short)
 
 
-def test_interrupted_it_says_how_to_go_on(short: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "interrupted"
-    process = started(folder)
-    process.send_signal(signal.SIGINT)
-    _, reported = process.communicate()
-    assert process.returncode == 130, reported
-    sentence = f"interrupted; what is finished is kept in {folder}, and the same command goes on"
-    assert sentence in reported
-    assert "Traceback" not in reported
-    assert run(*SHORT, "-o", folder) == 0
-    assert contents(folder) == contents(short)
-
-
 def test_a_folder_of_other_settings_is_refused_before_any_work(
     short: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,22 +118,3 @@ def test_a_folder_of_other_settings_is_refused_before_any_work(
     assert "same settings and versions" in reported
     assert "seed 0 there and 7 here" in reported
     assert contents(short) == before
-
-
-def test_without_matplotlib_it_says_so_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run(*SHORT, "-o", tmp_path / "made") == 2
-    assert "`pip install '.[plot]'` in a copy" in capsys.readouterr().err
-    assert not (tmp_path / "made").exists()
-
-
-def test_json_is_the_claims_file_and_nothing_else(short: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*SHORT, "-o", short, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == json.loads((short / "claims.json").read_text())
-
-
-def test_pictures_hold_no_date(short: Path) -> None:
-    assert b"dc:date" not in (short / "silos.svg").read_bytes()
-    assert (short / "silos.png").read_bytes().startswith(b"\x89PNG")

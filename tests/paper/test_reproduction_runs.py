@@ -1,18 +1,16 @@
 """What a repetition runs: the paper's settings through the protocol, whatever the number of threads."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedpower.errors import InputError
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from paper.curves import Curve, curves_of, terms_of
+from paper.curves import Curve, terms_of
 from paper.driven import keep, pooled_moment
 from paper.runs import Run, run_repetition
-from paper.settings import FIGURES, PAPER, Settings, derived_seed
+from paper.settings import PAPER, Settings, derived_seed
 
 pytestmark = pytest.mark.reproduce
 
@@ -75,14 +73,6 @@ def test_solvers_on_the_moment_noised_once_share_the_release_and_end_at_the_same
     assert floor <= default.points[0].error * (1 + 1e-9)
 
 
-def test_rounds_and_bytes_are_those_of_the_schedule() -> None:
-    made = run(*(replace(PLAIN, local_steps=p) for p in (1, 2, 4)))
-    assert [len(each.points) for each in made] == [10, 9, 4]
-    for each in made:
-        sent = [point.bytes_up for point in each.points]
-        assert sent == sorted(set(sent))
-
-
 def test_copies_of_rows_divide_the_noise_and_leave_the_moment() -> None:
     noised = replace(PLAIN, noise="step", epsilon=0.5)
     few, many = run(noised, replace(noised, copies=100))
@@ -90,12 +80,6 @@ def test_copies_of_rows_divide_the_noise_and_leave_the_moment() -> None:
     assert many.points[-1].error < few.points[-1].error / 20
     (exact, copied) = run(PLAIN, replace(PLAIN, copies=100))
     assert errors(exact) == errors(copied)
-
-
-def test_fewer_silos_are_the_first_ones_and_their_own_truth() -> None:
-    half, whole = run(replace(PLAIN, silo_share=0.5), PLAIN)
-    assert (half.n_silos, whole.n_silos) == (4, 8)
-    assert half.points[-1].error < 1e-3
 
 
 def test_the_paper_s_numbers_reach_the_solver() -> None:
@@ -115,36 +99,3 @@ def test_the_paper_s_numbers_reach_the_solver() -> None:
         study, settings = terms_of(default, PAPER[model], sizes)
         assert isinstance(settings, UploadSettings)
         assert (study.noise, study.center) == ("moment", False)
-
-
-def test_every_figure_has_curves_of_different_names_and_the_paper_s_panels_are_whole() -> None:
-    for figure in FIGURES:
-        curves = curves_of(replace(QUICK, figures=(figure,)))
-        assert curves
-        assert len({curve.key for curve in curves}) == len(curves)
-    for panel, column, values in (
-        ("a", "local_steps", {1, 2, 4}),
-        ("b", "epsilon", {10.0, 1.0, 0.5}),
-        ("c", "participation", {1.0, 0.6, 0.4}),
-    ):
-        for noise in ("paper", "step", "moment"):
-            shown = [
-                getattr(curve, column)
-                for curve in curves_of(replace(QUICK, figures=("3",)))
-                if panel in curve.panels and (curve.solver, curve.noise) == ("fedpower", noise)
-            ]
-            assert sorted(shown) == sorted(values)
-
-
-def test_wrong_settings_are_refused_in_one_sentence() -> None:
-    with pytest.raises(InputError, match="repetitions must be at least 2, got 1"):
-        Settings(repetitions=1)
-    with pytest.raises(InputError, match=r"figures must be some of 3, 4.*got \['5'\]"):
-        Settings(figures=("5",))
-
-
-def test_misalignment_is_told_where_bases_were_aligned_and_nowhere_else() -> None:
-    local, upload = run(replace(PLAIN, local_steps=4), replace(MOMENT, solver="moment"))
-    assert local.points[0].misalignment > 0
-    assert local.points[-1].misalignment == 0.0
-    assert math.isnan(upload.points[0].misalignment)

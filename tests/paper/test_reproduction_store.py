@@ -9,7 +9,6 @@ import pytest
 
 from fedpower.errors import InputError
 from fedpower.report.files import write_whole
-from paper import store as module
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
@@ -53,43 +52,13 @@ def test_a_folder_made_with_other_settings_is_refused(other: Settings, named: st
         Store(tmp_path, other)
 
 
-def test_a_folder_made_with_other_versions_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Store(tmp_path, SETTINGS)
-    monkeypatch.setattr(module, "versions", lambda: {"numpy": "0.1"})
-    with pytest.raises(InputError, match=r"same settings and versions.*numpy .* and 0\.1 here"):
-        Store(tmp_path, SETTINGS)
-
-
-def test_more_repetitions_go_on_where_fewer_ended(tmp_path: Path) -> None:
-    Store(tmp_path, SETTINGS).save("I", 0, [made(curve) for curve in CURVES])
-    assert Store(tmp_path, replace(SETTINGS, repetitions=9)).load("I", 0, CURVES) is not None
-
-
 def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another place"):
+    with pytest.raises(InputError, match=r"holds 'thesis\.tex'; name another with -o"):
         Store(tmp_path, SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="must be a folder, got a file there"):
         Store(tmp_path / "thesis.tex", SETTINGS)
-
-
-@pytest.mark.parametrize("content", ["", "{}", '{"fingerprint": "another", "runs": []}'])
-def test_a_damaged_repetition_is_refused_by_name(content: str, tmp_path: Path) -> None:
-    store = Store(tmp_path, SETTINGS)
-    (tmp_path / "finished" / "model-I-000.json").write_text(content)
-    with pytest.raises(InputError, match=r"model-I-000\.json must be .* delete it"):
-        store.load("I", 0, CURVES)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}"])
-def test_damaged_settings_are_refused_by_name(content: str, tmp_path: Path) -> None:
-    Store(tmp_path, SETTINGS)
-    (tmp_path / "settings.json").write_text(content)
-    with pytest.raises(InputError, match=r"settings\.json must be .* delete it"):
-        Store(tmp_path, SETTINGS)
 
 
 def test_a_file_that_could_not_be_written_leaves_the_earlier_one(

@@ -42,8 +42,17 @@ def factors(d: int) -> Array:
     return np.asarray(moment * np.outer(scale, scale))
 
 
-@pytest.mark.parametrize("gains", [False, True], ids=["covariance", "correlation"])
-@pytest.mark.parametrize(("d", "releases"), [(5, 120), (25, 60), (100, 40)])
+@pytest.mark.parametrize(
+    ("d", "releases", "gains"),
+    [
+        (5, 120, True),
+        pytest.param(5, 120, False, marks=pytest.mark.slow),
+        pytest.param(25, 60, True, marks=pytest.mark.slow),
+        pytest.param(25, 60, False, marks=pytest.mark.slow),
+        pytest.param(100, 40, True, marks=pytest.mark.slow),
+        pytest.param(100, 40, False, marks=pytest.mark.slow),
+    ],
+)
 def test_angles_hold_in_nine_of_ten_releases(d: int, releases: int, gains: bool) -> None:
     """Of claims below 45°; the limits are 85% and 97%, and three standard errors of so many releases."""
     moment, rng = factors(d), np.random.default_rng(1)
@@ -117,7 +126,8 @@ def test_rows_of_zeros_determine_nothing_in_any_mode(way: str, d: int) -> None:
     assert min(all_zero(WAYS[way], 400, d)) > DETERMINED
 
 
-@pytest.mark.parametrize("d", [pytest.param(1_000), pytest.param(5_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [1_000, 5_000])
 def test_many_columns_of_zeros_determine_nothing(d: int) -> None:
     assert min(all_zero({}, 400, d)) > DETERMINED
 

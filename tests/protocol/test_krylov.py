@@ -12,10 +12,9 @@ from msgspec import structs
 
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.silo import ExactReleases, take_local_steps
+from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.krylov import averaged_product
-from fedpower.protocol.solvers.products import Evidence
+from fedpower.protocol.solvers.averaging import averaged_product
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import make_silos
 
@@ -58,34 +57,6 @@ def test_lookahead_takes_fewer_rounds_and_every_variant_takes_fewer_than_algorit
     warm_ahead, warm, ahead, neither = taken
     assert ahead < neither < np.median(power) / 2
     assert warm_ahead < warm <= neither
-
-
-@pytest.mark.parametrize("rows", [1, 3, 40])
-def test_two_local_steps_tell_the_first_product_exactly(rows: int) -> None:
-    part = spiked_rows(n_rows=rows, n_features=12)
-    moment = part.T @ part / rows
-    block = orth(np.random.default_rng(0).standard_normal((12, 4)))
-    ask = AskSteps(basis=read_only(block), n_local_steps=2)
-    answer = take_local_steps(lambda basis: moment @ basis, ask)
-    assert answer.basis is not None
-    recovered = answer.basis @ (answer.product.T @ block)
-    np.testing.assert_allclose(recovered, moment @ block, atol=1e-13 * np.trace(moment))
-
-
-@given(seed=st.integers(0, 200), columns=st.integers(1, 10), shift=st.sampled_from([0.0, 0.5]))
-def test_a_silos_model_is_exact_where_it_answered_and_never_above_its_moment(
-    seed: int, columns: int, shift: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((8, 10))
-    moment = rows.T @ rows / 8 - 0.9 * shift * np.eye(10)
-    asked = orth(rng.standard_normal((10, columns)))
-    evidence = Evidence(10, shift=shift, most=40)
-    evidence.add(asked, moment @ asked)
-    modelled = evidence.model(np.eye(10))
-    np.testing.assert_allclose(modelled, modelled.T, atol=1e-12)
-    np.testing.assert_allclose(modelled @ asked, moment @ asked, atol=1e-7)
-    assert np.linalg.eigvalsh(moment - modelled)[0] > -1e-7
 
 
 def test_a_cold_run_without_lookahead_sees_the_sum_of_the_moments_alone() -> None:
@@ -136,8 +107,8 @@ def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment() -> None:
     parts = rotated(3)
     for fraction in (0.3, 0.8, 0.99):
         solution, _ = run(parts, rank=fraction, tol=1e-8)
-        upload = UploadSettings(n_features=D, rank=fraction, iteration_rank=D)
-        expected, _ = drive(upload, make_silos(parts, D))
+        silos = make_silos(parts, D)
+        expected, _ = drive(UploadSettings(study=silos["silo-0"].study, rank=fraction), silos)
         assert solution.rank == expected.rank
         truth = leading(pooled(parts), expected.rank)
         assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7
@@ -175,20 +146,6 @@ def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(variant: d
         assert not filled.converged
         # an estimate while silos are missing, not a bound
         assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= 2 * filled.change
-
-
-@pytest.mark.slow
-def test_silos_that_are_never_asked_again_slow_a_run_and_do_not_stop_it() -> None:
-    late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
-    for seed in range(3):
-        parts = rotated(seed)
-        errors = [
-            sin_theta(
-                run(parts, seed=seed, max_rounds=most, tol=0.0, **late)[0].basis, leading(pooled(parts), 3)
-            )
-            for most in (4, 60)
-        ]
-        assert errors[1] < 1e-4 < errors[0]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

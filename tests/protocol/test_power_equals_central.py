@@ -77,17 +77,6 @@ def test_the_order_of_rows_changes_nothing(order: list[int]) -> None:
 
 
 @pytest.mark.slow
-@given(cut=st.integers(1, 399))
-def test_splitting_a_silo_in_two_changes_nothing(cut: int) -> None:
-    rows = spiked_rows()
-    whole = split(rows, [200, 400])
-    cut_up = [whole[0], whole[1][:cut], whole[1][cut:]]
-    first, _, _ = solve(whole, n_steps=6)
-    second, _, _ = solve(cut_up, n_steps=6)
-    np.testing.assert_allclose(second.basis, first.basis, atol=1e-11)
-
-
-@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), local_steps=st.integers(1, 5))
 def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(seed: int, local_steps: int) -> None:
     """With Procrustes alignment the method depends on the span of the start only."""

@@ -10,8 +10,7 @@ from test_several_sums import ask, drive, refused
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.accounting import compose
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import MOMENT, shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskMoment, Refusal
@@ -21,7 +20,7 @@ from fedpower.protocol.query import vectors_from_bytes as from_public
 from fedpower.protocol.query import vectors_to_bytes as to_public
 from fedpower.protocol.secure import total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers import SecureSettings, secure
+from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES, Stage, Survey
@@ -88,7 +87,7 @@ def uploads(there, session, index, public, study=STUDY):
 
 
 def coordinator(study=STUDY):
-    solver = secure(SecureSettings(study=study, rank=2, run=RUN), np.random.default_rng(0))
+    solver = UploadSettings(study=study, rank=2, run=RUN).solve(np.random.default_rng(0))
     return Coordinator(solver, list(SIZES), study=study, run=RUN, min_silos=study.min_silos)
 
 

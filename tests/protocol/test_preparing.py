@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from budgets import priced
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import (
@@ -21,10 +20,11 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.preparation import Answered, choose_bound, find_code_book, octave_range, trimmed
-from fedpower.protocol.query import Tally, vectors_to_bytes
+from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.study import PREPARED, Study
+from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
+from fedpower.protocol.solvers.sums import Sums, Total
+from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.codebook import CodeBook
 from fedpower.sums.survey import (
@@ -224,14 +224,6 @@ def test_the_moment_is_that_of_rows_clipped_to_their_ranges_centred_scaled_and_b
     assert np.abs(exact - by_hand).max() < 1e-12
 
 
-def test_tallies_do_not_depend_on_how_rows_are_cut_into_blocks():
-    X = rows(300)
-    asked = Stage(kind="means", n_features=D, open_columns=np.arange(D), low=LOW, high=HIGH)
-    whole = asked.tally(X)
-    parts = sum(asked.tally(part) for part in np.array_split(X, 7))
-    assert np.array_equal(whole, parts)
-
-
 def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
     """With probability 0.98 by the union bound; the seed is one of them, and stays so."""
     noise = np.random.default_rng(3).normal(0, 50, (20, N_OCTAVES))
@@ -282,7 +274,7 @@ def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike()
             scale=np.ones(1),
         )
         counts = survey.tally(norms[:, None]).astype(float)
-        return choose_bound(Answered(sums=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std)
+        return choose_bound(Total(values=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std)
 
     spread = np.abs(np.random.default_rng(0).standard_t(3, 20_000))
     assert bound(spread, 0.3) < bound(spread, 1e-4)
@@ -295,33 +287,6 @@ def test_a_cell_on_the_lattice_is_never_beyond_its_side():
     assert np.abs(found[:D]).max() == CELL_SIDE
 
 
-def test_a_prepared_study_has_a_hash_of_its_own_and_others_keep_theirs():
-    plain = study(treatment="x", preparation=(), ranges=(), mean_weight=0.5)
-    same = Study(
-        columns=None,
-        n_features=D,
-        iteration_rank=D,
-        center=True,
-        treatment="x",
-        noise="moment",
-        epsilon=1.0,
-        delta=1e-6,
-    )
-    assert plain.digest == same.digest
-    hashes = {
-        study().digest,
-        study(roster="a").digest,
-        study(ranges=((0.0, 1.0),) + (None,) * (D - 1)).digest,
-        plain.digest,
-    }
-    assert len(hashes) == 4
-    assert study(roster="a").ledger_name != study(roster="b").ledger_name
-
-
-def test_stages_are_asked_in_the_order_in_which_they_are_listed():
-    assert STAGES == ("octaves", "bins", "zoom", "means", "norms")
-
-
 def far_from_zero(n_rows):
     """Return columns that differ little beside where they lie: years, degrees and the like."""
     rng = np.random.default_rng(0)
@@ -329,26 +294,30 @@ def far_from_zero(n_rows):
     return alike * [6.0, 0.4, 0.5, 3.0, 0.05] + [2000, 37, 7, -50, 1]
 
 
+class OneSilo(Sums):
+    """Sums over rows in one silo, with noise of the study or without."""
+
+    def __init__(self, X, agreed, source):
+        super().__init__(study=agreed, sizes={"north": len(X)})
+        self.X, self.source = X, source
+
+    def total(self, query):
+        yield from ()
+        noise = budget_of(self.study).noise(query.label, query.sensitivity, (len(self.X),))
+        noised = noise.values(query.stage.tally(self.X) + noise.draw(self.source))
+        return Total(values=noised, stds=noise.stds, n_rows=len(self.X))
+
+
 def found_in(X, epsilon, source):
     """Return the code book of rows in one silo, found with the noise of their study."""
     n_rows, d = X.shape
-    mu = mu_of(epsilon, 1e-6)
-    shares = shares_of(n_rows=n_rows, n_features=d, n_open=d, mu=mu)
-    budget = priced(
-        "moment", epsilon=epsilon, n_features=d, iteration_rank=2, center=True, preparation=shares
+    shares = shares_of(n_rows=n_rows, n_features=d, n_open=d, mu=mu_of(epsilon, 1e-6))
+    agreed = study(
+        (None,) * d, n_features=d, iteration_rank=2, epsilon=epsilon, preparation=shares, mean_weight=0.5
     )
-    search = find_code_book(budget, None, (None,) * d)
-    stage = next(search)
-    for kind in STAGES:
-        assert stage.kind == kind
-        query = Tally(stage=stage)
-        noise = budget.noise(kind, query.sensitivity, (n_rows,))
-        noised = noise.values(stage.tally(X) + noise.draw(source))
-        try:
-            stage = search.send(Answered(sums=noised, stds=noise.stds, n_rows=n_rows))
-        except StopIteration as stop:
-            return stop.value
-    raise AssertionError("the stages come to an end")
+    with pytest.raises(StopIteration) as stop:
+        next(find_code_book(OneSilo(X, agreed, source)))
+    return stop.value.value
 
 
 def test_columns_far_from_zero_have_scales_as_good_as_others():
@@ -410,11 +379,11 @@ def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
     counts = np.zeros(NORM_EDGES.size + 1)
     middle = int(np.searchsorted(NORM_EDGES, 1.0))
     counts[middle - 2 : middle + 3] = [200.0, 600.0, 800.0, 500.0, 200.0]
-    clean = choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02)
+    clean = choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02)
     counts[-1] = 2.5 * std
-    assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) == clean
+    assert choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02) == clean
     counts[-1] = 10.0 * std
-    assert choose_bound(Answered(sums=counts, stds=(std,), n_rows=2_300), d, std=0.02) > clean
+    assert choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02) > clean
 
 
 def test_counts_of_noise_alone_give_some_range():

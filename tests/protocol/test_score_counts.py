@@ -7,8 +7,7 @@ import pytest
 
 from budgets import priced
 from fedpower.errors import BudgetError, InputError, ProtocolError
-from fedpower.privacy.budget import SCORES
-from fedpower.privacy.division import scores_share
+from fedpower.privacy.budget import SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import (
@@ -206,13 +205,6 @@ def test_scores_are_counted_in_no_study_that_did_not_agree_on_it(ledger):
     assert "one of those that the study lists" in ask(silo(agreed, ledger), agreed, question()).reason
 
 
-def test_a_study_without_scores_keeps_its_hash_and_one_with_them_has_its_own_moment():
-    plain, scored = study(scores=0.0), study()
-    assert plain.digest != scored.digest
-    assert plain.ledger_name != scored.ledger_name
-    assert study(scores=0.0, roster="").digest == plain.digest
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -225,13 +217,6 @@ def test_a_study_without_scores_keeps_its_hash_and_one_with_them_has_its_own_mom
 def test_terms_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError):
         study(**wrong)
-
-
-def test_the_query_of_scores_is_the_last_one_with_its_share():
-    queries = study().queries
-    assert [terms.label for terms in queries] == ["moment", SCORES]
-    assert queries[-1] == (SCORES, SCORE_CELLS, SHARE, 1)
-    assert math.fsum(terms.share for terms in queries) == pytest.approx(1.0, abs=1e-15)
 
 
 @pytest.mark.parametrize(

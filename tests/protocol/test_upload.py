@@ -9,16 +9,16 @@ from fedpower.errors import ProtocolError
 from fedpower.linalg import sin_theta
 from fedpower.protocol import Coordinator, Receipt
 from fedpower.protocol.messages import Message, PackedMoment
-from fedpower.protocol.solvers import UploadSettings, upload
+from fedpower.protocol.solvers import UploadSettings
 from problems import Array, spiked_rows
 from runs import drive, make_silos
 
 
 def solve(parts: list[Array], *, center: bool, rank: int | float = 3) -> Coordinator:
     silos = make_silos(parts, 5, center=center)
-    settings = UploadSettings(n_features=parts[0].shape[1], rank=rank, iteration_rank=5)
+    settings = UploadSettings(study=silos["silo-0"].study, rank=rank)
     coordinator = Coordinator(
-        upload(settings, np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
+        settings.solve(np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
     )
     drive(coordinator, silos)
     return coordinator
@@ -54,9 +54,9 @@ def test_it_takes_one_round_of_a_packed_triangle(rows: Array) -> None:
 
 def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array) -> None:
     silos = make_silos(np.split(rows, [100]), 5)
-    settings = UploadSettings(n_features=12, rank=3, iteration_rank=5)
+    settings = UploadSettings(study=silos["silo-0"].study, rank=3)
     coordinator = Coordinator(
-        upload(settings, np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
+        settings.solve(np.random.default_rng(0)), list(silos), study=silos["silo-0"].study, run="test"
     )
     for question in coordinator.next():
         coordinator.receive(silos[question.silo].answer(question))
@@ -72,5 +72,5 @@ def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array
     )
     assert coordinator.receive(first) is Receipt.MALFORMED
     assert coordinator.receive(second) is Receipt.MALFORMED
-    with pytest.raises(ProtocolError, match=r"silo-0 sent was set aside: a moment must have the"):
+    with pytest.raises(ProtocolError, match=r"silo-0 sent was set aside: a covariance must have the"):
         coordinator.deadline()

@@ -12,11 +12,11 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.linalg.subspace import TALL, spectral_norm
-from fedpower.linalg.symmetric import moment_factor, pairs_of_factors
+from fedpower.linalg.symmetric import moment_factor
 from fedpower.protocol.messages import AskFactor, AskMoment, Factor, Message, Refusal
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import ExactReleases, Silo
-from fedpower.protocol.solvers.krylov import Answers, averaged_product
+from fedpower.protocol.solvers.averaging import Answers, averaged_product
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.local import local_moment
@@ -118,12 +118,6 @@ def test_a_factor_is_of_the_moment_and_tells_the_rows_apart_no_further() -> None
     assert moment_factor(np.zeros((3, 4))).shape == (0, 4)
 
 
-def test_no_variance_at_all_has_pairs_of_zero() -> None:
-    values, vectors = pairs_of_factors([np.zeros((0, 5))], 2)
-    assert values.tolist() == [0.0, 0.0]
-    assert is_orthonormal(vectors)
-
-
 @pytest.mark.slow
 def test_what_is_no_factor_is_set_aside() -> None:
     parts = wide_rows()
@@ -212,30 +206,17 @@ def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(n
     assert sin_theta(basis, orth(whole)) < 1e-4  # float32, far below the noise
 
 
-@pytest.mark.parametrize(("noise", "bases"), [(0.1, 3.0), (1e-2, 5.5)])
-def test_ten_noised_answers_take_the_room_of_few_bases(noise: float, bases: float) -> None:
+@pytest.mark.parametrize("noise", [1e-2, 0.1])
+def test_ten_noised_answers_take_the_room_of_few_bases(noise: float) -> None:
     held, blocks, _ = asked(10, noise)
-    room = sum(block.values.nbytes for block in held._held)
-    assert room <= bases * blocks[0].nbytes
+    assert sum(block.nbytes for block in held._kept) <= 5.5 * blocks[0].nbytes
 
 
 @pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
 def test_a_held_answer_is_moved_by_far_less_than_its_noise(noise: float) -> None:
     held, _, (*products, _) = asked(4, noise)
-    for block, product in zip(held._held[1:], products, strict=True):
-        assert np.abs(block.values * block.unit - product).max() <= 1.5 * 2.0**-12 * noise
-
-
-def test_what_the_gram_matrix_says_of_two_questions_is_so() -> None:
-    held, blocks, (*_, basis) = asked(5, 1e-2)
-    assert held.turned() == pytest.approx(blocks[-1].T @ basis, abs=1e-12)
-    assert is_orthonormal(basis, 1e-13)
-
-
-def test_answers_without_noise_keep_every_digit() -> None:
-    held, _, (*products, _) = asked(4, 0.0)
-    assert all(block.values.dtype == np.float64 for block in held._held)
-    assert any(np.array_equal(block.values, products[-1]) for block in held._held)
+    for block, product in zip(held._kept[1:], products, strict=True):
+        assert np.abs(block - product).max() <= 1.5 * 2.0**-12 * noise
 
 
 def test_a_run_of_noised_steps_keeps_no_wide_array_in_its_record() -> None:

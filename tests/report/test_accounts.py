@@ -105,16 +105,3 @@ def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):
     root = parsed(analysis_page(moment.account(), moment.record))
     assert {each.text for each in root.every("bdi")} >= set(HOSTILE)
     assert root.by_id("privacy")
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_where_predictors_drown_in_the_noise_no_interval_is_stood_for():
-    terms = {"epsilon": 0.1, "delta": 1e-6, "row_norm": 10.0}
-    moment = fed_moment(**terms).fit_silos([rows(500)]).moment_
-    found = Regression(0).fit(moment)
-    assert not found.clear_
-    assert np.isnan(found.low_).all()
-    assert "no interval can be given" in " ".join(found.account().sentences)
-    assert found.n_floored_ > 0
-    assert any("raised to it" in each for each in found.account().sentences)
-    assert Regression(0, alpha=1e6).fit(moment).clear_

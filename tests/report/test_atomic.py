@@ -3,20 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.experiments.models import Model, spiked_covariance, write_model
 from fedpower.report.files import new_folder
 
 
 def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
-
-
-def model(seed: int) -> Model:
-    return spiked_covariance(n_rows=16, n_silos=2, n_features=6, rank=2, seed=seed)
 
 
 @pytest.fixture
@@ -53,20 +47,6 @@ def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
     ):
         (place / "a.txt").write_text("later")
     assert contents(out) == {"a.txt": "earlier"}
-    assert list(tmp_path.iterdir()) == [out]
-
-
-@pytest.mark.parametrize("which", [1, 2])
-def test_an_earlier_simulation_survives_too(
-    tmp_path: Path, failing_rename: Callable[[int], None], which: int
-) -> None:
-    out = tmp_path / "silos"
-    write_model(model(0), out)
-    before = np.load(out / "silo-01.npy")
-    failing_rename(which)
-    with pytest.raises(InputError, match="can be written"):
-        write_model(model(1), out, force=True)
-    np.testing.assert_array_equal(np.load(out / "silo-01.npy"), before)
     assert list(tmp_path.iterdir()) == [out]
 
 

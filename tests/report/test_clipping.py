@@ -1,6 +1,5 @@
 """What a bound cut off, as far as releases tell, and how far that may turn components."""
 
-import logging
 import re
 import warnings
 from pathlib import Path
@@ -14,10 +13,8 @@ from parsed_page import parsed, words
 
 from fedpower import FedPCA, read_code_book, read_result, write_code_book
 from fedpower.cli import main
-from fedpower.protocol.pooled import estimated_clipping, shares_cut
 from fedpower.report.page import result_page as page
 from fits import fed_pca
-from sample_results import with_run
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
@@ -69,16 +66,6 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
     assert result.clipping in words(parsed(page(result)).by_id("components"))
 
 
-def test_a_bound_that_cuts_little_leaves_angles_to_the_noise() -> None:
-    rng = np.random.default_rng(0)
-    rows = rng.standard_normal((20_000, 6)) * [3.0, 2.0, 1.0, 1.0, 1.0, 1.0]
-    result = fed_pca(2, row_norm=12.0, **KNOWN).fit_silos([rows]).result_
-    assert result.determined == [True, True]
-    assert result.run["clipping"]["energy"] < 0.01
-    angles = result.run["angles"]
-    np.testing.assert_allclose(angles["components"], angles["noise_components"], atol=1.0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
 @pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
@@ -114,22 +101,6 @@ def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -
     assert again.clipping == model.result_.clipping
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_silo_s_own_log_has_the_share_of_rows_that_a_bound_found_shortens(
-    aggregation: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = visits(3_000)
-    silos = dict(zip(("north", "south", "east"), np.array_split(rows, 3), strict=True))
-    seen: dict[str, tuple[int, int]] = {}
-    with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
-        fed_pca(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
-    lines = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
-    assert len(lines) == len(silos)
-    for name, (count, total) in seen.items():
-        wanted = f"{100 * count / total:.1f}% of the rows of silo {name!r} ({count} of {total})"
-        assert sum(line.startswith(wanted) for line in lines) == 1
-
-
 def test_fit_prints_what_the_bound_does_to_an_angle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,38 +115,3 @@ def test_fit_prints_what_the_bound_does_to_an_angle(
         printed.out,
     )
     assert re.search(r"clipped: \d+ in north \(\d+\.\d%\)", printed.err)
-
-
-def test_shares_are_those_of_the_rows() -> None:
-    squared = np.array([0.25, 0.25, 4.0, 4.0])
-    rows, energy, uneven = shares_cut(squared, np.full(4, 0.25))
-    assert rows == 0.5
-    assert energy == pytest.approx(1 - 2.5 / 8.5)
-    assert uneven == pytest.approx(0.5 / 2.5 - 0.5 / 8.5)  # of the short rows' energy, after and before
-    assert shares_cut(np.full(4, 9.0), np.full(4, 0.25))[2] == 0.0  # all are shortened alike
-
-
-def test_no_eigenvalue_moves_further_than_the_unevenness_says() -> None:
-    """The bound of `Clipping.uneven`, held against rows whose long ones lie in one direction."""
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        rows = rng.standard_normal((300, 5)) * rng.uniform(0.2, 2.0, 5)
-        rows[: rng.integers(1, 60), 0] *= rng.uniform(2.0, 9.0)
-        squared = np.sum(rows**2, axis=1)
-        short = rows * np.minimum(1.0, 1.0 / np.sqrt(squared))[:, None]
-        whole, left = (part.T @ part / np.sum(part**2) for part in (rows, short))
-        most = np.abs(np.linalg.eigvalsh(whole - left)).max()
-        assert most <= shares_cut(squared, np.full(300, 1 / 300))[2] + 1e-12
-
-
-def test_without_a_trace_nothing_is_known() -> None:
-    values = np.array([0.2, 0.1])
-    found = estimated_clipping(values, n_features=5, trace=np.nan, mean_square=0.0, std=0.0)
-    assert found is None
-
-
-def test_results_from_before_have_no_word_about_the_bound() -> None:
-    result = fitted(visits(2_000), row_norm=4.0).result_
-    old = with_run(result, {key: each for key, each in result.run.items() if key != "clipping"})
-    assert old.clipping is None
-    assert "is shorter than" not in words(parsed(page(old)))

@@ -19,7 +19,6 @@ from fedpower.errors import InputError
 from fedpower.report import Result, read_result, write_result
 from fedpower.report.export import (
     Scores,
-    graph_of,
     write_cells,
     write_loadings_csv,
     write_loadings_parquet,
@@ -88,14 +87,6 @@ def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp
     assert reported["study"] == result.run["study"]["hash"]
 
 
-def test_columns_without_names_are_numbered(tmp_path: Path):
-    write_result(tmp_path / "out", FedPCA(2, epsilon=float("inf")).fit(ROWS))
-    write_loadings_csv(read_result(tmp_path / "out"), tmp_path / "t.csv")
-    lines = (tmp_path / "t.csv").read_text().splitlines()
-    assert lines[0] == "feature,mean,scale,pc1,pc2"
-    assert [line.split(",")[0] for line in lines[1:]] == [f"x{place}" for place in range(6)]
-
-
 def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
     write_onnx(result, tmp_path / "m.onnx")
     run = onnx.reference.ReferenceEvaluator(str(tmp_path / "m.onnx"))
@@ -105,12 +96,6 @@ def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
     reported = {each.key: each.value for each in onnx.load(tmp_path / "m.onnx").metadata_props}
     assert json.loads(reported["feature_names"]) == list(COLUMNS)
     assert json.loads(reported["fedpower"])["private"] == result.run["privacy"]["private"]
-
-
-def test_a_plain_projection_is_two_nodes(tmp_path: Path):
-    for parameters in ({}, {"scale": SCALE}):
-        graph = graph_of(fitted(tmp_path / str(len(parameters)), **parameters)).graph
-        assert [node.op_type for node in graph.node] == ["Sub", "MatMul"]
 
 
 def scores(result: Result, rows: pd.DataFrame, ids: list[object] | None) -> Scores:

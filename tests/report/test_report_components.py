@@ -1,7 +1,6 @@
 """Components, their angles and their loadings, as the report shows them."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 from parsed_page import parsed, words
 
 from fedpower.report.page import result_page as page
-from fedpower.report.record import REPORT
 from fedpower.report.result import Result
 from fedpower.report.view import findings
-from sample_results import KINDS, hospitals, with_run, with_spectrum, written
+from sample_results import KINDS, with_run, with_spectrum
 
 
 def with_angles(result: Result, components: list[float], subspaces: list[float]) -> Result:
@@ -83,29 +81,11 @@ def test_what_is_determined_is_told_by_shape_and_by_word(
     assert len(loadings.every("details", class_="undetermined")) == 4 - known
 
 
-def test_an_angle_is_split_into_noise_and_what_the_bound_does(result: Any):
-    run = with_angles(result("private"), [14.2, 20, 30, 40], [14.2, 20, 30, 40]).run
-    run["angles"]["noise_components"] = [5.5, 20, 30, 40]
-    run["clipping"] = {**result("private").run["clipping"], "energy": 0.12}
-    found = with_run(result("private"), run)
-    assert (
-        "Of the 15° of pc1, noise makes 6°; the rest comes from rows that the bound shortens "
-        "(about 12% of their squared length)." in words(parsed(page(found)).by_id("summary"))
-    )
-
-
 @pytest.mark.parametrize("kind", ["private", "drowned", "secure", "step"])
 def test_the_page_says_what_a_terminal_says(kind: str, result: Any):
     shown = words(parsed(page(result(kind))).by_id("summary"))
     assert all(sentence in shown for sentence in findings(result(kind)))
     assert ("The likely cause is" in shown) == (not any(result(kind).determined))
-
-
-def test_without_noise_there_are_no_angles_to_draw(result: Any):
-    root = parsed(page(result("exact")))
-    assert len(root.by_id("components").every("figure")) == 1
-    assert "No noise was added." in words(root.by_id("summary"))
-    assert "determined:" not in words(root.by_id("summary"))
 
 
 def test_exact_components_without_variance_are_not_determined(result: Any):
@@ -159,11 +139,3 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind: str, 
         assert len(part.every("rect", class_="bar")) == len(drawn)
     assert ("The 500 largest of 620 loadings" in words(root)) == (kind == "wide")
     assert ("components.csv has all" in words(root)) == (kind == "wide")
-
-
-def test_of_very_many_components_the_first_are_shown(tmp_path: Path):
-    root = parsed((written(tmp_path / "out", hospitals(70), 65) / REPORT).read_text("utf-8"))
-    assert len(root.by_id("loadings").every("details", class_="component")) == 20
-    assert "The first 20 of 65 components are shown" in words(root.by_id("loadings"))
-    assert "The first 60 of 65 components are drawn" in words(root.by_id("components"))
-    assert len(root.by_id("components").every("table")[0].every("tr")) == 1 + 65

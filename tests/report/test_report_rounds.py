@@ -26,13 +26,6 @@ def test_one_round_is_told_in_words_and_many_are_drawn(result: Any):
     ]
 
 
-def test_rounds_that_move_no_basis_have_no_chart_of_it(result: Any):
-    section = parsed(page(result("secure"))).by_id("rounds")
-    assert "no convergence to watch" in words(section)
-    assert len(section.every("svg", role="img")) == 1
-    assert "Change" not in words(section)
-
-
 def test_misalignment_is_drawn_where_it_was_recorded(result: Any):
     run = result("sampled").run
     spread = [each["misalignment"] for each in run["rounds"] if each["misalignment"] is not None]
@@ -52,12 +45,6 @@ def test_the_grid_has_a_cell_for_every_silo_and_round(result: Any):
     assert len(section.every("rect", class_="missing")) == cells - answered
     assert len(section.every("path", class_="missing")) == cells - answered
     assert "did not answer in time" in words(section)
-
-
-def test_the_grid_of_silos_that_all_answered_explains_no_cross(result: Any):
-    section = parsed(page(result("private"))).by_id("silos")
-    assert not section.every("path", class_="missing")
-    assert "did not answer" not in words(section)
 
 
 def test_a_silo_that_never_answered_is_in_the_grid_of_a_federation(result: Any):
@@ -88,10 +75,3 @@ def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any):
     assert [words(cell) for cell in shown.every("table")[1].every("tr")[1].children] == [
         "north", "1.000", "1.670", "2.000", "10⁻⁶", "31.0%",
     ]  # fmt: skip
-
-
-def test_a_federation_is_headed_by_the_hash_that_its_parties_compared(result: Any):
-    whole = result("federated")
-    assert whole.run["federation"]["agreement"][:12] in words(parsed(page(whole)).every("header")[0])
-    alone = result("private")
-    assert alone.run["study"]["hash"][:12] in words(parsed(page(alone)).every("header")[0])

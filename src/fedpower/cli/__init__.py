@@ -15,35 +15,31 @@ import fedpower
 from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
 COMMANDS = {
-    "inspect": ("fedpower.cli.inspect:inspect", "What tables hold, and a draft of rules for them."),
-    "plan": ("fedpower.cli.plan:plan_command", "What a fit would cost and give, before it is run."),
-    "prepare": ("fedpower.cli.fit:prepare", "Offsets, scales and bound of columns, found privately."),
-    "fit": ("fedpower.cli.fit:fit", "Principal components of rows that silos do not pool."),
-    "release": ("fedpower.cli.fit:release", "The pooled moment itself, paid for once, to analyse for ever."),
-    "communities": (
-        "fedpower.cli.communities:communities",
-        "Communities of networks that silos do not pool.",
-    ),
-    "derive": ("fedpower.cli.derive:derive", "Analyses of a released moment, at no cost."),
-    "study": ("fedpower.cli.study:study", "The file that a consortium agrees on."),
-    "federation": ("fedpower.cli.federation:federation", "Make a kit for every party of a study."),
-    "coordinator": ("fedpower.cli.parties:coordinator", "Run the coordinator of a study."),
-    "silo": ("fedpower.cli.parties:silo", "Run this organisation's silo."),
-    "run": ("fedpower.cli.run:run", "Run a study over its federation."),
-    "status": ("fedpower.cli.run:status", "Who is connected, and how far a run is."),
-    "report": ("fedpower.cli.report:report", "Make a result's page anew, and open it."),
-    "transform": ("fedpower.cli.transform:transform", "Project rows onto fitted components."),
-    "export": ("fedpower.cli.export:export", "A result in the formats of other tools."),
-    "compare": ("fedpower.cli.compare:compare", "Principal angles between two results."),
-    "simulate": ("fedpower.cli.simulate:simulate", "Write silo files of the paper's data models."),
-    "budget": ("fedpower.cli.budget:budget", "What a silo has spent on what, and what is left."),
-    "identity": ("fedpower.cli.identity:identity", "A silo's signing key, for secure sums."),
-    "audit": ("fedpower.cli.audit:audit", "Measure the privacy that is really delivered."),
-    "attack": ("fedpower.cli.attack:attack", "Rebuild a silo's moment from its messages."),
-    "doctor": ("fedpower.cli.doctor:doctor", "Whether fedpower is sound here, and what is missing."),
-    "completion": ("fedpower.cli.completion:completion", "Words completed by bash, zsh or fish."),
+    "inspect": ("inspect:inspect", "What tables contain, and a draft of rules for them."),
+    "plan": ("plan:plan_command", "Cost and expected accuracy of a fit, before anything is spent."),
+    "prepare": ("fit:prepare", "Offsets, scales and bound of columns, found privately."),
+    "fit": ("fit:fit", "Principal components of rows that silos do not pool."),
+    "release": ("fit:release", "The pooled covariance, paid for once, to analyse at no cost."),
+    "communities": ("fit:communities", "Communities of networks that silos do not pool."),
+    "derive": ("derive:derive", "Analyses of a released covariance, at no cost."),
+    "study": ("study:study", "The file that a consortium agrees on."),
+    "federation": ("federation:federation", "Keys and certificates for the parties of a study."),
+    "coordinator": ("parties:coordinator", "Run the coordinator of a study."),
+    "silo": ("parties:silo", "Run this organisation's silo."),
+    "run": ("run:run", "Run a study over its federation."),
+    "status": ("run:status", "Who is connected, and how far a run is."),
+    "report": ("results:report", "Make the page of a result again, and open it."),
+    "transform": ("results:transform", "Project rows onto fitted components."),
+    "export": ("results:export", "A result in the formats of other tools."),
+    "compare": ("results:compare", "Principal angles between two results."),
+    "simulate": ("experiments:simulate", "Write silo files of the paper's data models."),
+    "budget": ("budget:budget", "What a silo has spent on what, and what is left."),
+    "identity": ("federation:identity", "A silo's signing key, for secure sums."),
+    "audit": ("experiments:audit", "Measure the privacy that the code delivers."),
+    "attack": ("experiments:attack", "Rebuild a silo's covariance from its messages."),
+    "doctor": ("doctor:doctor", "Check this installation."),
 }
-"""By command: where it is, and its line in the listing."""
+"""By command: its module and function, and its line in the listing."""
 
 NAME = "fedpower"
 TRACEBACK = "--traceback"
@@ -73,12 +69,12 @@ class CommandLine(click.Group):
         )
         if not standalone_mode:
             return status
-        if status == INTERRUPTED:  # a second Ctrl-C, while threads end, is to end them without a word
+        if status == INTERRUPTED:  # a second Ctrl-C, while threads end, ends them without a word
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         sys.exit(status)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a reader of its output who has gone ends it, and is no error."""
+        """Run the command; a closed pipe ends it, and is no error."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
@@ -95,13 +91,13 @@ class CommandLine(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, function = COMMANDS[cmd_name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(module), function)
+        command: click.Command = getattr(importlib.import_module(f"fedpower.cli.{module}"), function)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names, or say which one is like it."""
+        """Return the command that the first word names, or suggest one that is like it."""
         if args[0] not in COMMANDS and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], COMMANDS)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
@@ -109,16 +105,13 @@ class CommandLine(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, from the map, without importing one."""
-        named = [
-            CompletionItem(name, help=line)
-            for name, (_, line) in COMMANDS.items()
-            if name.startswith(incomplete)
-        ]
-        return named + click.Command.shell_complete(self, ctx, incomplete)
+        """Return the commands that begin so, without importing one."""
+        named = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items()]
+        matching = [item for item in named if item.value.startswith(incomplete)]
+        return matching + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing from the map, without importing a command."""
+        """Write the listing without importing a command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -126,7 +119,7 @@ class CommandLine(click.Group):
 @click.group(
     cls=CommandLine,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="After an unexpected error, --traceback (or FEDPOWER_TRACEBACK=1) shows where it arose.",
 )
 @click.version_option(fedpower.__version__, prog_name=NAME)

@@ -5,32 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from fedpower.cli.console import bar, console, print_json, table
-from fedpower.cli.paths import LEDGER, is_ledger, offered
+from fedpower.cli.console import bar, print_json, print_table, say
+from fedpower.cli.options import PATH, options
 from fedpower.errors import InputError
 from fedpower.privacy import Ledger, mu_of
 from fedpower.privacy.ledger import jsonable, rounded_down
-
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the statement as one JSON object.")
 
 
 class _ShowByDefault(click.Group):
     """Commands of which `show` needs no name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `show` in front of words that name no command; of none a shell completes the first."""
+        """Put `show` in front of words that name no command."""
         named = args and args[0] in (*self.commands, "--help", "-h")
         if not named and not (ctx.resilient_parsing and not args):
             args = ["show", *args]
         return super().parse_args(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, and the ledgers."""
-        ledgers = offered(incomplete, is_ledger, "file")
-        commands = super().shell_complete(ctx, incomplete)
-        return [*commands, *(each for each in ledgers if each.type == "plain" or not commands)]
 
 
 @click.group(cls=_ShowByDefault)
@@ -43,12 +34,12 @@ def budget() -> None:
 
 
 @budget.command()
-@click.argument("ledger", type=LEDGER)
+@click.argument("ledger", type=PATH)
 @click.option("--epsilon", type=float, required=True, help="Cap on all that may ever be spent.")
 @click.option("--delta", type=float, required=True, help="The δ of that cap; 1e-6 is usual.")
 @click.option("--silo", help="The silo it belongs to; NORTH for a file called NORTH.ledger.")
 @click.option("--data", "data_set", metavar="NAME", help="The data set it belongs to.")
-@JSON
+@options("as_json")
 def init(
     ledger: Path, *, epsilon: float, delta: float, silo: str | None, data_set: str | None, as_json: bool
 ) -> None:
@@ -68,14 +59,14 @@ def init(
         return
     click.echo(
         f"{ledger} is the ledger of {_whose(statement)}: it may spend epsilon={epsilon:g} at "
-        f"delta={delta:g} in all. Keep this one file safe; a copy put back later has forgotten charges."
+        f"delta={delta:g} in all. Keep this one file safe: restoring an old copy erases recorded spending."
     )
 
 
 @budget.command()
-@click.argument("ledger", type=LEDGER)
+@click.argument("ledger", type=PATH)
 @click.option("--what-if", type=float, metavar="EPSILON", help="Would a fit with this epsilon be allowed?")
-@JSON
+@options("as_json")
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
 
@@ -93,11 +84,11 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
 
 
 @budget.command()
-@click.argument("ledger", type=LEDGER)
+@click.argument("ledger", type=PATH)
 @click.option("--epsilon", type=float, required=True, help="The new cap.")
 @click.option("--delta", type=float, required=True, help="Its δ.")
 @click.option("--reason", required=True, help="Why, for the record.")
-@JSON
+@options("as_json")
 def cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) -> None:
     """Set another cap on LEDGER, on record.
 
@@ -130,51 +121,47 @@ def share_used(statement: dict[str, Any]) -> float:
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
-    out = console()
-    limit, spent = statement["cap"], statement["spent"]
-    out.print(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.", soft_wrap=True)
+    limit, spent, forecast = statement["cap"], statement["spent"], statement.get("what_if")
+    say(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.")
     if statement["for_experiments"]:
-        out.print("It was made for experiments: what it books may be noised by a seed.")
+        say("It was made for experiments: noise of its charges may come from a seed.")
     if statement["entries"]:
         headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
-        shown = table(None, *headings, numbers=("#", "epsilon alone", "total so far"))
-        for entry in statement["entries"]:
-            shown.add_row(
+        rows = [
+            (
                 str(entry["seq"]),
                 entry["purpose"],
                 entry["study"][:12],
                 _epsilon(entry["epsilon"]),
                 _epsilon(entry["total_epsilon"]),
-                entry["time"][:16].replace("T", " "),
+                _minute(entry["time"]),
             )
-        out.print(shown)
+            for entry in statement["entries"]
+        ]
+        print_table(None, headings, rows, numbers=("#", "epsilon alone", "total so far"))
     else:
-        out.print("Nothing has been released yet.")
+        say("Nothing has been released yet.")
     for change in statement["cap_changes"][1:]:
-        out.print(
+        say(
             f"Cap set to epsilon={change['epsilon']:g} at delta={change['delta']:g} on "
-            f"{change['time'][:16].replace('T', ' ')} UTC: {change['reason']}",
-            soft_wrap=True,
+            f"{_minute(change['time'])} UTC: {change['reason']}"
         )
     share = share_used(statement)
-    out.print(
+    say(
         f"{bar(share)} {share:.0%} of the cap is used (releases cost less together than their epsilons "
         "add up to)",
-        soft_wrap=True,
-    )
-    out.print(
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
         f"{_epsilon(spent['epsilon'])}, left {_left(statement['left'])} for one further fit.",
-        soft_wrap=True,
     )
-    forecast = statement.get("what_if")
     if forecast is not None:
-        fits = (
-            f"would be allowed and leave {_left(forecast['left'])}"
-            if forecast["fits"]
-            else f"would be refused: at most epsilon={_left(statement['left'])} is left"
-        )
-        out.print(f"A fit with epsilon={forecast['epsilon']:g} {fits}.", soft_wrap=True)
+        fits = f"would be refused: at most epsilon={_left(statement['left'])} is left"
+        if forecast["fits"]:
+            fits = f"would be allowed and leave {_left(forecast['left'])}"
+        say(f"A fit with epsilon={forecast['epsilon']:g} {fits}.")
+
+
+def _minute(time: str) -> str:
+    return time[:16].replace("T", " ")
 
 
 def _whose(statement: dict[str, Any]) -> str:

@@ -1,29 +1,36 @@
-"""What commands print: tables for people, one JSON object for programs."""
+"""What commands print: tables for people, one JSON object for programs, notes and progress on stderr."""
 
 import errno
 import json
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from fedpower.protocol.coordinator import Round
+
 _WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
 
 _BAR_CELLS = 40
-
 MOST_NAMES = 12
-"""Items of a list that are told one by one."""
+"""Items of a list that are shown before "and 5 more"."""
+
+_Sized = TypeVar("_Sized", bound=Any)
 
 
 class _Console(Console):
-    """Where to print; that its reader has gone is for the command line to tell."""
+    """A console that leaves a closed pipe to the command line."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
@@ -32,13 +39,14 @@ class _Console(Console):
 def console(*, stderr: bool = False) -> Console:
     """Return where to print; text is taken as it is, without markup."""
     stream = sys.stderr if stderr else sys.stdout
-    return _Console(
-        file=stream,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        width=None if stream.isatty() else _WIDTH_OF_FILES,
-    )
+    width = None if stream.isatty() else _WIDTH_OF_FILES
+    return _Console(file=stream, markup=False, highlight=False, emoji=False, width=width)
+
+
+def say(*lines: str, style: str | None = None) -> None:
+    """Print lines of text."""
+    for line in lines:
+        console().print(line, soft_wrap=True, style=style)
 
 
 def table(title: str | None, *headings: str, numbers: Sequence[str] = ()) -> Table:
@@ -47,6 +55,16 @@ def table(title: str | None, *headings: str, numbers: Sequence[str] = ()) -> Tab
     for heading in headings:
         made.add_column(heading, justify="right" if heading in numbers else "left")
     return made
+
+
+def print_table(
+    title: str | None, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()
+) -> None:
+    """Print a table."""
+    shown = table(title, *headings, numbers=numbers)
+    for row in rows:
+        shown.add_row(*row)
+    console().print(shown)
 
 
 def print_json(record: Any) -> None:
@@ -58,21 +76,21 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
     """Print named facts: one JSON object for programs, a table of two columns for people."""
     if as_json:
         print_json(facts)
-        return
-    shown = table(title, "what", "value")
-    for name, value in facts.items():
-        shown.add_row(name.replace("_", " "), _spoken(value))
-    console().print(shown)
+    else:
+        rows = [(name.replace("_", " "), _cell(value)) for name, value in facts.items()]
+        print_table(title, ("what", "value"), rows)
 
 
-def print_result(folder: Path) -> None:
-    """Print where a result is and what to do with it."""
-    from fedpower.report.record import REPORT  # noqa: PLC0415  (tables are printed without NumPy too)
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return first_names(value)
+    return "–" if value is None else str(value)
 
-    console().print(
-        f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)",
-        soft_wrap=True,
-    )
+
+def first_names(items: Sequence[Any]) -> str:
+    """Return the first items of a list, and how many more there are."""
+    more = f" and {len(items) - MOST_NAMES} more" if len(items) > MOST_NAMES else ""
+    return ", ".join(map(str, items[:MOST_NAMES])) + more
 
 
 def note(sentence: str) -> None:
@@ -90,9 +108,110 @@ def bar(share: float) -> str:
     return "█" * filled + "░" * (_BAR_CELLS - filled)
 
 
-def _spoken(value: Any) -> str:
-    """Return a fact as a table's cell; of a long list the beginning."""
-    if isinstance(value, list):
-        more = f" and {len(value) - MOST_NAMES} more" if len(value) > MOST_NAMES else ""
-        return ", ".join(str(each) for each in value[:MOST_NAMES]) + more
-    return "–" if value is None else str(value)
+# --- progress --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def bars(*columns: Any, **settings: Any) -> Iterator["Progress | None"]:
+    """Give bars with these columns, gone when the block ends; None without a terminal or with --quiet."""
+    context = click.get_current_context(silent=True)
+    if not sys.stderr.isatty() or (context is not None and context.meta.get("fedpower.quiet")):
+        yield None
+        return
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(*columns, console=console(stderr=True), transient=True, **settings) as shown:
+        yield shown
+
+
+@contextmanager
+def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
+    """Give what to call with how many more are done; None where nothing is shown."""
+    with bars(*_columns()) as shown:
+        if shown is None:
+            yield None
+            return
+        task = shown.add_task(what, total=total, note="")
+        yield lambda count: shown.advance(task, count)
+
+
+def advancing(advance: Callable[[int], None] | None, size: int = 1) -> Callable[[int, int], None]:
+    """Return what advances a bar by what is newly done of a total."""
+    last = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal last
+        if advance is not None:
+            advance(size * (done - last))
+        last = done
+
+    return show
+
+
+def counted(
+    blocks: Iterable[_Sized],
+    advance: Callable[[int], None] | None,
+    *,
+    size: Callable[[_Sized], int] = lambda block: int(block.shape[0]),
+) -> Iterator[_Sized]:
+    """Yield blocks of rows as they come, and advance a bar by their rows."""
+    for block in blocks:
+        yield block
+        if advance is not None:
+            advance(size(block))
+
+
+class FitProgress:
+    """Two lines about a fit: rows of the current pass, and rounds."""
+
+    def __init__(self, shown: "Progress", silos: Iterable[str], n_steps: int | None) -> None:
+        self._shown = shown
+        self._read = dict.fromkeys(silos, 0)
+        self._sizes: dict[str, int | None] = {}
+        self._lock = threading.Lock()
+        self._rows = shown.add_task("rows", total=None, note=f"of {len(self._read)} silos")
+        self._steps = shown.add_task("steps", total=n_steps, note="", visible=False)
+
+    def rows(self, silo: str, count: int, total: int | None) -> None:
+        """Count a block of rows; called from the threads that read."""
+        with self._lock:
+            self._sizes[silo] = total
+            before = self._read[silo]
+            self._read[silo] = count if total is not None and before >= total else before + count
+            known = [size for size in self._sizes.values() if size is not None]
+            whole = sum(known) if len(known) == len(self._read) else None
+            self._shown.update(self._rows, completed=sum(self._read.values()), total=whole)
+
+    def round(self, closed: "Round") -> None:
+        """Count a closed round."""
+        change = closed.notes.get("change")
+        moved = "" if change is None else f", subspace moved by sin θ = {change:.1e}"
+        line = f"round {closed.number}, {len(closed.answers)} of {len(closed.asked)} answered{moved}"
+        self._shown.update(self._steps, completed=closed.step, visible=True, note=line)
+
+
+@contextmanager
+def progress_of_fit(silos: Iterable[str], n_steps: int | None = None) -> Iterator[FitProgress | None]:
+    """Give the progress of a fit; None where nothing is shown."""
+    with bars(*_columns()) as shown:
+        yield None if shown is None else FitProgress(shown, silos, n_steps)
+
+
+def _columns() -> tuple[Any, ...]:
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )

@@ -1,20 +1,19 @@
-"""`fedpower derive`: analyses of a released moment, which cost nothing more."""
+"""`fedpower derive`: analyses of a released covariance, which cost nothing more."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from fedpower import analyses
-from fedpower.cli import values
-from fedpower.cli.console import console, note, print_json, table
-from fedpower.cli.paths import MOMENT, PATH
+from fedpower.cli.console import note, print_json, print_table, say
+from fedpower.cli.options import PATH, names
 from fedpower.errors import InputError
 from fedpower.report.files import new_file
 from fedpower.report.moment import Moment, read_moment, save_analysis
-from fedpower.report.page import Account, Table
+from fedpower.report.page import Account
 from fedpower.report.text import number
 
 _MOST_ROWS = 30
@@ -38,7 +37,7 @@ class _Analyses(click.Group):
 
 
 @click.group(cls=_Analyses)
-@click.argument("moment", type=MOMENT)
+@click.argument("moment", type=PATH)
 @click.pass_context
 def derive(ctx: click.Context, moment: Path) -> None:
     """Compute from the released MOMENT, a folder of `fedpower release` or of a fit that kept it.
@@ -57,19 +56,22 @@ def _command(name: str) -> click.Command:
     @click.pass_obj
     def command(place: Path, /, output: Path | None, force: bool, as_json: bool, **options: Any) -> None:
         moment = read_moment(place)
-        rows = options.pop("rows", None)
-        files = {key: options.pop(key) for key in _OF_ROWS if key in options}
-        for key, file in files.items():
-            if (rows is None) != (file is None):
-                raise InputError(
-                    f"--rows and --{key} must go together, got one of them; name the rows and a CSV file for "
-                    f"{_OF_ROWS[key].contents}"
-                )
+        file = _OF_ROWS.get(name)
+        rows = written = None
+        if file is not None:
+            rows, written = options.pop("rows"), options.pop(file.option)
+            if (rows is None) != (written is None):
+                raise InputError(f"--rows and --{file.option} must go together, got one of them")
         model = made.from_options(**options).fit(moment)
         account = model.account()
-        for key, file in files.items():  # first: where it fails, no folder is left behind
-            if file is not None:
-                _OF_ROWS[key].write(model, rows, file, force=force)
+        if file is not None and rows is not None and written is not None:
+            # first: where it fails, no folder is left behind
+            with (
+                new_file(written, force=force) as target,
+                target.open("w", encoding="utf-8", newline="") as stream,
+            ):
+                sentence = file.write(model, rows, csv.writer(stream, lineterminator="\n").writerows)
+            note(f"{sentence} in {written} (for your eyes)")
         if output is not None:
             save_analysis(account, moment, output, force=force)
         show_account(account, moment, output, as_json=as_json)
@@ -79,11 +81,11 @@ def _command(name: str) -> click.Command:
 
 def _parameters(name: str, options: Any) -> list[click.Parameter]:
     """Return the options of an analysis, those for new rows where it has them, and where output goes."""
-    params = [_option(option) for option in options]
-    for key, file in _OF_ROWS.items():
-        if file.analysis == name:
-            params.append(click.Option(["--rows"], type=PATH, metavar="FILE", help=file.rows))
-            params.append(click.Option([f"--{key}"], type=PATH, metavar="CSV", help=file.help))
+    params: list[click.Parameter] = [_option(option) for option in options]
+    if name in _OF_ROWS:
+        file = _OF_ROWS[name]
+        params.append(click.Option(["--rows"], type=PATH, metavar="FILE", help=file.rows))
+        params.append(click.Option([f"--{file.option}"], type=PATH, metavar="CSV", help=file.help))
     return [
         *params,
         click.Option(["-o", "--output"], type=PATH, help="Folder for tables, JSON and a page."),
@@ -94,20 +96,26 @@ def _parameters(name: str, options: Any) -> list[click.Parameter]:
 
 def _option(option: Any) -> click.Option:
     words: dict[str, Any] = {"help": option.help, "required": option.required, "metavar": option.metavar}
+    words |= {"multiple": option.multiple}
     if option.choices:
         words["type"] = click.Choice(option.choices)
     elif option.type is list:
-        words["callback"] = values.names
-    elif option.type is not bool:
+        words["callback"] = names
+    elif option.type is bool:
+        words["is_flag"] = True
+    else:
         words["type"] = PATH if option.type is Path else option.type
-    if option.multiple:
-        words["multiple"] = True
-    elif option.default is not None:
-        words |= {"default": option.default, "show_default": option.type is not bool}
+    if option.default is not None and not option.multiple:
+        words["default"] = option.default
     return click.Option([*option.flags.split(), option.parameter], **words)
 
 
-def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
+# --- files about new rows --------------------------------------------------------------------------
+
+_Write = Callable[[Iterable[Iterable[Any]]], object]
+
+
+def _flag(model: Any, rows: Path, write: _Write) -> str:
     """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
     from fedpower.rows.columns import columns_of_fit  # noqa: PLC0415
     from fedpower.rows.opening import open_source  # noqa: PLC0415
@@ -116,20 +124,17 @@ def _flag(model: Any, rows: Path, flags: Path, *, force: bool) -> None:
     moment = model.moment_
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
     seen = beyond = 0
-    with new_file(flags, force=force) as place, place.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["t2", "spe", "flag"])
-        for block in source.blocks(block_rows(moment.n_features)):
-            dense = block.toarray() if hasattr(block, "toarray") else block
-            found = model.statistics(dense)
-            marks = (found > [model.t2_limit_, model.spe_limit_]).any(axis=1)
-            writer.writerows([*map(float, row), int(mark)] for row, mark in zip(found, marks, strict=True))
-            seen, beyond = seen + len(marks), beyond + int(marks.sum())
-    note(f"{beyond} of {seen} rows are beyond a limit; {flags} has them all (for your eyes)")
+    write([["t2", "spe", "flag"]])
+    for block in source.blocks(block_rows(moment.n_features)):
+        statistics = model.statistics(block.toarray() if hasattr(block, "toarray") else block)
+        marks = (statistics > [model.t2_limit_, model.spe_limit_]).any(axis=1)
+        write([*map(float, row), int(mark)] for row, mark in zip(statistics, marks, strict=True))
+        seen, beyond = seen + len(marks), beyond + int(marks.sum())
+    return f"{beyond} of {seen} rows exceed a limit; all are"
 
 
-def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
-    """Write a prediction and its interval for each empty cell of a file, which is read here alone."""
+def _fill(model: Any, rows: Path, write: _Write) -> str:
+    """Write a prediction and its interval for each empty cell of a file, which is read nowhere else."""
     import numpy as np  # noqa: PLC0415
 
     from fedpower.rows.opening import open_source  # noqa: PLC0415
@@ -139,89 +144,75 @@ def _fill(model: Any, rows: Path, filled: Path, *, force: bool) -> None:
 
     rules, items = model.moment_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
-    _, found = match_tables({"rows": open_source(rows)}, rules)
-    source: Any = features_of(found["rows"])
+    _, matched = match_tables({"rows": open_source(rows)}, rules)
+    source: Any = features_of(matched["rows"])
     block_size, form = block_rows(source.n_features), rules.long
-    blocks = ((None, block) for block in source.blocks(block_size))
-    if form is not None:
+    if form is None:
+        blocks = ((None, block) for block in source.blocks(block_size))
+    else:
         blocks = source.labelled(form.person, block_size)
     seen = empty = 0
-    with new_file(filled, force=force) as place, place.open("w", encoding="utf-8", newline="") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["row" if form is None else form.person, "item", "prediction", "low", "high"])
-        for labels, block in blocks:
-            cells = model.decoded(block)
-            told = model.intervals(cells)
-            for row, column in zip(*np.nonzero(np.isnan(cells)), strict=True):
-                name = seen + row + 1 if labels is None else labels[int(row)]
-                ends = (float(each[row, column]) for each in told)
-                writer.writerow([name, items[column], *ends])
-                empty += 1
-            seen += len(cells)
-    who = "rows" if form is None else "persons"
-    note(f"{empty} empty cells of {seen} {who} are predicted in {filled} (for your eyes)")
+    write([["row" if form is None else form.person, "item", "prediction", "low", "high"]])
+    for labels, block in blocks:
+        cells = model.decoded(block)
+        intervals = model.intervals(cells)
+        gaps = list(zip(*np.nonzero(np.isnan(cells)), strict=True))
+        for row, column in gaps:
+            name = seen + row + 1 if labels is None else labels[int(row)]
+            write([[name, items[column], *(float(values[row, column]) for values in intervals)]])
+        empty, seen = empty + len(gaps), seen + len(cells)
+    return f"{empty} empty cells of {seen} {'rows' if form is None else 'persons'} are predicted"
 
 
 class _RowFile(NamedTuple):
-    """A file about new rows that an analysis writes: its words on the command line, and what writes it."""
+    """A file about new rows that an analysis writes: its options, and what writes it."""
 
-    analysis: str
+    option: str
     rows: str
     help: str
-    contents: str
-    write: Callable[..., None]
+    write: Callable[[Any, Path, _Write], str]
 
 
 _OF_ROWS = {
-    "flags": _RowFile("monitor", "New rows to flag, here and now.",
-                      "Where their flags go; needs --rows.", "their flags", _flag),
-    "filled": _RowFile("complete", "New rows to complete, here and now.",
-                       "Where predictions of their empty cells go; needs --rows.",
-                       "what is predicted of them", _fill),
-}  # fmt: skip
-"""By option."""
+    "monitor": _RowFile("flags", "New rows to flag.", "Where their flags go; needs --rows.", _flag),
+    "complete": _RowFile("filled", "New rows to complete.", "Predictions of their empty cells.", _fill),
+}
+"""By analysis."""
+
+
+# --- output ----------------------------------------------------------------------------------------
 
 
 def show_account(
-    told: Account, moment: Moment, output: Path | None, *, as_json: bool, said: str | None = None
+    account: Account, moment: Moment, output: Path | None, *, as_json: bool, said: str | None = None
 ) -> None:
-    """Print what an analysis found, and what is promised: ``said``, where the moment was released now."""
+    """Print an analysis, and what is promised: ``said``, where the moment was released now."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
-        print_json(
-            {"analysis": told.kind, **kept, **told.facts, "privacy": moment.record.as_dict()["privacy"]}
-        )
+        privacy = moment.record.as_dict()["privacy"]
+        print_json({"analysis": account.kind, **kept, **account.facts, "privacy": privacy})
         return
-    out = console()
-    out.print(f"{told.title}{moment.record.without}.", soft_wrap=True)
-    for each in told.tables:
-        if each.printed:
-            _print_table(each)
-    for sentence in told.sentences:
-        out.print(sentence, soft_wrap=True)
-    promise = moment.privacy
-    if promise.is_private and said is not None:
-        out.print(f"\n{said}", soft_wrap=True)
-    elif promise.is_private:
-        out.print(
-            "Computed from what was released: nothing was charged, and the promise is the moment's.",
-            soft_wrap=True,
-        )
+    say(f"{account.title}{moment.record.without}.")
+    for shown in account.tables:
+        if shown.printed:
+            numeric = tuple(
+                heading
+                for place, heading in enumerate(shown.headings)
+                if place and any(isinstance(row[place], float | int) for row in shown.rows)
+            )
+            rows = [
+                [cell if isinstance(cell, str) else number(cell, 3) for cell in row]
+                for row in shown.rows[:_MOST_ROWS]
+            ]
+            print_table(shown.title, shown.headings, rows, numbers=numeric)
+            if len(shown.rows) > _MOST_ROWS:
+                note(f"the first {_MOST_ROWS} of {len(shown.rows)} rows are shown; -o writes all of them")
+    say(*account.sentences)
+    if not moment.privacy.is_private:
+        say(str(moment.privacy), style="bold red")
+    elif said is None:
+        say("Computed from what was released: nothing was charged, and the promise is the moment's.")
     else:
-        out.print(str(promise), soft_wrap=True, style="bold red")
+        say(f"\n{said}")
     if output is not None:
-        out.print(f"\nAnalysis: {output} (open {output / 'report.html'})", soft_wrap=True)
-
-
-def _print_table(each: Table) -> None:
-    numeric = tuple(
-        heading
-        for place, heading in enumerate(each.headings)
-        if place and any(isinstance(row[place], float | int) for row in each.rows)
-    )
-    shown = table(each.title, *each.headings, numbers=numeric)
-    for row in each.rows[:_MOST_ROWS]:
-        shown.add_row(*(cell if isinstance(cell, str) else number(cell, 3) for cell in row))
-    console().print(shown)
-    if len(each.rows) > _MOST_ROWS:
-        note(f"the first {_MOST_ROWS} of {len(each.rows)} rows are shown; -o writes all of them")
+        say(f"\nAnalysis: {output} (open {output / 'report.html'})")

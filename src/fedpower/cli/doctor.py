@@ -2,119 +2,413 @@
 
 import importlib.metadata
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import fedpower
-from fedpower import native
-from fedpower.cli import selftests
-from fedpower.cli.health import (
-    Finding,
-    check_extra,
-    check_isolation,
-    check_packages,
-    check_python,
-    extras_of,
-    requirements,
-)
+from fedpower.errors import installing
+from fedpower.federation.isolation import Isolation, available, describe
 
-_BROKEN = 1
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fedpower.privacy.sensitivity import Sensitivity
+
+_MODULES = {"scikit-learn": "sklearn"}
+"""Packages that are not imported by their own name."""
+
+_PURPOSES = {
+    "plot": "pictures of results",
+    "flare": "federations of separate processes",
+    "sql": "silos that are queries on SQLite or PostgreSQL",
+    "secure": "secure sums",
+    "torch": "silos on a GPU",
+    "dask": "silos spread over Dask's workers",
+    "h5ad": "cells by genes in .h5ad files",
+    "pgen": "genotypes in .pgen files",
+    "onnx": "results as ONNX graphs",
+}
+NOT_FOR_USERS = ("dev",)
+TIMEOUT_S = 120
+REINSTALL = "make the environment again; if that does not help, report it"
+COPY = "`pip install .` in a copy of the project"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: what is ``broken`` is there and fails, what is ``absent`` is optional."""
+
+    name: str
+    state: Literal["sound", "absent", "broken"]
+    detail: str
+    advice: str = ""
+
+
+class SelfTestError(Exception):
+    """A self-test that failed, in one sentence, and what to do about it."""
+
+    def __init__(self, sentence: str, *, advice: str = REINSTALL) -> None:
+        super().__init__(sentence)
+        self.advice = advice
 
 
 @click.command()
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    help="Where ledgers are to be kept; tried instead of the folder for temporary files.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Folder for ledgers to test.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(*, folder: Path | None, as_json: bool) -> int:
-    """Look whether fedpower is sound on this machine, and say what is missing and how to get it.
+    """Check whether fedpower is sound on this machine, and how to get what is missing.
 
-    Packages are held against what fedpower needs, and it does in small what it is for: a fit, noise, a
-    ledger. Nothing is kept. The exit status is 0 where all that is there works, and 1 where
-    something is broken; an extra that is not installed breaks nothing.
+    Packages are compared with what fedpower needs, and it runs a small fit, draws noise and charges a
+    ledger. Nothing is kept. The exit status is 0 where all that is there works, and 1 where something is
+    broken; an extra that is not installed breaks nothing.
     """
     findings = examine(folder)
-    broken = [each for each in findings if each.state == "broken"]
+    broken = [finding.name for finding in findings if finding.state == "broken"]
     if as_json:
         overview = {"fedpower": fedpower.__version__, "sound": not broken}
-        click.echo(json.dumps({**overview, "findings": [asdict(each) for each in findings]}, indent=2))
+        click.echo(json.dumps({**overview, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
         _print(findings)
-        names = ", ".join(each.name for each in broken)
-        click.echo(f"Broken: {names}." if broken else "fedpower is sound here.")
-    return _BROKEN if broken else 0
-
-
-def examine(folder: Path | None) -> list[Finding]:
-    """Return all findings, in the order in which they are told."""
-    try:
-        asked = requirements()
-    except importlib.metadata.PackageNotFoundError:
-        return [
-            Finding(
-                name="fedpower",
-                state="broken",
-                detail="its metadata is not there, so what it needs is not known",
-                advice="`pip install .` in a copy of the project",
-            )
-        ]
-    findings = [check_python(), check_packages(asked)]
-    tests: dict[str, Callable[[], str]] = {
-        "matrix products": selftests.blas,
-        "exact fit": selftests.exact_fit,
-        "noise": selftests.noise,
-        "private fit": selftests.private_fit,
-        "ledger": lambda: selftests.ledger(folder),
-    }
-    findings += [_tried(name, test) for name, test in tests.items()]
-    found = _tried("compiled loops", selftests.loops)
-    findings.append(found if found.detail else _without_loops())
-    findings.append(check_isolation())
-    extras = {extra: check_extra(extra, asked) for extra in extras_of(asked)}
-    findings += extras.values()
-    if "torch" in extras and extras["torch"].state == "sound":
-        found = _tried("GPU", selftests.device)
-        nothing = Finding(
-            name="GPU", state="absent", detail="none that PyTorch can use: silos compute on the CPU"
-        )
-        findings.append(found if found.detail else nothing)
-    return findings
-
-
-def _without_loops() -> Finding:
-    return Finding(
-        name="compiled loops",
-        state="absent",
-        detail=native.account(),
-        advice="nothing is wrong; for speed, a C compiler and `pip install .` again in a copy of the project",
-    )
-
-
-def _tried(name: str, test: Callable[[], str]) -> Finding:
-    """Return what a self-test found; whatever it raises is a finding too."""
-    try:
-        return Finding(name=name, state="sound", detail=test())
-    except Exception as error:  # the doctor reports, whatever it meets
-        what = " ".join(str(error).split())
-        if isinstance(error, selftests.SelfTestError):
-            return Finding(name=name, state="broken", detail=what, advice=error.advice)
-        detail = f"{type(error).__name__}: {what}"
-        return Finding(name=name, state="broken", detail=detail, advice=selftests.ANEW)
+        click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower is sound here.")
+    return int(bool(broken))
 
 
 def _print(findings: list[Finding]) -> None:
+    rows = [(finding.name, finding.state, finding.detail, finding.advice) for finding in findings]
     try:
-        from fedpower.cli.console import console, table  # noqa: PLC0415
-    except ImportError:  # the findings say so, and are told without a table
-        for each in findings:
-            click.echo(" ".join(filter(None, (f"{each.name}: {each.state},", each.detail, each.advice))))
-        return
-    shown = table(f"fedpower {fedpower.__version__}", "what", "state", "found", "to do")
-    for each in findings:
-        shown.add_row(each.name, each.state, each.detail, each.advice)
-    console().print(shown)
+        from fedpower.cli.console import print_table
+    except ImportError:  # rich is missing, as a finding reports
+        for row in rows:
+            click.echo(" ".join(filter(None, row)))
+    else:
+        print_table(f"fedpower {fedpower.__version__}", ("what", "state", "found", "to do"), rows)
+
+
+def examine(folder: Path | None) -> list[Finding]:
+    """Return all findings, in the order in which they are shown."""
+    try:
+        asked = requirements()
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("fedpower", "broken", "its metadata is missing", advice=COPY)]
+    tests: dict[str, Callable[[], str]] = {
+        "matrix products": blas,
+        "exact fit": exact_fit,
+        "noise": noise,
+        "private fit": private_fit,
+        "ledger": lambda: ledger(folder),
+        "compiled loops": loops,
+    }
+    findings = [check_python(), check_packages(asked[""])]
+    findings += [_tried(name, test) for name, test in tests.items()]
+    isolation = available()
+    state: Literal["absent", "sound"] = "absent" if isolation is Isolation.NONE else "sound"
+    findings.append(Finding("isolation", state, describe(isolation)))
+    extras = {name: check_extra(name, asked[name]) for name in asked if name and name not in NOT_FOR_USERS}
+    findings += extras.values()
+    if "torch" in extras and extras["torch"].state == "sound":
+        findings.append(_tried("GPU", device))
+    return findings
+
+
+def _tried(name: str, test: Callable[[], str]) -> Finding:
+    """Return the finding of a self-test; whatever it raises is a finding too."""
+    try:
+        detail = test()
+    except Exception as error:  # the doctor reports whatever happens
+        what = " ".join(str(error).split())
+        if isinstance(error, SelfTestError):
+            return Finding(name, "broken", what, error.advice)
+        return Finding(name, "broken", f"{type(error).__name__}: {what}", REINSTALL)
+    if name == "compiled loops" and not detail:
+        from fedpower import native
+
+        return Finding(name, "absent", native.account(), f"for speed, a C compiler and {COPY}")
+    if name == "GPU" and not detail:
+        return Finding(name, "absent", "none that PyTorch can use: silos compute on the CPU")
+    return Finding(name, "sound", detail)
+
+
+# --- packages --------------------------------------------------------------------------------------
+
+
+def requirements() -> dict[str, list[Requirement]]:
+    """Return what fedpower's own metadata asks for on this system: for all under "", then by extra."""
+    extras = importlib.metadata.metadata("fedpower").get_all("Provides-Extra") or []
+    asked: dict[str, list[Requirement]] = {name: [] for name in ("", *extras)}
+    for line in map(Requirement, importlib.metadata.requires("fedpower") or ()):
+        marker = line.marker
+        wanted = [name for name in asked if marker is None or marker.evaluate({"extra": name})]
+        if wanted:
+            asked[wanted[0]].append(line)
+    return {name: lines for name, lines in asked.items() if lines or not name}
+
+
+def check_python() -> Finding:
+    """Return whether this Python is one that fedpower is for."""
+    version, needed = platform.python_version(), importlib.metadata.metadata("fedpower")["Requires-Python"]
+    detail = f"{version} on {platform.system()} {platform.machine()}"
+    if SpecifierSet(needed).contains(version, prereleases=True):
+        return Finding("Python", "sound", detail)
+    return Finding("Python", "broken", detail, f"make the environment again with Python {needed}")
+
+
+def check_packages(asked: list[Requirement]) -> Finding:
+    """Return whether the packages that fedpower always needs are installed and can be imported."""
+    return _checked("packages", asked, "`pip install --force-reinstall .` in a copy of the project")
+
+
+def check_extra(extra: str, asked: list[Requirement]) -> Finding:
+    """Return whether an extra is installed, and whether what is installed works."""
+    missing = [line.name for line in asked if _version(line) is None]
+    if missing:
+        purpose = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
+        return Finding(
+            f"extra {extra}", "absent", f"without {', '.join(missing)}{purpose}", installing(extra)
+        )
+    return _checked(f"extra {extra}", asked, installing(extra))
+
+
+def _checked(name: str, asked: list[Requirement], advice: str) -> Finding:
+    wrong = [
+        f"{line.name} must be {line.specifier}, got {version}" if version else f"{line.name} is not installed"
+        for line, version in ((line, _version(line)) for line in asked)
+        if version is None or not line.specifier.contains(version, prereleases=True)
+    ]
+    modules = [_MODULES.get(line.name, line.name.replace("-", "_")) for line in asked]
+    problem = "; ".join(wrong) or run_python(f"import {', '.join(modules)}")[0]
+    if problem:
+        return Finding(name, "broken", problem, advice)
+    return Finding(name, "sound", ", ".join(f"{line.name} {_version(line)}" for line in asked))
+
+
+def _version(asked: Requirement) -> str | None:
+    try:
+        return importlib.metadata.version(asked.name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def run_python(code: str) -> tuple[str, str]:
+    """Return the error of a piece of Python in a process of its own, and what it printed."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own words, run by this Python
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {TIMEOUT_S} seconds", ""
+    if done.returncode == 0:
+        return "", done.stdout.strip()
+    lines = done.stderr.strip().splitlines()
+    return (lines[-1].strip() if lines else f"ended with status {done.returncode}"), ""
+
+
+# --- self-tests: each returns what it saw, or raises -----------------------------------------------
+
+
+def blas() -> str:
+    """Return which libraries multiply matrices, and with how many threads."""
+    import numpy as np
+    import threadpoolctl
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    pools = [
+        f"{pool['internal_api']} {pool['version'] or ''}".strip() + f" on {pool['num_threads']} threads"
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{'; '.join(pools) or 'an unknown library'}; {cores} cores here"
+
+
+def loops() -> str:
+    """Return that the loops in C give what NumPy gives; empty where there are none."""
+    import numpy as np
+
+    from fedpower import native
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.lattice import LatticeRows
+
+    if native.loops() is None:
+        return ""
+    rows = np.random.default_rng(0).standard_normal((200, 9))
+    rule = RowTreatment(row_norm=3.0)
+    compiled, _ = LatticeRows(rule, 9).of_dense(rows)
+    with native.switched_off():
+        plain, _ = LatticeRows(rule, 9).of_dense(rows)
+    if np.abs(compiled - plain).max() > 1:
+        advice = "set FEDPOWER_NATIVE=0, and report it"
+        raise SelfTestError("the loops in C must give NumPy's integers, got others", advice=advice)
+    return f"{native.account()}, and give what NumPy gives"
+
+
+def exact_fit() -> str:
+    """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
+    import numpy as np
+
+    from fedpower import FedPCA
+
+    rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
+    model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
+    values, vectors = np.linalg.eigh(np.cov(rows.T))
+    cosines = np.abs(np.einsum("ij,ji->i", model.components_, vectors[:, ::-1][:, :2]))
+    close = np.allclose(model.explained_variance_, values[::-1][:2], rtol=1e-9)
+    if not (close and np.allclose(cosines, 1.0, atol=1e-9)):
+        raise SelfTestError("a fit over two silos must be the eigenvectors of the pooled rows, got others")
+    return "two silos give the eigenvectors of the pooled rows"
+
+
+def noise() -> str:
+    """Return that the system's noise is fresh and of the size that is asked for."""
+    import numpy as np
+
+    from fedpower.privacy.noise import SystemNoise, gaussian_integers
+
+    n_draws, scale = 20_000, 2**20
+    drawn = [gaussian_integers(SystemNoise(), n_draws, scale=scale) for _ in range(2)]
+    if np.array_equal(drawn[0], drawn[1]):
+        raise SelfTestError("noise must be fresh in every draw, got the same twice")
+    if any(abs(float(np.mean((draw / scale) ** 2)) - 1) > 0.1 for draw in drawn):
+        raise SelfTestError("noise must be of the size asked for, got another")
+    return f"{n_draws:,} draws of the operating system's generator, of the size asked for"
+
+
+def private_fit() -> str:
+    """Return that private fits have the epsilon they were asked for, and each its own noise."""
+    import numpy as np
+
+    from fedpower import CodeBook, FedPCA
+    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning
+    from fedpower.privacy import epsilon_of, mu_of
+
+    if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
+        raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    book = CodeBook(row_norm=4.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoiseWarning)  # 60 rows are noise, as they are meant to be
+        warnings.simplefilter("ignore", RepeatedFitWarning)
+        fits = [FedPCA(1, epsilon=1.0, delta=1e-6, codebook=book).fit(rows) for _ in range(2)]
+    if not all(model.privacy_.is_private for model in fits):
+        raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")
+    if np.array_equal(fits[0].explained_variance_, fits[1].explained_variance_):
+        raise SelfTestError("two private fits must have noise of their own, got the same")
+    return "epsilon=1 is calibrated and stated, and two fits differ"
+
+
+LOCKED = """
+import sqlite3, sys
+try:
+    sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None).execute("BEGIN IMMEDIATE")
+except sqlite3.OperationalError:
+    print("locked")
+"""
+
+
+class _Nothing:
+    """A query about no row."""
+
+    label, public, n_rows = "self-test", b"", 1
+
+    @property
+    def sensitivity(self) -> "Sensitivity":
+        from fedpower.privacy.sensitivity import of_counts
+
+        return of_counts(1)
+
+    def evaluate(self, rows: Any, exponents: Any) -> "NDArray[np.int64]":
+        import numpy as np
+
+        return np.zeros(1, dtype=np.int64)
+
+
+def ledger(folder: Path | None) -> str:
+    """Return that a ledger can be made, locked, charged and read again in a folder."""
+    # ruff: noqa: PLC0415
+    from fedpower.privacy import Ledger
+    from fedpower.privacy.budget import QueryTerms
+    from fedpower.privacy.noise import SystemNoise
+    from fedpower.protocol.query import Rows
+    from fedpower.protocol.release import Answering, Plain, Terms, release
+    from fedpower.protocol.study import Study, budget_of
+
+    query, shape = _Nothing(), {"columns": None, "n_features": 1, "iteration_rank": 1}
+    design = (QueryTerms(query.label, 1, 1.0),)
+    study = Study(**shape, noise="clipped", epsilon=1.0, delta=1e-6, design=design)  # type: ignore[arg-type]
+    budget = budget_of(study)
+    assert budget is not None, "epsilon is finite"
+    with _scratch(folder) as place:
+        path = place / "test.ledger"
+
+        def locked(answering: Answering) -> None:
+            if run_python(f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}")[1] != "locked":
+                raise SelfTestError(
+                    f"{place.parent} must lock a ledger for other processes, got a disk that keeps no locks",
+                    advice="keep ledgers on a disk of this machine",
+                )
+            answering(query)
+
+        def ask(of: Ledger) -> int:
+            terms, rows = Terms.of(study, budget, of, None), cast("Rows", query)
+            noise, channel = SystemNoise(), Plain(1)
+            released, _ = release(
+                query, rows, terms=terms, ledger=of, noise=noise, channel=channel, asking=locked
+            )
+            return int(released[0])
+
+        with Ledger.create(path, epsilon=1.0, delta=1e-6) as made:
+            first = ask(made)
+        with Ledger.open(path) as opened:
+            if ask(opened) != first or opened.spent().n_releases != 1:
+                raise SelfTestError("a ledger must keep what it was charged, got something else")
+        return f"made, locked, charged and read again in {place.parent} (SQLite {sqlite3.sqlite_version})"
+
+
+@contextmanager
+def _scratch(folder: Path | None) -> Iterator[Path]:
+    """Give a folder inside another, which must exist and be writable."""
+    try:
+        made = tempfile.TemporaryDirectory(dir=folder, prefix=".fedpower-doctor-")
+    except OSError as error:
+        raise SelfTestError(
+            f"{folder or tempfile.gettempdir()} must be a folder that can be written ({error.strerror})",
+            advice="make it writable, or name another with --folder",
+        ) from None
+    with made as place:
+        yield Path(place)
+
+
+CUDA = """
+import torch
+if torch.cuda.is_available():
+    ones = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+    assert float((ones @ ones).sum()) == 64.0**3, "a product on the device is wrong"
+    print(torch.cuda.get_device_name(), "with CUDA", torch.version.cuda)
+"""
+
+
+def device() -> str:
+    """Return the GPU that PyTorch has here, tried; empty where there is none."""
+    error, answer = run_python(CUDA)
+    if error:
+        raise SelfTestError(error)
+    return answer

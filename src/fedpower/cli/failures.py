@@ -2,11 +2,11 @@
 
 import errno
 import os
+import re
 import sys
 import traceback as tracebacks
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,19 +17,20 @@ REFUSED = 2
 _OUR_FAULT = 1
 INTERRUPTED = 130
 _PIPE_CLOSED = 141
-"""What a shell reports of a command that wrote to a reader who had gone: `| head` has enough."""
+"""What a shell reports of a command whose reader has closed the pipe, such as `| head`."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class PipeClosedError(Exception):
-    """Nobody reads what the command prints any more."""
+    """The reader of the command's output has closed the pipe."""
 
 
 def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -> int:
-    """Return the exit status of a command; what it raises is told in one sentence on stderr."""
+    """Return the exit status of a command; an error becomes one sentence on stderr."""
     try:
-        with _plain_warnings():
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
             status = run()
     except PipeClosedError:
         # what is still buffered goes nowhere, without a word at exit
@@ -43,8 +44,7 @@ def exit_status(run: Callable[[], Any], *, traceback: bool, command: str = "") -
             click.echo("".join(tracebacks.format_exception(error)), err=True, nl=False)
         sentence, status = reported(error, command)
         sentence, *listed = sentence.splitlines() if isinstance(error, CellError) else (sentence,)
-        click.echo(f"Error: {' '.join(sentence.split())}", err=True)
-        for line in listed:
+        for line in (f"Error: {' '.join(sentence.split())}", *listed):
             click.echo(line, err=True)
     return status if isinstance(status, int) else 0
 
@@ -64,44 +64,53 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
         where = "a file" if error.filename is None else f"{error.filename}"
         what = error.strerror or str(error) or type(error).__name__
         if error.errno in _NO_ROOM:
-            return (
-                f"{where} must have room on its disk, got none left ({what}); make room and run the "
-                "command again: nothing half-written was kept, and no charge is made twice",
-                REFUSED,
-            )
-        return f"{where} must be usable but is not ({what}); check path and permissions", REFUSED
+            return f"no room on the disk for {where} ({what}); no charge is made twice", REFUSED
+        return f"{where} cannot be used ({what}); check path and permissions", REFUSED
     if isinstance(error, ValueError):
         return str(error) or "a value cannot be used; check the command's options", REFUSED
     what = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(":")
-    return (
-        f"something went wrong that should not have ({what}); run the command again with "
-        "--traceback and report what it shows",
-        _OUR_FAULT,
-    )
+    return f"unexpected {what}; run again with --traceback and report what it shows", _OUR_FAULT
 
 
 _STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check", "study show")
 """Commands that read options from a study file, whose keys are Python's names."""
 
+_WORDS = re.compile(
+    r"""(?P<quoted>'[^']*'|"[^"]*"|`[^`]*`)|(?P<before>\b(?:with|correct|give|change) )?"""
+    r"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
+)
+_SAME_NAME = (
+    *("codebook", "data_set", "data_version", "decimal", "drop", "edge_weight", "encoding"),
+    *("force", "rename", "separator"),
+)
+_OTHERS = {
+    **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},
+    **{"column": "--unit", "extra_columns": "--extra", "ranges": "--range", "rows": "--rows-per-unit"},
+}
+
 
 def in_options(sentence: str, command: str = "fit") -> str:
-    """Return a sentence that begins with an option's name, as the command line calls it."""
+    """Return a sentence with parameters named as options: ``row_norm`` is --row-norm.
+
+    A plain word such as ``noise`` is an option where a value follows, or where the sentence is about it.
+    """
     from fedpower.options import FLAT, option_name  # noqa: PLC0415 - `fedpower --help` must not wait for NumPy
 
-    sentence = sentence.replace("force=True", "--force")
-    name, must, rest = sentence.partition(" must ")
-    studied = command.startswith(_STUDIED)
-    known = name in FLAT and FLAT[name].option is not None
-    return f"{option_name(name)}{must}{rest}" if must and known and not studied else sentence
+    subject = sentence.partition(" must ")[0]
+    if command.startswith(_STUDIED) or ".toml" in subject:
+        return sentence
+    known = {name: option_name(name) for name, spec in FLAT.items() if spec.option is not None} | _OTHERS
+
+    def named(word: re.Match[str]) -> str:
+        before, name, value = word["before"] or "", word["name"], word["value"]
+        is_subject = word.start() == 0 and name == subject
+        is_meant = is_subject or value or "_" in (name or "") or (before and name not in ("noise", "rows"))
+        if name not in known or not is_meant:
+            return word[0]
+        return before + known[name] + ("" if value in (None, "True") else f" {value[1:-1]}")
+
+    return _WORDS.sub(named, sentence)
 
 
-@contextmanager
-def _plain_warnings() -> Iterator[None]:
-    """Show warnings as sentences, without the line of code that raised them."""
-    with warnings.catch_warnings():
-
-        def show(message: Warning | str, *_: Any, **__: Any) -> None:
-            click.echo(f"Warning: {' '.join(in_options(str(message)).split())}", err=True)
-
-        warnings.showwarning = show
-        yield
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    click.echo(f"Warning: {' '.join(in_options(str(message)).split())}", err=True)

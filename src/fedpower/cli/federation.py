@@ -1,11 +1,13 @@
-"""`fedpower federation`: the keys and certificates with which the parties of a study reach each other."""
+"""`fedpower federation` and `identity`: keys and certificates of the parties of a study."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.cli.console import console, print_json, table
+from fedpower.cli.console import print_json, print_table
+from fedpower.cli.options import PATH, options
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
 from fedpower.federation.study_file import read_study
@@ -13,9 +15,11 @@ from fedpower.federation.study_file import read_study
 if TYPE_CHECKING:
     from cryptography import x509
 
-PATH = click.Path(path_type=Path)
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
-_DAYS = click.IntRange(1, 36500)
+
+
+def _days(default: int) -> Callable[[Any], Any]:
+    return click.option("--days", type=click.IntRange(1, 36500), default=default, help="Days of validity.")
 
 
 @click.group()
@@ -31,35 +35,42 @@ def federation() -> None:
 @federation.command()
 @click.argument("study", type=PATH)
 @click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    help="New folder for the authority; `authority` by default. With --with-keys: for the kits.",
+    "-o", "--output", type=PATH, help="New folder: `authority` by default, `kits` with --with-keys."
 )
-@click.option("--days", type=_DAYS, default=AUTHORITY_DAYS, show_default=True, help="How long it is valid.")
-@click.option(
-    "--with-keys",
-    is_flag=True,
-    help="For rehearsals: make the keys and kits of all parties here, as one who is to hold them all.",
-)
+@_days(AUTHORITY_DAYS)
+@click.option("--with-keys", is_flag=True, help="For rehearsals: make the keys and kits of all parties here.")
 def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
     """Make the authority of STUDY, which signs the requests of its parties.
 
-    It holds its own key and nobody else's. Whoever has that key can let others in under any party's name,
-    so keep the folder in a safe once all is signed.
+    It holds its own key and nobody else's. Anyone who has that key can let others in under any party's
+    name, so keep the folder in a safe once all is signed.
     """
     needs_flare()
-    from fedpower.federation.kits import make_authority, make_kits  # noqa: PLC0415
+    from fedpower.federation.certificates import AUTHORITY, RUNNER, Authority, parties  # noqa: PLC0415
+    from fedpower.federation.kits import make_kits  # noqa: PLC0415
 
     read = read_study(study)
     if with_keys:
         folder = output or Path("kits")
         make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
-        _show_kits(folder, study)
+        rows = [
+            (
+                f"{folder / party}",
+                "the party that starts the run" if party == RUNNER else party,
+                _next(party, folder / party),
+            )
+            for party in parties(read)
+        ]
+        title = f"Kits of study {read.name} ({read.digest[:12]})"
+        print_table(title, ("folder", "for", "then"), [*rows, (f"{folder / AUTHORITY}", "a safe", "")])
+        click.echo(
+            "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
+            "own, with `fedpower federation request`."
+        )
         return
     folder = output or Path("authority")
-    made = make_authority(read, folder, days=days)
-    _show([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
+    made = Authority.make(read, folder, days=days)
+    _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
     click.echo(
         "Each party now runs `fedpower federation request` and sends its request; sign them with "
         f"`fedpower federation sign {folder} REQUEST...`."
@@ -69,13 +80,15 @@ def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> Non
 @federation.command()
 @click.argument("study", type=PATH)
 @click.argument("party")
-@click.option("-o", "--output", type=PATH, help="New folder for the kit; kits/PARTY beside STUDY by default.")
-@click.option("--renew", is_flag=True, help="Make a new key in a kit that is there; it works meanwhile.")
+@click.option(
+    "-o", "--output", type=PATH, help="New folder for the kit; kits/PARTY next to STUDY by default."
+)
+@click.option("--renew", is_flag=True, help="Make a new key in an existing kit, which keeps working.")
 def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
     """Make the key of PARTY (a silo, `coordinator` or `runner`) of STUDY, and a request to sign it.
 
-    The key stays in the folder; the request is public. Tell the authority the fingerprint over another
-    channel, by telephone say, so that it signs your key and nobody else's.
+    The key stays in the folder; the request is public. Give the authority the fingerprint over another
+    channel, such as the telephone, so that it signs your key and nobody else's.
     """
     needs_flare()
     from fedpower.federation.certificates import Request, fingerprint  # noqa: PLC0415
@@ -89,12 +102,12 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
 @federation.command()
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
-@click.option("--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid.")
+@_days(PARTY_DAYS)
 def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign the first REQUESTS of parties with the AUTHORITY in a folder.
 
-    Compare each fingerprint with what its party tells you. The certificates are in AUTHORITY/signed, and
-    are no secret: send each to its party.
+    Compare each fingerprint with the one that its party gives you. The certificates are in
+    AUTHORITY/signed, and are no secret: send each to its party.
     """
     _sign(authority, requests, days, renew=False)
 
@@ -102,7 +115,7 @@ def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
 @federation.command()
 @click.argument("authority", type=PATH)
 @click.argument("requests", type=PATH, nargs=-1, required=True)
-@click.option("--days", type=_DAYS, default=PARTY_DAYS, show_default=True, help="How long they are valid.")
+@_days(PARTY_DAYS)
 def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     """Sign REQUESTS of parties that have a certificate already; the others' stay as they are.
 
@@ -127,13 +140,13 @@ def accept(kit: Path, certificate: Path) -> None:
     bundle = put_in(kit, certificate)
     party = kit_party(kit)
     rows = [(party, f"{kit}", bundle.party), ("authority", f"{certificate}", bundle.authority)]
-    _show(rows, f"The kit of {party} is complete")
-    click.echo(f"then: {_then(party, kit)}")
+    _print(rows, f"The kit of {party} is complete")
+    click.echo(f"then: {_next(party, kit)}")
 
 
 @federation.command()
 @click.argument("folders", type=PATH, nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("as_json")
 def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
     needs_flare()
@@ -145,27 +158,27 @@ def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
         if (folder / "authority.key").is_file():
             held = Authority(folder)
             rows.append(("authority", f"{folder}", held.certificate))
-            signed = [each for each in parties(held.study) if held.signed(each).exists()]
-            rows += [(each, f"{held.signed(each)}", Bundle.read(held.signed(each)).party) for each in signed]
+            signed = [(party, held.signed(party)) for party in parties(held.study)]
+            rows += [(party, f"{path}", Bundle.read(path).party) for party, path in signed if path.exists()]
         else:
             kit_study(folder)
             rows.append((kit_party(folder), f"{folder}", kit_certificates(folder).party))
-    if as_json:
-        print_json(
-            [
-                {
-                    "party": party,
-                    "place": place,
-                    "fingerprint": fingerprint(each.public_key()),
-                    "since": each.not_valid_before_utc.isoformat(),
-                    "until": each.not_valid_after_utc.isoformat(),
-                    "days_left": days_left(each),
-                }
-                for party, place, each in rows
-            ]
-        )
+    if not as_json:
+        _print(rows, "Certificates")
         return
-    _show(rows, "Certificates")
+    print_json(
+        [
+            {
+                "party": party,
+                "place": place,
+                "fingerprint": fingerprint(certificate.public_key()),
+                "since": certificate.not_valid_before_utc.isoformat(),
+                "until": certificate.not_valid_after_utc.isoformat(),
+                "days_left": days_left(certificate),
+            }
+            for party, place, certificate in rows
+        ]
+    )
 
 
 def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool) -> None:
@@ -173,32 +186,29 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
     from fedpower.federation.certificates import Authority, Request  # noqa: PLC0415
 
     signer = Authority(authority)
-    read = [Request.read(each) for each in requests]
-    asking = [each.party for each in read]
-    twice = sorted({each for each in asking if asking.count(each) > 1})
+    read = [Request.read(path) for path in requests]
+    asking = [one.party for one in read]
+    twice = sorted({party for party in asking if asking.count(party) > 1})
     if twice:
-        raise InputError(
-            f"a party must ask once, got two requests from {twice[0]!r}; ask that party which is its own"
-        )
+        raise InputError(f"a party must ask once, got two requests from {twice[0]!r}")
     rows = [
-        (each.party, f"{signer.signed(each.party)}", signer.sign(each, days=days, renew=renew).party)
-        for each in read
+        (one.party, f"{signer.signed(one.party)}", signer.sign(one, days=days, renew=renew).party)
+        for one in read
     ]
-    _show(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
+    _print(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
 
 
-def _show(rows: "list[tuple[str, str, x509.Certificate]]", title: str) -> None:
+def _print(rows: "list[tuple[str, str, x509.Certificate]]", title: str) -> None:
     from fedpower.federation.certificates import days_left, ends, fingerprint  # noqa: PLC0415
 
-    shown = table(title, "party", "file or folder", "ends", "days left", numbers=["days left"])
-    for party, place, certificate in rows:
-        shown.add_row(party, place, ends(certificate), f"{days_left(certificate)}")
-    console().print(shown)
+    shown = [(party, place, ends(signed), f"{days_left(signed)}") for party, place, signed in rows]
+    print_table(title, ("party", "file or folder", "ends", "days left"), shown, numbers=["days left"])
     for party, _, certificate in rows:
         click.echo(f"fingerprint of {party}: {fingerprint(certificate.public_key())}")
 
 
-def _then(party: str, kit: Path) -> str:
+def _next(party: str, kit: Path) -> str:
+    """Return the command that a party runs with its kit."""
     if party == "coordinator":
         return f"fedpower coordinator {kit}"
     if party == "runner":
@@ -206,17 +216,33 @@ def _then(party: str, kit: Path) -> str:
     return f"fedpower silo {kit} {kit / 'silo.toml'}"
 
 
-def _show_kits(folder: Path, study: Path) -> None:
-    from fedpower.federation.certificates import AUTHORITY, RUNNER, parties  # noqa: PLC0415
+# --- signing keys ----------------------------------------------------------------------------------
 
-    read = read_study(study)
-    shown = table(f"Kits of study {read.name} ({read.digest[:12]})", "folder", "for", "then")
-    for party in parties(read):
-        whose = "whoever starts the run" if party == RUNNER else party
-        shown.add_row(f"{folder / party}", whose, _then(party, folder / party))
-    shown.add_row(f"{folder / AUTHORITY}", "a safe", "")
-    console().print(shown)
-    click.echo(
-        "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
-        "own, with `fedpower federation request`."
-    )
+
+@click.group()
+def identity() -> None:
+    """Make or show the signing key of a silo.
+
+    The study lists every silo's public key, and silos take part in a secure sum only with those
+    listed: a coordinator cannot invent any. The private key never leaves its file.
+    """
+
+
+@identity.command("new")
+@click.option("-o", "--output", type=PATH, required=True, help="New file for the private key, of mode 0600.")
+def new_key(output: Path) -> None:
+    """Make a new key and print its public half, for the study."""
+    from fedpower.protocol.secure import Identity  # noqa: PLC0415
+
+    made = Identity.new()
+    made.save(output)
+    click.echo(made.public)
+
+
+@identity.command("show")
+@click.argument("file", type=PATH)
+def show_key(file: Path) -> None:
+    """Print the public half of the key in FILE, for the study."""
+    from fedpower.protocol.secure import Identity  # noqa: PLC0415
+
+    click.echo(Identity.load(file).public)

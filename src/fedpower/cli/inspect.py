@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import console, print_json, table
-from fedpower.cli.options import text_options, text_reading
-from fedpower.cli.paths import PATH, any_file
+from fedpower.cli.console import print_json, print_table
+from fedpower.cli.options import TEXT, Command, option, options, reading_of
+from fedpower.errors import InputError
 from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
@@ -15,11 +15,8 @@ from fedpower.report.text import number
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rules.inspecting import ColumnLook, draft_of, look_at, stored_types
 
-_SHOWN = 5
-"""Levels that are shown of a column."""
-
-_LONGEST = 24
-"""Letters that are shown of a level."""
+_SHOWN, _LONGEST = 5, 24
+"""Levels that are shown of a column, and letters of a level."""
 
 _PUBLIC = """\
 # A draft of a code book: what the cells of tables become, one rule a column.
@@ -44,32 +41,27 @@ _HEAD = """\
 """
 
 
-@click.command(epilog="Example: fedpower inspect north.csv --draft codebook.toml")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=any_file)
-@click.option(
-    "--draft",
-    type=PATH,
-    metavar="FILE",
-    help="Write rules from names and stored types to this file, to be discussed.",
+@click.command(cls=Command, epilog="Example: fedpower inspect north.csv --draft codebook.toml")
+@options(
+    "files",
+    option("--draft FILE", "Draft rules from names and stored types here."),
+    option("--from-rows", "With --draft: guess kinds from rows; the draft is confidential."),
+    *TEXT,
+    "force",
+    "as_json",
 )
-@click.option(
-    "--from-rows", is_flag=True, help="With --draft: guess kinds from rows. Such a draft is confidential."
-)
-@text_options
-@click.option("--force", is_flag=True, help="Replace that file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def inspect(
     files: tuple[str, ...], *, draft: Path | None, from_rows: bool, force: bool, as_json: bool, **reading: Any
 ) -> None:
-    """Look at the columns of FILES: types, missing cells, levels, and what is to be doubted.
+    """Inspect the columns of FILES: types, missing cells, levels, and doubtful columns.
 
     It is for your eyes: what it prints is read from rows, and nothing of it leaves this screen. A draft
     has names and stored types only. Text files store no types: fill in the kind of each column.
     """
     if from_rows and draft is None:
-        raise click.UsageError("--from-rows must go with --draft, got no draft; name a file for it")
+        raise InputError("--from-rows must go with --draft, got no file for it")
     sources = {
-        name: open_source(Path(name), **(text_reading(reading) if is_text(name) else {})) for name in files
+        name: open_source(Path(name), **(reading_of(reading) if is_text(name) else {})) for name in files
     }
     found = {name: look_at(source) for name, source in sources.items()}
     if draft is not None:
@@ -110,16 +102,13 @@ def _facts(look: ColumnLook) -> dict[str, Any]:
 
 
 def _print(name: str, looks: list[ColumnLook]) -> None:
-    out = console()
-    rows = looks[0].n_rows if looks else 0
-    shown = table(
-        f"{name}: {rows} rows of {len(looks)} columns",
-        "column", "type", "missing", "values", "to think of", numbers=("missing",),
-    )  # fmt: skip
-    for look in looks:
-        missing = f"{look.n_missing}" if look.n_missing else ""
-        shown.add_row(look.name, look.type, missing, _values(look), "; ".join(look.doubts))
-    out.print(shown)
+    title = f"{name}: {looks[0].n_rows if looks else 0} rows of {len(looks)} columns"
+    rows = [
+        (look.name, look.type, f"{look.n_missing or ''}", _values(look), "; ".join(look.doubts))
+        for look in looks
+    ]
+    headings = ("column", "type", "missing", "values", "to think of")
+    print_table(title, headings, rows, numbers=("missing",))
 
 
 def _values(look: ColumnLook) -> str:

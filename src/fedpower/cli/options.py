@@ -1,11 +1,13 @@
-"""Command-line options made from the options of a fit, listed under headings: what most people need first."""
+"""Command-line options: those of a fit come from `fedpower.options`, others that commands share are here."""
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.cli import values
 from fedpower.options import FLAT, option_name
 from fedpower.report.codebook_file import read_code_book
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
     from fedpower.rows.opening import Reading
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
+PATH = click.Path(path_type=Path)
 _HEADINGS = {
     "main": "Options",
     "rows": "Rows and columns",
@@ -25,15 +29,89 @@ _HEADINGS = {
 }
 """By group, in the order in which help lists them."""
 
-_READ: dict[str, dict[str, Any]] = {
-    "n_components": {"callback": values.rank, "required": True, "metavar": "K"},
-    # Its callback reads the number, and says what it must be.
-    "epsilon": {"type": str, "callback": values.epsilon, "required": True, "metavar": "NUMBER|inf"},
-    "schedule": {"callback": values.schedule, "metavar": "every|decaying|halving|STEPS"},
-    "random_state": {"type": click.IntRange(0, 2**32 - 1)},
-    "device": {"metavar": "NAME"},
-}
-"""How the command line reads what is not a plain number or word."""
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _epsilon(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    if text is not None and not _number(text) > 0:
+        raise click.BadParameter(f"must be a number above 0, or inf for no privacy, got {text!r}")
+    return None if text is None else _number(text)
+
+
+def _rank(ctx: click.Context, param: click.Parameter, text: str | None) -> int | float | str | None:
+    if text is None or text == "auto":
+        return text
+    value = _number(text)
+    if text.isdecimal() and value >= 1:
+        return int(text)
+    if 0 < value < 1:
+        return value
+    raise click.BadParameter(f"must be a number such as 4, a fraction such as 0.9, or auto, got {text!r}")
+
+
+def _schedule(ctx: click.Context, param: click.Parameter, text: str | None) -> str | list[int] | None:
+    if text is None or text in ("every", "decaying", "halving"):
+        return text
+    try:
+        return [int(step) for step in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(
+            f"must be every, decaying, halving or steps such as 2,4,5, got {text!r}"
+        ) from None
+
+
+def names(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    """Return names with commas between them; one that holds a comma is quoted."""
+    if text is None:
+        return None
+    listed = tuple(name.strip() for row in csv.reader([text]) for name in row)
+    if not listed or "" in listed:
+        raise click.BadParameter(f"must be names with commas between them, got {text!r}")
+    return listed
+
+
+def _range(text: str) -> tuple[float, float] | None:
+    low, high = (_number(end) for end in (text.partition(":")[0], text.partition(":")[2]))
+    return (low, high) if math.isfinite(low) and math.isfinite(high) and low < high else None
+
+
+def by_name(form: str, read: Callable[[str], Any] = str) -> _Callback:
+    """Return a callback that reads words NAME=VALUE into a dict, or None where there are none.
+
+    A column's name may hold an equals sign, a silo's may not.
+    """
+    split = str.rpartition if form.startswith(("COLUMN", "OLD")) else str.partition
+
+    def callback(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> dict[str, Any] | None:
+        values: dict[str, Any] = {}
+        for word in words:
+            name, _, text = split(word, "=")
+            value = read(text) if text else None
+            if not name or value is None:
+                raise click.BadParameter(f"must be {form}, got {word!r}")
+            if name in values:
+                raise click.BadParameter(f"must name each once, got {name!r} twice")
+            values[name] = value
+        return values or None
+
+    return callback
+
+
+def _versions(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> Any:
+    if len(words) == 1 and "=" not in words[0]:
+        return words[0]
+    return by_name("NAME=VERSION")(ctx, param, words)
+
+
+# --- declarations ----------------------------------------------------------------------------------
 
 
 class Option(click.Option):
@@ -60,66 +138,123 @@ class Command(click.Command):
                     formatter.write_dl(lines)
 
 
-def option(*words: str, group: str, **settings: Any) -> _Decorator:
-    """Return the declaration of an option that is not one of a fit."""
-    return click.option(*words, cls=Option, group=group, **settings)
+def option(
+    words: str, help: str, type: Any = None, *, name: str | None = None, group: str = "main", **settings: Any
+) -> _Decorator:
+    """Return the declaration of an option, from its words, such as "-o --output FILE", and its help."""
+    *flags, last = words.split()
+    metavar = None if last.startswith("-") else last
+    if metavar is None:
+        flags.append(last)
+        settings |= {"is_flag": True} if type is None else {}
+    if metavar in ("FILE", "FOLDER") and type is None:
+        type = click.Path(path_type=Path, file_okay=metavar == "FILE")
+    names = [*flags, *([] if name is None else [name])]
+    return click.option(*names, cls=Option, group=group, help=help, type=type, metavar=metavar, **settings)
 
 
-def parameter(name: str, **changed: Any) -> _Decorator:
-    """Return the declaration of an option of a fit; one that is not given keeps its default."""
-    spec = FLAT[name]
-    settings: dict[str, Any] = {"help": spec.help}
-    if spec.choices:
-        settings["type"] = click.Choice(spec.choices)
-    elif spec.kind is bool:
-        settings |= {"default": None} if "/" in (spec.option or "") else {"is_flag": True, "default": None}
-    elif spec.kind is not None and spec.kind is not str:
-        settings["type"] = spec.kind
-    settings |= {**_READ.get(name, {}), **changed}
-    return click.option(spec.option or option_name(name), name, cls=Option, group=spec.group, **settings)
+def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta["fedpower.quiet"] = value
 
 
-def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a fit among those of a command, without those that were not given."""
-    flat = {name: given[name] for name in FLAT if given.get(name) is not None}
-    if isinstance(flat.get("codebook"), str) or hasattr(flat.get("codebook"), "__fspath__"):
-        flat["codebook"] = read_code_book(flat["codebook"])
-    return flat
+_SHARED: dict[str, tuple[str, str, str]] = {
+    "as_json": ("--json", "main", "Print one JSON object."),
+    "force": ("--force", "main", "Replace earlier output."),
+    "verbose": ("--verbose", "main", "Print the whole privacy statement."),
+    "quiet": ("--quiet", "main", "Show no progress."),
+    "codebook": ("--codebook FILE", "main", "Rules and numbers of columns."),
+    "ranges": ("--range COLUMN=LOW:HIGH", "main", "Range of a column's cells; repeatable."),
+    "center_file": ("--center-file FILE", "main", "Public numbers to subtract: name,value lines, or .npy."),
+    "scale_file": ("--scale-file FILE", "main", "Public divisors of columns: name,value lines, or .npy."),
+    "variants": ("--variants FILE", "main", "Public variants of .bed files: ids, or .afreq for scaling."),
+    "n_features": ("--n-features NUMBER", "rows", "Number of columns of svmlight files."),
+    "groups": ("--groups COLUMN", "rows", "One file; this column names each row's silo."),
+    "columns": ("--columns A,B,...", "rows", "Use only these columns; names those of files without names."),
+    "drop": ("--drop COLUMN", "rows", "Leave a column out; repeatable."),
+    "extra_columns": ("--extra refuse|drop", "rows", "What to do with columns that not every silo has."),
+    "separator": ("--separator SIGN", "rows", "Separator of text files."),
+    "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files, a point or a comma."),
+    "encoding": ("--encoding NAME", "rows", "Encoding of text files, e.g. cp1252; UTF-8 by default."),
+    "rename": ("--rename OLD=NEW", "rows", "Rename a column; repeatable."),
+    "ledgers": ("--ledgers FOLDER", "main", "Folder with a SILO.ledger for every silo."),
+    "named_ledgers": ("--ledger NAME=PATH", "privacy", "A silo's ledger; repeatable."),
+    "data_version": ("--data-version [NAME=]VERSION", "privacy", "Public version of the rows; 1 by default."),
+    "data_set": ("--data-set NAME", "privacy", "Data set of the ledgers."),
+    "identities": ("--identity NAME=PATH", "privacy", "A silo's key for secure sums; repeatable."),
+}
+"""Options of several commands that are not of a fit: words, heading and help, by the name of their value."""
+
+_READ: dict[str, dict[str, Any]] = {
+    "n_components": {"callback": _rank, "required": True, "metavar": "K"},
+    "epsilon": {"type": str, "callback": _epsilon, "required": True, "metavar": "NUMBER|inf"},
+    "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},
+    "random_state": {"type": click.IntRange(0, 2**32 - 1)},
+    "device": {"metavar": "NAME"},
+    "quiet": {"expose_value": False, "callback": _set_quiet},
+    "ranges": {"callback": by_name("COLUMN=LOW:HIGH, LOW first", _range), "multiple": True},
+    "n_features": {"type": int},
+    "columns": {"callback": names},
+    "drop": {"multiple": True},
+    "extra_columns": {"type": click.Choice(["refuse", "drop"])},
+    "rename": {"callback": by_name("OLD=NEW"), "multiple": True},
+    "named_ledgers": {"callback": by_name("NAME=PATH", Path), "multiple": True},
+    "data_version": {"callback": _versions, "multiple": True},
+    "identities": {"callback": by_name("NAME=PATH", Path), "multiple": True},
+}
+"""How the command line reads what is not a plain number, word or path."""
+
+TEXT = ("separator", "decimal", "encoding")
+READING = (*TEXT, "rename")
+CHARGED = ("ledgers", "named_ledgers", "data_version", "data_set", "identities")
 
 
-def declared(declarations: Sequence[_Decorator]) -> _Decorator:
-    """Return what declares all of them on a command, in the order in which help lists them."""
+def options(*wanted: str | _Decorator) -> _Decorator:
+    """Declare options on a command, in the order in which help lists them; shared ones by name."""
 
     def declare(command: Callable[..., Any]) -> Callable[..., Any]:
-        for each in reversed(declarations):
-            command = each(command)
+        for each in reversed(wanted):
+            command = (shared(each) if isinstance(each, str) else each)(command)
         return command
 
     return declare
 
 
-EXTRA = option("--extra", "extra_columns", group="rows", type=click.Choice(["refuse", "drop"]),
-               default="refuse", help="What to do with columns that not every silo has.")  # fmt: skip
-verbose_option = option("--verbose", group="main", is_flag=True,
-                        help="Print the whole privacy statement, as privacy.txt has it.")  # fmt: skip
-_READING = (
-    option("--separator", group="rows", metavar="SIGN",
-           help="What is between the cells of text files, where their first lines leave a doubt."),
-    option("--decimal", group="rows", metavar=".|,", help="The sign before decimals in text files."),
-    option("--encoding", group="rows", metavar="NAME",
-           help="How text files are written, e.g. cp1252; UTF-8 by default."),
-)  # fmt: skip
-RENAME = option("--rename", group="rows", callback=values.renames, multiple=True,
-                metavar="OLD=NEW", help="Call a column otherwise, where it is; repeatable.")  # fmt: skip
-text_options = declared(_READING)
-reading_options = declared((*_READING, RENAME))
+def shared(name: str, **changed: Any) -> _Decorator:
+    """Return the declaration of an option by its name; one of a fit that is not given keeps its default."""
+    if name == "files":
+        return click.argument(name, nargs=-1, required=True, metavar="FILE...", type=click.Path())
+    settings: dict[str, Any]
+    if name in _SHARED:
+        words, group, help = _SHARED[name]
+        settings = {}
+    else:
+        spec = FLAT[name]
+        words, group, help, settings = spec.option or option_name(name), spec.group, spec.help, {}
+        if spec.choices:
+            settings["type"] = click.Choice(spec.choices)
+        elif spec.kind is bool:
+            settings["default"] = None
+        else:
+            settings["type"] = spec.kind or str
+    settings = {"help": help, **settings, **_READ.get(name, {}), **changed}
+    if "metavar" in settings:
+        words = f"{words} {settings.pop('metavar')}"
+    return option(words, name=name, group=group, **settings)
 
 
-def text_reading(options: Mapping[str, Any]) -> "Reading":
+def output(default: str | None = None, help: str = "Folder for the result.") -> _Decorator:
+    """Return the declaration of -o."""
+    return option("-o --output", help, PATH, default=None if default is None else Path(default))
+
+
+def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a fit among those of a command, without those that were not given."""
+    flat = {name: given[name] for name in FLAT if given.get(name) is not None}
+    if isinstance(flat.get("codebook"), Path):
+        flat["codebook"] = read_code_book(flat["codebook"])
+    return flat
+
+
+def reading_of(given: Mapping[str, Any], *more: str) -> "Reading":
     """Return how text files are written, from the options of a command."""
-    return {name: options[name] for name in ("separator", "decimal", "encoding")}  # type: ignore[return-value]
-
-
-def reading_of(options: Mapping[str, Any]) -> "Reading":
-    """Return how files are to be read, from the options of a command."""
-    return {**text_reading(options), "rename": options["rename"]}
+    return {name: given[name] for name in (*TEXT, *more)}  # type: ignore[return-value]

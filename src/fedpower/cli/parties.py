@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_facts
+from fedpower.cli.options import PATH
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.federation import needs_flare
@@ -20,14 +21,11 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import worst_epsilon
-from fedpower.report.text import human_bytes
+from fedpower.report.text import count, human_bytes
 from fedpower.rows.networks import weighed_edges
 from fedpower.rules.inspecting import doubtful
-from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
 from fedpower.sums.survey import STAGES, Survey
-
-PATH = click.Path(path_type=Path)
 
 
 @click.command()
@@ -36,7 +34,7 @@ def coordinator(kit: Path) -> None:
     """Run the coordinator with its KIT, until Ctrl-C.
 
     It listens at the host and port of the study, asks the silos, keeps a checkpoint of every round in
-    KIT/runs, and never sees a row. Started again after a crash, it continues after the last closed round.
+    KIT/runs, and never sees a row. After a crash it continues after the last closed round.
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
@@ -60,11 +58,7 @@ def coordinator(kit: Path) -> None:
 @click.argument("silo_file", type=PATH, required=False)
 @click.option("--dry-run", is_flag=True, help="Show what would leave and its price; contact nobody.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print one JSON object.")
-@click.option(
-    "--part",
-    type=click.Choice(["vault", "node"]),
-    help="Run only this process, when vault and node run as different users.",
-)
+@click.option("--part", type=click.Choice(["vault", "node"]), help="Run one process only, as its own user.")
 @click.option("--socket", "place", type=PATH, help="With --part: the socket at which the vault listens.")
 def silo(
     kit: Path, silo_file: Path | None, *, dry_run: bool, as_json: bool, part: str | None, place: Path | None
@@ -82,37 +76,30 @@ def silo(
     from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
 
     if as_json and not dry_run:
-        raise InputError("--json must go with --dry-run, got it without; add --dry-run, or leave it out")
+        raise InputError("--json must go with --dry-run")
     if (part is None) != (place is None):
-        raise InputError(
-            "--part and --socket must be given together, got one of them; give both, or neither to run "
-            "vault and node at once"
-        )
+        raise InputError("--part and --socket must be given together, got one of them")
     if part == "node":
         if dry_run:
-            raise InputError(
-                "--dry-run must go with the vault, which has the rows, got --part node; leave one out"
-            )
+            raise InputError("--dry-run must go with the vault, which has the rows, got --part node")
         study, name = kit_study(kit), kit_party(kit)
         if name not in study.silos:
-            raise InputError(f"{kit} must be the kit of a silo, got that of {name!r}; give its own")
+            raise InputError(f"{kit} must be the kit of a silo, got that of {name!r}")
         check_certificate(kit)
         become_node(node_settings(kit, study, name, vault=str(place)))
     if silo_file is None:
-        raise InputError(
-            "a silo must have its own file, got none; give its path after the kit, such as "
-            "kits/north/silo.toml"
-        )
+        raise InputError("a silo must have its own file, got none; give it after the kit")
     own = read_silo(silo_file)
     study = kit_study(kit, own.name)
     with open_silo(study, own) as node:
         if dry_run:
-            _show(study, node, as_json=as_json)
+            title = f"What would leave {node.silo.name} in study {study.name}"
+            print_facts(title, _facts(study, node), as_json=as_json)
+            if not as_json:
+                click.echo("Nobody was contacted and nothing was charged.")
             return
         check_certificate(kit, with_key=part is None)
-        _say(_readable(node))
-        for advice in _advice(node):
-            _say(advice)
+        _say(_size(node), *_advice(node))
         for column, why in doubtful(own.source(study)):
             _say(
                 f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
@@ -129,100 +116,85 @@ def silo(
 
 
 def _log_to_console() -> None:
-    """Show what a party's process logs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
 
 
-def _readable(node: OpenSilo) -> str:
+def _say(*sentences: str) -> None:
+    for sentence in sentences:
+        click.echo(f"fedpower: {sentence}", color=False)
+    sys.stdout.flush()
+
+
+def _size(node: OpenSilo) -> str:
     """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
-    unit, moment, width = node.study.unit, node.moment, node.study.n_features
-    if node.study.network:
-        return f"read a network on {width} nodes"
-    if not unit:
-        return f"read {moment.n_rows} rows of {width} columns"
-    if node.study.rows_per_unit == 1:
-        return f"read {moment.n_read} rows of {width} columns, of {moment.n_rows} persons"
-    return f"read {moment.n_read} rows of {width} columns, of which {moment.n_rows} count"
+    terms, moment = node.study, node.moment
+    if terms.network:
+        return f"read a network on {terms.n_features} nodes"
+    if not terms.unit:
+        return f"read {moment.n_rows} rows of {terms.n_features} columns"
+    read = f"read {moment.n_read} rows of {terms.n_features} columns, of "
+    if terms.rows_per_unit == 1:
+        return f"{read}{moment.n_rows} persons"
+    return f"{read}which {moment.n_rows} count"
 
 
 def _advice(node: OpenSilo) -> list[str]:
-    """Return what an operator should think of before taking part; it goes no further."""
+    """Return what an operator should consider before taking part; it goes no further."""
     moment, study = node.moment, node.study
     if study.network == "edge":
         odd = weights_summary(weighed_edges({node.silo.name: moment.source}).values())
         return [] if odd is None else [f"{odd} {ONLY_YOU}"]
+    advice = []
+    if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
+        clipped, rows = moment.n_clipped, moment.n_read
+        more = ""
+        if 2 * clipped > rows:
+            more = ": propose public centres and scales, or a larger bound, for the next study"
+        advice.append(
+            f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
+            f"clipped {ONLY_YOU}{more}"
+        )
     levels = {place for group in study.groups for place in group}
-    told = (
-        None if isinstance(moment, Survey) else _clipped(moment),
-        told_of_units(moment, levels=levels, columns=study.columns),
-        *told_of_levels(moment.source),
-    )
-    return [each for each in told if each is not None]
-
-
-def _clipped(moment: LocalMoment) -> str | None:
-    """Return how many rows a public bound shortens; None where it shortens none."""
-    clipped, rows = moment.n_clipped, moment.n_read
-    if moment.treatment.row_norm is None or clipped == 0:
-        return None
-    told = (
-        f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
-        f"clipped {ONLY_YOU}"
-    )
-    if 2 * clipped <= rows:
-        return told
-    return f"{told}: propose public centres and scales, or a larger bound, for the next study"
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"fedpower: {sentence}", color=False)
-    sys.stdout.flush()
-
-
-def _show(study: StudyFile, node: OpenSilo, *, as_json: bool) -> None:
-    title = f"What would leave {node.silo.name} in study {study.name}"
-    print_facts(title, _facts(study, node), as_json=as_json)
-    if not as_json:
-        click.echo("Nobody was contacted and nothing was charged.")
+    units = told_of_units(moment, levels=levels, columns=study.columns)
+    return [*advice, *([] if units is None else [units]), *told_of_levels(moment.source)]
 
 
 def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
-    budget, terms = node.budget, node.study
-    facts: dict[str, Any] = {
-        "study": study.digest,
-        **(
-            {"persons": node.moment.n_rows, "rows_of_theirs": node.moment.n_read}
-            if terms.unit
-            else {"networks" if terms.network == "edge" else "rows": node.moment.n_rows}
-        ),
-        "nodes" if terms.network else "columns": terms.n_features,
-        **_cut_off(node),
-    }
+    budget, terms, moment = node.budget, node.study, node.moment
+    by_edge, secure = terms.network == "edge", terms.aggregation == "secure"
+    facts: dict[str, Any] = {"study": study.digest}
+    if terms.unit:
+        facts |= {"persons": moment.n_rows, "rows_of_theirs": moment.n_read}
+    else:
+        facts["networks" if by_edge else "rows"] = moment.n_rows
+    facts["nodes" if terms.network else "columns"] = terms.n_features
+    if by_edge:
+        (weighed,) = weighed_edges({node.silo.name: moment.source}).values()
+        facts["edges_capped_at_the_maximum"] = weighed.n_capped
+    else:
+        facts["rows_clipped_by_the_bound"] = None if isinstance(moment, Survey) else moment.n_clipped
+        others = {name: count for name, (count, _) in words_as_other(moment.source).items() if count}
+        facts |= {"rows_with_other_levels": others} if others else {}
     if advice := _advice(node):
         facts["advice"] = "; ".join(advice)
     if budget is None:
         return {**facts, "leaves": "exact numbers: this study is NOT private"}
-    secure = terms.aggregation == "secure"
     things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
-    by_edge = terms.network == "edge"
-    things = "networks, which is 1" if by_edge else things
+    without = f"the number of {'networks, which is 1' if by_edge else things}"
     noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
-    std = budget.std(node.moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0)
+    std = f"{budget.std(moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0):.3g}"
+    if secure:
+        without += "; at each roll call a key, a signature and how many attempts were charged"
+        std = f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll"
+    one = epsilon_of(budget.study_mu, budget.left_delta)
     facts |= {
         "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
-        "leaves_without_noise": (
-            f"the number of {things}; at each roll call a key, a signature and how many attempts were charged"
-            if secure
-            else f"the number of {things}"
-        ),
-        "largest_release": human_bytes(8 * max(terms.size for terms in budget.queries)),
-        noise: (
-            f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll" if secure else f"{std:.3g}"
-        ),
+        "leaves_without_noise": without,
+        "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
+        noise: std,
     }
-    one = epsilon_of(budget.study_mu, budget.left_delta)
     if secure and isinstance(node.silo.releases, PrivateReleases):
         facts |= {
             "epsilon_of_one_attempt": f"{one:.4g}",
@@ -236,9 +208,8 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     if node.data_version is not None:
         facts["data_version_told_to_all"] = node.data_version
     if node.ledger is not None:
-        cap, _ = node.ledger.cap
         facts |= {
-            "ledger_cap": f"{cap:g}",
+            "ledger_cap": f"{node.ledger.cap[0]:g}",
             "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
             "ledger_left": f"{node.ledger.left():.4g}",
             "affordable": node.affordable,
@@ -246,38 +217,22 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     return facts
 
 
-def _cut_off(node: OpenSilo) -> dict[str, Any]:
-    """Return what a public bound did to rows, or a public maximum to edges."""
-    if node.study.network == "edge":
-        (weighed,) = weighed_edges({node.silo.name: node.moment.source}).values()
-        return {"edges_capped_at_the_maximum": weighed.n_capped}
-    moment = node.moment
-    others = {name: count for name, (count, _) in words_as_other(moment.source).items() if count}
-    return {
-        "rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped,
-        **({"rows_with_other_levels": others} if others else {}),
-    }
-
-
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     """Return what leaves the silo in a private study, noised."""
-    if budget.mode == "moment":
-        parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
-        prepares, scores = bool(budget.share(*STAGES)), bool(budget.share(SCORES))
-        if prepares:
-            parts = f"tallies of where cells lie and how long rows are, then {parts}"
-        if scores:
-            parts += ", then counts of rows by their scores on two components"
-        if not secure:
-            several = prepares or scores
-            return f"{parts}, {'each ' if several else ''}noised once"
-        return (
-            f"{parts} under masks, with this silo's share of the noise: readable in the sum over all "
-            "silos of a roll and in no other way"
-        )
-    count = "1 product" if budget.n_steps == 1 else f"{budget.n_steps} products"
-    parts = f"{count} of d×{budget.iteration_rank}"
-    parts += " with the trace" if budget.with_trace else ""
-    parts += " and the mean row" if budget.center else ""
-    parts += ", then counts of rows by their scores" if budget.share(SCORES) else ""
-    return f"{parts}, each noised{' as printed' if budget.mode == 'paper' else ''}"
+    scores = ", then counts of rows by their scores" if budget.share(SCORES) else ""
+    if budget.mode != "moment":
+        parts = f"{count(budget.n_steps, 'product')} of d×{budget.iteration_rank}"
+        parts += " with the trace" if budget.with_trace else ""
+        parts += " and the mean row" if budget.center else ""
+        return f"{parts}{scores}, each noised{' as printed' if budget.mode == 'paper' else ''}"
+    prepares = bool(budget.share(*STAGES))
+    parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
+    if prepares:
+        parts = f"tallies of where cells lie and how long rows are, then {parts}"
+    parts += f"{scores} on two components" if scores else ""
+    if not secure:
+        return f"{parts}, {'each ' if prepares or scores else ''}noised once"
+    return (
+        f"{parts} under masks, with this silo's share of the noise: readable only in the sum over all "
+        "silos of a roll"
+    )

@@ -6,9 +6,8 @@ from typing import Any
 import click
 import numpy as np
 
-from fedpower.cli import values
 from fedpower.cli.console import print_facts, print_json
-from fedpower.cli.options import Command, declared, option, parameter, reading_of, reading_options
+from fedpower.cli.options import PATH, READING, Command, by_name, names, option, options, reading_of, shared
 from fedpower.cli.silos import read_nodes, read_vector
 from fedpower.errors import InputError
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
@@ -23,8 +22,6 @@ from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
 
-PATH = click.Path(path_type=Path)
-
 
 @click.group()
 def study() -> None:
@@ -35,61 +32,48 @@ _AGREED = tuple(name for name, spec in FLAT.items() if spec.option is not None a
 """Parameters of a fit that a consortium agrees on: each is an option, and a key of the study file."""
 
 _OTHERWISE: dict[str, dict[str, Any]] = {
-    "delta": {"default": 1e-6, "show_default": True, "help": "The δ of (ε, δ)."},
-    "deadline": {"default": 600.0, "show_default": True},
-    "min_silos": {"help": "Fewest silos a round may go on with; all by default."},
+    "delta": {"default": 1e-6, "help": "The δ of (ε, δ)."},
+    "deadline": {"default": 600.0},
+    "min_silos": {"help": "Fewest silos that a round may continue with; all by default."},
 }
-"""What a study file must say that a fit finds out by itself."""
-
-_INIT = (
-    option("--name", group="main", required=True, help="What the consortium calls the study."),
-    option("--silos", group="main", callback=values.names, required=True, metavar="A,B,...",
-           help="Who takes part."),
-    option("--columns", group="main", callback=values.names, metavar="A,B,...",
-           help="The columns, in this order."),
-    option("--columns-of", group="main", type=PATH, metavar="FILE",
-           help="Take the columns of this file instead."),
-    option("--network", group="main", type=click.Choice(["edge", "row"]),
-           help="Silos hold networks: an edge is protected, or a row of the adjacency."),
-    option("--nodes", group="main", type=PATH, metavar="FILE",
-           help="The names of their nodes, one a line, in place of columns."),
-    option("--edge-weight", group="main", type=float, metavar="W",
-           help="Public maximum at which weights of edges are capped."),
-    *(parameter(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
-    option("--codebook", group="main", type=PATH, metavar="FILE",
-           help="Code book: rules of columns, and offsets, scales, ranges and bound where it has them."),
-    option("--range", "ranges", group="main", callback=values.ranges, multiple=True,
-           metavar="COLUMN=LOW:HIGH", help="What a column's cells lie between; repeatable."),
-    option("--center-file", group="rows", type=PATH, metavar="FILE",
-           help="Public centres: lines of name,value."),
-    option("--scale-file", group="rows", type=PATH, metavar="FILE",
-           help="Public divisors: lines of name,value."),
-    option("--identity", "identities", group="privacy", callback=values.named_keys, multiple=True,
-           metavar="SILO=KEY",
-           help="A silo's public key for a secure sum, as `fedpower identity show` prints it; "
-           "repeatable."),
-    option("--grace", group="rounds", type=float,
-           help="Seconds for stragglers once enough have answered."),
-    option("--host", group="running", default="localhost", show_default=True,
-           help="The coordinator's host name."),
-    option("--port", group="running", type=int, default=8002, show_default=True,
-           help="The coordinator's port."),
-    option("--force", group="running", is_flag=True, help="Replace the file."),
-)  # fmt: skip
+"""What a study file must contain that a fit finds out by itself."""
 
 
 @study.command(cls=Command)
 @click.argument("path", type=PATH, default=Path("study.toml"))
-@declared(_INIT)
-@reading_options
-def init(path: Path, *, force: bool, **options: Any) -> None:
+@options(
+    option("--name TEXT", "Name of the study.", required=True),
+    option("--silos A,B,...", "Names of the silos.", callback=names, required=True),
+    option("--columns A,B,...", "The columns, in this order.", callback=names),
+    option("--columns-of FILE", "Take the columns of this file instead."),
+    option(
+        "--network", "Protect an edge of a network, or a row of its adjacency.", click.Choice(["edge", "row"])
+    ),
+    option("--nodes FILE", "Names of the nodes of networks, one per line."),
+    option("--edge-weight W", "Public maximum at which weights are capped.", float),
+    *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
+    *("codebook", "ranges", "center_file", "scale_file"),
+    option(
+        "--identity SILO=KEY",
+        "A silo's public key; repeatable.",
+        name="identities",
+        group="privacy",
+        callback=by_name("SILO=KEY"),
+        multiple=True,
+    ),
+    option("--grace", "Seconds for stragglers once enough have answered.", float, group="rounds"),
+    option("--host TEXT", "The coordinator's host name.", group="running", default="localhost"),
+    option("--port", "The coordinator's port.", int, group="running", default=8002),
+    *(*READING, "force"),
+)
+def init(path: Path, *, force: bool, **given: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.
 
     Example: fedpower study init --name heart-2026 --silos north,south,east --columns-of north.csv
     -k 4 --epsilon 1 --row-norm 10 --host coordinator.example.org
     """
     with new_file(path, force=force) as place:
-        place.write_text(to_toml(_content(options)), encoding="utf-8")
+        place.write_text(to_toml(_content(given)), encoding="utf-8")
         made = read_study(place)
     click.echo(
         f"wrote {path}, study {made.digest}: read it, change what is to be changed, and send it to "
@@ -99,21 +83,21 @@ def init(path: Path, *, force: bool, **options: Any) -> None:
 
 @study.command()
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("as_json")
 def check(path: Path, *, as_json: bool) -> None:
-    """Look over the study in PATH: what is wrong with it is said in one sentence."""
+    """Check the study in PATH."""
     read = read_study(path)
     if as_json:
         print_json({"study": str(path), "name": read.name, "hash": read.digest})
-        return
-    click.echo(f"{path} is in order: study {read.name}, {read.digest}")
+    else:
+        click.echo(f"{path} is in order: study {read.name}, {read.digest}")
 
 
 @study.command()
 @click.argument("path", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options("as_json")
 def show(path: Path, *, as_json: bool) -> None:
-    """Show what the study in PATH comes to, its defaults filled in, and its hash."""
+    """Show the study in PATH with its defaults filled in, and its hash."""
     read = read_study(path)
     print_facts(f"Study {read.name}", _facts(read), as_json=as_json)
     if not as_json:
@@ -122,119 +106,81 @@ def show(path: Path, *, as_json: bool) -> None:
         )
 
 
-def _content(options: dict[str, Any]) -> dict[str, Any]:
+def _content(given: dict[str, Any]) -> dict[str, Any]:
     """Return a study file's content from the command's options."""
-    book = None if options["codebook"] is None else read_code_book(options["codebook"])
+    book = None if given["codebook"] is None else read_code_book(given["codebook"])
     rules = None if book is None else book.table_rules
-    columns = _columns(options, rules)
-    features = tuple(columns) if rules is None else rules.completed(columns).features
-    given = {
-        name: read_vector(path, features).tolist()
-        for name, path in (("offset", options["center_file"]), ("scale", options["scale_file"]))
-        if path is not None
-    }
-    tables = _agreed(options)
-    rows = tables.setdefault("rows", {})
+    columns = _columns(given, rules)
+    features = columns if rules is None else rules.completed(columns).features
+    files = {"offset": given["center_file"], "scale": given["scale_file"]}
+    numbers = {name: read_vector(path, features).tolist() for name, path in files.items() if path is not None}
+    tables: dict[str, dict[str, Any]] = {"rows": {"center": given["network"] is None}}
+    for name, spec in FLAT.items():
+        if spec.section not in (None, "columns") and given.get(name) is not None:
+            tables.setdefault(spec.section, {})[name] = given[name]
+    rows = tables["rows"]
+    if given["network"] == "row":  # as the paper does
+        rows.setdefault("normalize", True)
     if book is not None and not book.is_draft and not book.follows_rules:
-        if given or options["ranges"] or {"row_norm", "normalize"} & rows.keys():
-            raise InputError(
-                "--codebook must be given alone, for it says what files, ranges and bounds would, got "
-                "one of them beside it; leave them out"
-            )
+        if numbers or given["ranges"] or {"row_norm", "normalize"} & rows.keys():
+            raise InputError("--codebook must go without files, ranges and bounds, which it has, got both")
         book.check_columns(features, len(features))
-        given = {"offset": book.offset.tolist(), "scale": book.scale.tolist()}
-        given["ranges"] = np.column_stack([book.low, book.high]).tolist()
-        tables["rows"] = {"row_norm": book.bound, **rows}
-    elif options["ranges"]:
-        known = ranges_of(options["ranges"], features, len(features))
-        given["ranges"] = [[] if each is None else list(each) for each in known]
-    if options["epsilon"] == float("inf"):
+        ranges = np.column_stack([book.low, book.high]).tolist()
+        numbers = {"offset": book.offset.tolist(), "scale": book.scale.tolist(), "ranges": ranges}
+        rows["row_norm"] = book.bound
+    elif given["ranges"]:
+        known = ranges_of(given["ranges"], features, len(features))
+        numbers["ranges"] = [[] if ends is None else list(ends) for ends in known]
+    if given["epsilon"] == float("inf"):
         del tables["privacy"]["delta"]
-    if options["identities"]:
+    if given["identities"]:
         tables["privacy"]["aggregation"] = "secure"
-        tables["identities"] = options["identities"]
-    if options["grace"] is not None:
-        tables["rounds"]["grace"] = options["grace"]
+        tables["identities"] = given["identities"]
+    if given["grace"] is not None:
+        tables["rounds"]["grace"] = given["grace"]
     return {
         **tables,
-        "name": options["name"],
-        "columns": {"names": list(columns), **given},
+        "name": given["name"],
+        "columns": {"names": list(columns), **numbers},
         **({} if rules is None else {"rules": rules.as_content()}),
-        "rows": {"center": options["network"] is None, **tables["rows"]},
-        "silos": {"names": list(options["silos"])},
-        "coordinator": {"host": options["host"], "port": options["port"]},
+        "silos": {"names": list(given["silos"])},
+        "coordinator": {"host": given["host"], "port": given["port"]},
     }
 
 
-def _columns(options: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]:
+def _columns(given: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]:
     """Return the tables' columns that the study has, those that rules drop left out."""
-    columns = options["columns"]
-    if (options["network"] is None) != (options["nodes"] is None):
-        raise InputError(
-            "--network and --nodes must go together, got one of them; say what is protected and name the "
-            "nodes"
-        )
-    if options["nodes"] is not None:
-        if columns or options["columns_of"]:
-            raise InputError(
-                "--nodes must go without columns, for nodes are those of a network, got both; leave one out"
-            )
-        return tuple(read_nodes(options["nodes"]))
-    if columns is None and options["columns_of"] is None and rules is not None:
+    columns, file = given["columns"], given["columns_of"]
+    if (given["network"] is None) != (given["nodes"] is None):
+        raise InputError("--network and --nodes must go together, got one of them")
+    if given["nodes"] is not None:
+        if columns or file:
+            raise InputError("--nodes must go without --columns and --columns-of, got both")
+        return tuple(read_nodes(given["nodes"]))
+    if columns is None and file is None and rules is not None:
         columns = rules.columns
-    elif (columns is None) == (options["columns_of"] is None):
-        raise InputError(
-            "the columns must be given once, got --columns and --columns-of both or neither; give one"
-        )
+    elif (columns is None) == (file is None):
+        raise InputError("either --columns or --columns-of must be given, got both or neither")
     if columns is None:
-        found = open_source(options["columns_of"], **reading_of(options))
-        if options["unit"] is not None:
-            found = by_unit(found, options["unit"])
-        columns, _ = match_columns([found])
+        source = open_source(file, **reading_of(given, "rename"))
+        columns, _ = match_columns([source if given["unit"] is None else by_unit(source, given["unit"])])
         if columns is None:
-            raise InputError(
-                f"{options['columns_of']} must have column names, got none; list them with --columns"
-            )
+            raise InputError(f"{file} must have column names, got none; list them with --columns")
     if rules is not None:
         columns = tuple(name for name in columns if name not in rules.dropped)
-        without = [name for name in rules.columns if name not in columns]
-        if without:
-            raise InputError(
-                "the columns must be those that the code book has rules for, got none named "
-                f"{without[0]!r}; add it, or drop it in {options['codebook']}"
-            )
+        missing = [name for name in rules.columns if name not in columns]
+        if missing:
+            raise InputError(f"--columns must be those with rules in the code book, got no {missing[0]!r}")
     return tuple(columns)
-
-
-def _agreed(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parameters that were given, by table of the study file."""
-    tables: dict[str, dict[str, Any]] = {}
-    for name in _AGREED:
-        section, value = FLAT[name].section, options[name]
-        if value is not None:
-            assert section is not None
-            tables.setdefault(section, {})[name] = value
-    for name in ("network", "edge_weight"):
-        if options[name] is not None:
-            tables.setdefault("rows", {})[name] = options[name]
-    if options["network"] == "row":  # as the paper does
-        tables["rows"].setdefault("normalize", True)
-    return tables
 
 
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
     given = read.options
-    attempts: dict[str, Any] = {}
-    if terms.aggregation == "secure":
-        attempts = {
-            "attempts": terms.attempts,
-            "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}"),
-        }
-    return {
-        "name": read.name,
-        "hash": read.digest,
-        **({"hash_in_ledgers": terms.ledger_name} if terms.is_private else {}),
+    facts: dict[str, Any] = {"name": read.name, "hash": read.digest}
+    if terms.is_private:
+        facts["hash_in_ledgers"] = terms.ledger_name
+    facts |= {
         "silos": list(read.silos),
         "min_silos": read.min_silos,
         "nodes" if terms.network else "columns": list(read.columns),
@@ -253,7 +199,10 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "delta": terms.delta,
         "noise": terms.noise,
         "aggregation": terms.aggregation,
-        **attempts,
+    }
+    if terms.aggregation == "secure":
+        facts |= {"attempts": terms.attempts, "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}")}
+    return facts | {
         "solver": choice.solver,
         "why_this_solver": choice.reason,
         "deadline": read.deadline,

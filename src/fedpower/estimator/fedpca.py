@@ -378,7 +378,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             The scores.
         """
         check_is_fitted(self)
-        if isinstance(X, str | PathLike) or (self.result_.rules and hasattr(X, "columns")):
+        if isinstance(X, str | PathLike) or (self.result_.record.table_rules and hasattr(X, "columns")):
             return self.result_.transform(X)
         require_numbers(X)
         rows = validate_data(self, X, accept_sparse="csr", dtype=np.float64, order="C", reset=False)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
-from fedpower.protocol.solvers.upload import same_rows
+from fedpower.protocol.solvers.sums import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.networks import NetworkSource, Weighed

@@ -47,7 +47,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
-from fedpower.protocol.solvers.upload import decompose, gains_of
+from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice, Study, budget_of
 from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
@@ -435,10 +435,11 @@ def result_from(moment: Moment, options: Options) -> Result:
     book, rules = moment.code_book if booked else None, record.table_rules
     solution = decompose(
         moment.pooled,
-        gains_of(moment.pooled, standardize=meant.standardizes, book=book, groups=study.groups),
         sizes=moment.silo_sizes,
         rank=rank,
         iteration_rank=width,
+        standardize=meant.standardizes,
+        groups=study.groups,
         book=book,
         shortens=shortens(study, rules, normalize=moment.treatment.normalize),
     )

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from numbers import Integral, Real
 from os import PathLike
 from typing import Any, Literal
@@ -12,20 +13,12 @@ import numpy as np
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
-from fedpower.options import Auto, Iterative, Options, Plain, PowerMethod, Secure
+from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
-from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.privacy.division import choose_design, predicted_gain, scores_share, shares_of
+from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.solvers import (
-    ClippedSettings,
-    KrylovSettings,
-    PowerSettings,
-    SecureSettings,
-    SolverSettings,
-    UploadSettings,
-)
+from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import (
@@ -433,9 +426,9 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
             noise=study.noise,
             paper_settings=given,
         )
-    if asked == "moment" and by_step:
+    if by_step and "step" not in options.solver.noises:
         raise InputError(
-            f"solver='moment' must go with noise='moment' or epsilon=inf, got noise={study.noise!r}"
+            f"solver={asked!r} must go with noise='moment' or epsilon=inf, got noise={study.noise!r}"
         )
     foreign = [name for name in given if name != "n_participants"]
     if not isinstance(options.solver, PowerMethod) and foreign:
@@ -457,60 +450,42 @@ def _why_upload(options: Options, study: Study, rank: Rank) -> str | None:
 def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
-    """Return the settings of the chosen solver."""
-    if study.noise == "clipped":
-        assert isinstance(rank, int), "a clipped fit has a number of components"
-        return ClippedSettings(study=study, rank=rank)
+    """Return the settings of the chosen solver: its fields, filled in by name."""
     solver = options.solver
-    uploaded: dict[str, Any] = {
+    given = {each.name: getattr(solver, each.name) for each in fields(solver)}
+    given |= {
+        "study": study,
         "rank": rank,
+        "n_features": study.n_features,
+        "iteration_rank": study.iteration_rank,
+        "center": study.center,
+        "weights": study.weights,
         "standardize": options.standardizes,
         "keep_moment": study.noise == "moment" or solver.name == "moment" or options.network is not None,
         "code_book": options.book,
         "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
-    }
-    if study.aggregation == "secure":
-        return SecureSettings(study=study, **uploaded)
-    if choice.solver == "moment":
-        return UploadSettings(
-            n_features=study.n_features,
-            iteration_rank=study.iteration_rank,
-            weights=study.weights,
-            preparation=study if study.preparation else None,
-            mean_weight=study.mean_weight,
-            groups=study.groups,
-            adjacency=study.network == "edge",
-            **uploaded,
-        )
-    assert rank != "auto", "only an upload shows the whole spectrum"
-    assert isinstance(solver, Iterative), "it does not upload"
-    iterated: dict[str, Any] = {
-        "n_features": study.n_features,
-        "rank": rank,
-        "iteration_rank": study.iteration_rank,
         "floor": noise_floor(study),
-        "max_rounds": solver.max_rounds,
-        "n_participants": solver.n_participants,
-        "participation": solver.participation,
-        "center": study.center,
-        "weights": study.weights,
         "gains": _exact_gains(options, study),
     }
     if choice.solver == "krylov":
         locally = _opens_locally(options)
-        locally = not study.is_private if locally is None else locally
-        more: Any = {"warm": bool(locally), "lookahead": bool(locally), "n_steps": study.n_steps}
-        return KrylovSettings(tol=float(solver.tol), **more, **iterated)
-    power = solver if isinstance(solver, PowerMethod) else PowerMethod()
-    return PowerSettings(
-        schedule=_schedule_of(power),
-        n_steps=n_steps,
-        tol=0.0 if study.noise in ("step", "paper") else float(solver.tol),
-        alignment=power.alignment,
-        reference=power.reference,
-        corrected=bool(power.drift_correction),
-        **iterated,
-    )
+        locally = not study.is_private if locally is None else bool(locally)
+        given |= {"warm": locally, "lookahead": locally, "n_steps": study.n_steps}
+    if choice.solver == "fedpower":
+        power = solver if isinstance(solver, PowerMethod) else PowerMethod()
+        given |= {
+            "schedule": _schedule_of(power),
+            "n_steps": n_steps,
+            "alignment": power.alignment,
+            "reference": power.reference,
+            "corrected": bool(power.drift_correction),
+        }
+        if study.noise in ("step", "paper"):
+            given["tol"] = 0.0
+    kind = SETTINGS[choice.solver]
+    names = {each.name for each in fields(kind)}
+    settings: SolverSettings = kind(**{name: value for name, value in given.items() if name in names})
+    return settings
 
 
 def _opens_locally(options: Options) -> bool | None:
@@ -538,8 +513,9 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     seed = options.random_state
     if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
         return np.random.default_rng(int(study.digest, 16))
-    if isinstance(seed, int):  # what scikit-learn makes of it, without its import
-        return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
+    if seed is None or isinstance(seed, int):  # what scikit-learn makes of it, without its import
+        state: Any = np.random if seed is None else np.random.RandomState(seed)
+        return np.random.default_rng(state.randint(2**31 - 1))
     from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
 
     return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))

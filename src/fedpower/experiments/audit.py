@@ -43,7 +43,7 @@ from fedpower.protocol.query import (
 )
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.upload import SecureSettings, secure
+from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
@@ -231,7 +231,7 @@ class Game:
         others = self._worlds[0]  # rows that the attacker knows
         held = {_AUDITED: self._worlds[world], _HONEST: others, _COLLUDER: others}
         sources = dict.fromkeys(held, self._source) | {_COLLUDER: SeededNoiseForExperiments(self._played)}
-        settings = SecureSettings(study=self.study, rank=1, run=_RUN)
+        settings = UploadSettings(study=self.study, rank=1, run=_RUN)
         with ExitStack() as stack:
             silos = {}
             for name, rows in held.items():
@@ -244,7 +244,7 @@ class Game:
                     identity=self._keys[name],
                     source=sources[name],
                 )
-            solver = secure(settings, np.random.default_rng(0))
+            solver = settings.solve(np.random.default_rng(0))
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
         known = SeededNoiseForExperiments(self._played)  # the colluder tells its seed

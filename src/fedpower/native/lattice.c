@@ -326,13 +326,13 @@ EXPORT int64_t NAMED(fedpower_lattice_squares)(const struct rows *rows, const st
 
 /* ---- Counts: a row counts `weights` times; once where that is NULL. ---- */
 
-/* Count rows in the places of a strip of columns: by itself this loop does not wait for what it counts. */
+/* Columns whose places are found together, by vectors, before any is counted. */
 #define STRIP 64
 #define count_strip NAMED(count_strip)
-INLINE void count_strip(const int32_t *places, int64_t size, int64_t n_places, int64_t weight, int64_t *counts)
+INLINE void count_strip(const int32_t *places, int64_t size, int64_t weight, int64_t *counts)
 {
     for (int64_t j = 0; j < size; j++)
-        counts[j * n_places + places[j]] += weight;
+        counts[places[j]] += weight;
 }
 
 /* For each column, count rows by sign and exponent: there are `middle` places for each sign, 0 between them, and one
@@ -354,9 +354,9 @@ EXPORT void NAMED(fedpower_count_octaves)(const struct rows *rows, const int64_t
                 int32_t exponent = (int32_t)(word >> 52), far = (exponent & 0x7ff) - least;
                 far = far < 0 ? 0 : far > most ? most : far;
                 far = most + (exponent & 0x800 ? -far : far);
-                places[j] = (exponent & 0x7ff) == 0x7ff ? 2 * most + 1 : far;
+                places[j] = (int32_t)(j * n_places) + ((exponent & 0x7ff) == 0x7ff ? 2 * most + 1 : far);
             }
-            count_strip(places, size, n_places, weights ? weights[i] : 1, counts + start * n_places);
+            count_strip(places, size, weights ? weights[i] : 1, counts + start * n_places);
         }
 }
 
@@ -371,12 +371,14 @@ EXPORT void NAMED(fedpower_count_bins)(const struct rows *rows, const int64_t *w
         for (int64_t start = 0; start < width; start += STRIP) {
             const int64_t size = width - start < STRIP ? width - start : STRIP;
             int32_t places[STRIP];
-            for (int64_t j = 0; j < size; j += LANES) {
+            for (int32_t j = 0; j < size; j += LANES) {
                 vec x = shifted(row, start + j, width, columns);
                 ints place = __builtin_convertvector(CHOOSE((bits)(x == x), x, (vec){0} + (double)(n_places - 1)), ints);
                 memcpy(places + j, &place, sizeof place);
+                for (int32_t k = 0; k < LANES; k++)
+                    places[j + k] += (j + k) * (int32_t)n_places;
             }
-            count_strip(places, size, n_places, weights ? weights[i] : 1, counts + start * n_places);
+            count_strip(places, size, weights ? weights[i] : 1, counts + start * n_places);
         }
     }
 }

@@ -1,4 +1,4 @@
-"""A run before the run: the real solver on a made-up spectrum with the noise that is to come."""
+"""A run before the run: the real solver over channels that draw answers from a spectrum."""
 
 import math
 from collections.abc import Generator
@@ -33,10 +33,11 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import N_VECTORS, Product, Query, vectors_to_bytes, width_of
 from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, n_neighbours
-from fedpower.protocol.silo import Silo, packed, take_local_steps
-from fedpower.protocol.solvers import ClippedSettings, SecureSettings, SolverSettings, UploadSettings, start
+from fedpower.protocol.silo import Silo, take_local_steps
+from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import NOISE_SHARE, Study, budget_of
@@ -45,18 +46,34 @@ from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]
 
-SILO = "all"
+_SILO = "all"
+# The most columns that d×d noise is drawn for; of more, the leading eigenvalues are taken, under noise that
+# reaches as far.
+_MOST_COLUMNS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsed:
-    """What a rehearsal came to."""
+    """What a rehearsal comes to: rounds and bytes of one silo, sin θ_k, and k; 0 for no component."""
 
     n_rounds: int
     bytes_up: int
     bytes_down: int
-    error: float
-    rank: int
+    error: float = math.nan
+    rank: int | None = None
+
+
+def sums_at_once(settings: SolverSettings) -> bool:
+    """Return whether a solver asks for the queries of its study and nothing else."""
+    return isinstance(settings, UploadSettings | ClippedSettings)
+
+
+def cost(study: Study, *, n_rows: int, summed: bool) -> Rehearsed:
+    """Return rounds and bytes of all queries of a study, or of scores after a solver's own rounds."""
+    labels = [terms.label for terms in _queries(study) if summed or terms.label == SCORES]
+    down, up = query_bytes(study, n_rows=n_rows, labels=labels)
+    n_rounds = len(labels) + int(study.aggregation == "secure")
+    return Rehearsed(n_rounds=n_rounds, bytes_up=up, bytes_down=down)
 
 
 def rehearse(
@@ -69,95 +86,200 @@ def rehearse(
     n_rows: int,
     rng: np.random.Generator,
 ) -> Rehearsed:
-    """Return what ``settings`` would come to on a moment with the given eigenvalues."""
-    if isinstance(settings, ClippedSettings):
-        return _rehearse_clipped(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
-    if isinstance(settings, SecureSettings):
-        return _rehearse_secure(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
-    releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
-    if isinstance(settings, UploadSettings):
-        # Of a given number of components angles are not asked for: they take longer than all the rest.
-        simulated = noise_std > 0 and not isinstance(settings.rank, int)
-        settings = replace(settings, noise=(lambda sizes: noise_std) if simulated else None)
+    """Return what ``settings`` would come to on a moment with these eigenvalues."""
+    d, summed = study.n_features, sums_at_once(settings)
+    drawn = study.noise == "moment" or any(terms.label == MOMENT for terms in study.design)
+    width = min(d, _MOST_COLUMNS) if drawn else d
+    study, after = _bare(study, width), cost(study, n_rows=n_rows, summed=summed)
+    noise_std, silo_std = (std * math.sqrt(d / width) for std in (noise_std, silo_std))
+    spectrum = spectrum[:width]
+    if isinstance(settings, UploadSettings | ClippedSettings):
+        sums = _MadeUpSums(
+            study=study,
+            sizes={_SILO: n_rows},
+            spectrum=spectrum,
+            # Of a given number of components no angles are asked for, which take longer than all the rest.
+            std=noise_std if study.noise == "clipped" or not isinstance(settings.rank, int) else 0.0,
+            drawn_std=noise_std,
+            rng=rng,
+        )
+        solution: Solution = _result_of(_script(settings, sums, rng))
+        rounds: list[Round] = []
     else:
-        edge = noise_std * math.sqrt(2.0 * study.n_features) if study.noise == "moment" else 0.0
+        edge = noise_std * math.sqrt(2.0 * width) if study.noise == "moment" else 0.0
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
-        floor = NOISE_SHARE * noise_std * math.sqrt(study.n_features)
-        settings = replace(settings, shift=lambda sizes, steps: edge, floor=lambda sizes: floor)
-    coordinator = Coordinator(start(settings, rng), [SILO], study=study, run="rehearsal")
-    drive(coordinator, in_turn({SILO: Silo(SILO, study, releases)}))  # type: ignore[arg-type]
-    rounds = [each for each in coordinator.history if each.kind != "enrol"]
-    rank, angles = coordinator.outcome.rank, coordinator.outcome.angles
-    nothing = settings.rank == "auto" and angles is not None and angles.n_determined == 0
-    return _with_scores(
-        Rehearsed(
-            n_rounds=len(rounds),
-            bytes_up=sum(each.bytes_up for each in rounds),
-            bytes_down=sum(each.bytes_down for each in rounds),
-            error=sin_theta(coordinator.outcome.vectors[:, :rank], np.eye(spectrum.size, rank)),
-            rank=0 if nothing else rank,
-        ),
-        study,
+        floor = NOISE_SHARE * noise_std * math.sqrt(width)
+        settings = replace(
+            settings,
+            n_features=width,
+            iteration_rank=study.iteration_rank,
+            gains=None,
+            shift=lambda sizes, steps: edge,
+            floor=lambda sizes: floor,
+        )
+        releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
+        coordinator = Coordinator(start(settings, rng), [_SILO], study=study, run="rehearsal")
+        drive(coordinator, in_turn({_SILO: Silo(_SILO, study, releases)}))  # type: ignore[arg-type]
+        solution = coordinator.outcome
+        rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
+    rank = solution.rank
+    nothing = settings.rank == "auto" and solution.angles is not None and solution.angles.n_determined == 0
+    return Rehearsed(
+        n_rounds=after.n_rounds + len(rounds),
+        bytes_up=after.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),
+        bytes_down=after.bytes_down + round(sum(closed.bytes_down for closed in rounds) * d / width),
+        error=sin_theta(solution.vectors[:, :rank], np.eye(width, rank)),
+        rank=0 if nothing else rank,
     )
 
 
-def _score_question(study: Study) -> ScoreQuestion:
-    """Return a question about scores of the size that it will have at most."""
-    axes = np.full((study.n_features, 2), 0.1)
-    return ScoreQuestion(axes=axes, offset=axes[0], reach=axes[0], n_bins=MOST_BINS)
-
-
-def _with_scores(found: Rehearsed, study: Study) -> Rehearsed:
-    """Return what a plain run comes to with the round in which scores are counted, if there is one."""
-    if not study.scores:
-        return found
-    down, up = query_bytes(study, label=SCORES)
+def _bare(study: Study, n_features: int) -> Study:
+    """Return a study of so many columns, without preparation and scores."""
+    sizes = {MOMENT: summary_size(n_features, with_mean=study.center), MEAN: n_features}
     return replace(
-        found, n_rounds=found.n_rounds + 1, bytes_up=found.bytes_up + up, bytes_down=found.bytes_down + down
+        study,
+        columns=None,
+        n_features=n_features,
+        iteration_rank=min(study.iteration_rank, n_features),
+        design=tuple(
+            terms._replace(size=sizes.get(terms.label) or n_features * width_of(study, terms.label) + 1)
+            for terms in study.design
+        ),
+        preparation=(),
+        ranges=(),
+        roster="",
+        groups=(),
+        scores=0.0,
     )
 
 
-def _rehearse_clipped(
-    settings: ClippedSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
-) -> Rehearsed:
-    """Return what clipped iterates come to, with their own messages."""
-    error = rehearsed_error(settings, spectrum=spectrum, noise_std=noise_std, n_rows=n_rows, rng=rng)
-    return replace(unrehearsed(settings, n_rows=n_rows), error=error)
+def _script(
+    settings: UploadSettings | ClippedSettings, sums: Sums, rng: np.random.Generator
+) -> Generator[Ask, Round, Solution]:
+    study = sums.study
+    if isinstance(settings, ClippedSettings):
+        begin = rng.standard_normal((study.n_features, study.iteration_rank))
+        return iterate(sums, begin, rank=settings.rank)
+    # A made-up moment is diagonal: standardised, it would be the identity.
+    return replace(settings, study=study, standardize=False, code_book=None).script(sums)
 
 
-def unrehearsed(settings: ClippedSettings, *, n_rows: int) -> Rehearsed:
-    """Return what of clipped iterates does not depend on eigenvalues; the error is NaN."""
-    study = settings.study
-    down, up = query_bytes(study, n_rows=n_rows)
-    n_rounds = len(study.queries) + int(study.aggregation == "secure")
-    return Rehearsed(n_rounds=n_rounds, bytes_up=up, bytes_down=down, error=math.nan, rank=settings.rank)
+def _result_of(script: Generator[Ask, Round, Solution]) -> Solution:
+    try:
+        next(script)
+    except StopIteration as stop:
+        solution: Solution = stop.value
+        return solution
+    raise AssertionError("made-up sums ask nobody")
 
 
-def _rehearse_secure(
-    settings: SecureSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
-) -> Rehearsed:
-    """Return what a secure sum comes to: the plain upload of a pooled moment, with its own messages."""
-    study = settings.study
-    plain = replace(
-        study, aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1, scores=0.0
-    )
-    upload = UploadSettings(
-        n_features=study.n_features, rank=settings.rank, iteration_rank=study.iteration_rank
-    )
-    found = rehearse(
-        upload, plain, spectrum=spectrum, noise_std=noise_std, silo_std=0.0, n_rows=n_rows, rng=rng
-    )
-    down, up = query_bytes(study, n_rows=n_rows)
-    return replace(found, n_rounds=1 + len(study.queries), bytes_up=up, bytes_down=down)
+@dataclass(slots=True, kw_only=True)
+class _MadeUpSums(Sums):
+    """Sums over rows that are nobody's, of normal coordinates with the moment diag(λ)."""
+
+    spectrum: Array
+    std: float  # of the noise that the solver is told
+    drawn_std: float
+    rng: np.random.Generator
+
+    def total(self, query: Query) -> Generator[Ask, Round, Total]:
+        yield from ()
+        budget = budget_of(self.study)
+        assert budget is not None
+        rows = self.n_rows
+        noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
+        exact = np.zeros(self.spectrum.size)
+        if isinstance(query, Product):
+            question = query.question
+            basis = question.real_basis
+            product = self.spectrum[:, np.newaxis] * basis
+            kept = part_kept(float(np.sum(basis * product)), question.clip, basis.shape[1])
+            exact = np.append(
+                kept * product.reshape(-1) * clipped_scale(question.clip),
+                float(self.spectrum.sum()) * query.kappa,
+            )
+        stds = tuple(self.drawn_std / budget.std(rows) * std for std in noise.stds)
+        drawn = stds[0] * self.rng.standard_normal(exact.size)
+        return Total(values=exact * rows + drawn, stds=stds, n_rows=rows)
+
+    def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
+        yield from ()
+        return Pooled(
+            moment=_noised(self.spectrum, self.drawn_std, self.rng),
+            center=np.zeros(self.spectrum.size) if self.study.center else None,
+            total_variance=float(self.spectrum.sum()),
+            noise_std=self.std,
+            mean_weight=self.study.mean_weight,
+        )
+
+
+def _noised(spectrum: Array, std: float, rng: np.random.Generator) -> Array:
+    """Return diag(λ) with noise of this standard deviation on the diagonal, and √2 times less off it."""
+    square = rng.standard_normal((spectrum.size, spectrum.size)) * std
+    square += square.T.copy()
+    square /= 2.0
+    square[np.diag_indices(spectrum.size)] += spectrum
+    return square
+
+
+class _Pooled:
+    """All silos in one: the moment diag(λ) with pooled noise in the places of the study's mode."""
+
+    def __init__(
+        self,
+        spectrum: Array,
+        study: Study,
+        *,
+        noise_std: float,
+        silo_std: float,
+        n_rows: int,
+        rng: np.random.Generator,
+    ) -> None:
+        self.n_rows = n_rows
+        self._spectrum, self._std, self._rng = spectrum, noise_std, rng
+        self._center = np.zeros(spectrum.size) if study.center else None
+        self._silo_std, self._moment = silo_std, None
+        if study.noise == "moment":
+            self._silo_std = silo_std / math.sqrt(2.0)
+            self._moment = _noised(spectrum, noise_std, rng)
+
+    def check_affordable(self) -> None:
+        """Do nothing: a rehearsal spends nothing."""
+
+    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))  # the spectrum is about the mean
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
+        return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
+
+    def factor(self) -> Factor:
+        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
+        total = float(self._spectrum.sum())
+        return Factor(factor=read_only(root), total_variance=total, mean=self._center)
+
+    def _multiply(self, basis: Array) -> Array:
+        if self._moment is not None:
+            return np.asarray(self._moment @ basis)
+        noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
+        return np.asarray(self._spectrum[:, np.newaxis] * basis + self._std * noise)
+
+
+# --- rounds and bytes of queries --------------------------------------------------------------------
+
+
+def _queries(study: Study) -> tuple[QueryTerms, ...]:
+    """Return what is summed; of an exact study the moment too."""
+    size = summary_size(study.n_features, with_mean=study.center)
+    return study.queries if study.is_private else (QueryTerms(MOMENT, size, 1.0), *study.queries)
 
 
 def _public(study: Study, label: str) -> bytes:
     """Return bytes as long as what a query is asked with."""
     if label == SCORES:
-        return _score_question(study).to_bytes()
-    if study.noise == "clipped":
-        if label in (MOMENT, MEAN):
-            return b""
+        axes = np.full((study.n_features, 2), 0.1)
+        return ScoreQuestion(axes=axes, offset=axes[0], reach=axes[0], n_bins=MOST_BINS).to_bytes()
+    if study.noise == "clipped" and label not in (MOMENT, MEAN):
         return bytes(24 + 4 * study.n_features * (width_of(study, label) + int(study.center)))
     if not study.preparation:
         return b""
@@ -165,9 +287,9 @@ def _public(study: Study, label: str) -> bytes:
     return vectors_to_bytes((given[0], given[1], given[2], given[3]), 1.0 if label == MOMENT else None)
 
 
-def query_bytes(study: Study, *, n_rows: int = 1, label: str | None = None) -> tuple[int, int]:
-    """Return the bytes down to one silo and up from it for all queries or one, sessions included."""
-    names = [name for name, _ in study.identities] or [SILO]
+def query_bytes(study: Study, *, n_rows: int = 1, labels: list[str] | None = None) -> tuple[int, int]:
+    """Return the bytes down to one silo and up from it for all queries or some, sessions included."""
+    names = [name for name, _ in study.identities] or [_SILO]
 
     def sent(number: int, body: Question | Answer) -> int:
         return encoded_size(Message(study=study.digest, run="0" * 16, round=number, silo=names[0], body=body))
@@ -184,145 +306,15 @@ def query_bytes(study: Study, *, n_rows: int = 1, label: str | None = None) -> t
         )
         down = sent(1, OpenSession(attempt=0))
         up = sent(1, SessionKey(n_rows=rows, key=key, signature=signature, charged=0))
-    for index, terms in enumerate(study.queries):
-        if label in (None, terms.label):
-            public = _public(study, terms.label)
-            down += sent(index + 2, AskQuery(index=index, label=terms.label, public=public, session=session))
-            words = np.zeros(terms.size, dtype=np.uint64)
-            up += sent(index + 2, QueryAnswer(words=words, charged=int(session is not None)))
+    for index, (label, size, _, _) in enumerate(_queries(study)):
+        if labels is None or label in labels:
+            public, number = _public(study, label), index + 2
+            question: Question = AskQuery(index=index, label=label, public=public, session=session)
+            answer: Answer = QueryAnswer(words=np.zeros(0, dtype=np.uint64), charged=int(session is not None))
+            if label == MOMENT and session is None and study.noise != "clipped":
+                question = AskMoment(public=public)
+                mean = np.zeros(0) if study.center else None
+                answer = PackedMoment(triangle=np.zeros(0), total_variance=1.0, mean=mean)
+            down += sent(number, question)
+            up += sent(number, answer) + 8 * size
     return down, up
-
-
-@dataclass(slots=True, kw_only=True)
-class _MadeUpSums(Sums):
-    """Sums over rows that are nobody's, of normal coordinates with the moment diag(λ)."""
-
-    spectrum: Array
-    times: float
-    rng: np.random.Generator
-
-    def total(self, query: Query, *, step: int | None = None) -> Generator[Ask, Round, Total]:
-        """Return the study's next sum."""
-        yield from ()
-        budget = budget_of(self.study)
-        assert budget is not None
-        rows = sum(self.sizes.values())
-        noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
-        exact = np.zeros(self.spectrum.size)
-        if isinstance(query, Product):
-            question = query.question
-            basis = question.real_basis
-            product = self.spectrum[:, np.newaxis] * basis
-            held = float(np.sum(basis * product))
-            kept = part_kept(held, question.clip, basis.shape[1])
-            exact = np.append(
-                kept * product.reshape(-1) * clipped_scale(question.clip),
-                float(self.spectrum.sum()) * query.kappa,
-            )
-        drawn = self.times * noise.stds[0] * self.rng.standard_normal(exact.size)
-        return Total(values=exact * rows + drawn, stds=noise.stds, by_silo={})
-
-    @property
-    def moment_std(self) -> float:
-        """The noise that was asked for."""
-        budget = budget_of(self.study)
-        assert budget is not None
-        return self.times * budget.std(sum(self.sizes.values()))
-
-    def moment(self, public: bytes = b"") -> Generator[Ask, Round, tuple[Array, Array | None, float]]:
-        """Return the noised moment of a warm start."""
-        yield from ()
-        dim = self.spectrum.size
-        square = self.rng.standard_normal((dim, dim)) * self.moment_std
-        square += square.T.copy()
-        square /= 2.0
-        square[np.diag_indices(dim)] += self.spectrum
-        mean = np.zeros(dim) if self.study.center else None
-        return square, mean, float(self.spectrum.sum())
-
-
-def rehearsed_error(
-    settings: ClippedSettings, *, spectrum: Array, noise_std: float, n_rows: int, rng: np.random.Generator
-) -> float:
-    """Return the sin θ_k that clipped iterates would come to on a moment with these eigenvalues."""
-    study = settings.study
-    budget = budget_of(study)
-    assert budget is not None
-    sums = _MadeUpSums(
-        study=study, sizes={SILO: n_rows}, spectrum=spectrum, times=noise_std / budget.std(n_rows), rng=rng
-    )
-    begin = rng.standard_normal((spectrum.size, study.iteration_rank))
-    run = iterate(sums, begin, rank=settings.rank)
-    try:
-        while True:
-            next(run)
-    except StopIteration as stop:
-        found: Array = stop.value.vectors
-    return sin_theta(found, np.eye(spectrum.size, settings.rank))
-
-
-def narrowed_design(study: Study, n_features: int) -> tuple[QueryTerms, ...]:
-    """Return what a clipped study would list of fewer columns, with the same widths and shares."""
-    wanted = {MOMENT: summary_size(n_features, with_mean=study.center), MEAN: n_features}
-    return tuple(
-        terms._replace(size=wanted.get(terms.label) or n_features * width_of(study, terms.label) + 1)
-        for terms in study.design
-    )
-
-
-class _Pooled:
-    """All silos in one: the moment diag(λ) with pooled noise in the places of the study's mode."""
-
-    def __init__(
-        self,
-        spectrum: Array,
-        study: Study,
-        *,
-        noise_std: float,
-        silo_std: float,
-        n_rows: int,
-        rng: np.random.Generator,
-    ) -> None:
-        self._spectrum = spectrum
-        self._study = study
-        self._std = noise_std
-        self._silo_std = silo_std / math.sqrt(2.0) if study.noise == "moment" else silo_std
-        self._rng = rng
-        self.n_rows = n_rows
-        self._noise: Array | None = None
-        if study.noise == "moment":
-            square = rng.standard_normal((spectrum.size, spectrum.size)) * noise_std
-            self._noise = (square + square.T) / 2  # diagonal std τ, off the diagonal τ/√2
-
-    def check_affordable(self) -> None:
-        """Do nothing: a rehearsal spends nothing."""
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the mean row: zero, for the spectrum is that of the centred moment."""
-        return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return local steps on the noised diagonal moment."""
-        outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
-        return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
-
-    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        """Return the noised diagonal moment."""
-        moment = np.diag(self._spectrum) + (0.0 if self._noise is None else self._noise)
-        mean = np.zeros(self._spectrum.size) if self._study.center else None
-        return packed(moment, mean, float(self._spectrum.sum()))
-
-    def factor(self) -> Factor:
-        """Return the moment by its factor; what is rehearsed has a narrow one."""
-        mean = np.zeros(self._spectrum.size) if self._study.center else None
-        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
-        total = float(self._spectrum.sum())
-        return Factor(factor=read_only(root), total_variance=total, mean=mean)
-
-    def _multiply(self, basis: Array) -> Array:
-        product = self._spectrum[:, np.newaxis] * basis
-        if self._noise is not None:
-            return np.asarray(product + self._noise @ basis)
-        if self._std > 0:
-            return np.asarray(product + self._std * self._rng.standard_normal(basis.shape))
-        return product

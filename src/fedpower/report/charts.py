@@ -93,14 +93,6 @@ def logarithmic(values: Numbers) -> Scale:
     return Scale(ticks, lambda value: (top - math.log10(max(value, _LEAST))) / (top - bottom))
 
 
-def label_step(how_many: int, at_most: int = 10) -> int:
-    """Return the least round step at which no more than ``at_most`` of so many things get a label."""
-    step = 1
-    while how_many / step > at_most:
-        step = next(f * 10**p for p in range(9) for f in (1, 2, 5) if f * 10**p > step)
-    return step
-
-
 def scree(values: Numbers, *, determined: Sequence[bool], beyond: Numbers) -> Markup:
     """Return variances by component as stems with marks: dots, rings if undetermined, squares beyond."""
     shown = [*values, *beyond]
@@ -346,7 +338,6 @@ def _plot(
     title: str, description: str, parts: Sequence[Markup], *, table: str | None = "table below",
     kind: str = "plot", **size: int,
 ) -> Markup:  # fmt: skip
-    """Return a picture in its frame; its description ends with where the numbers are."""
     where = "" if table is None else f" The {table} has the numbers."
     return element("div", _picture(title, description + where, parts, **size), class_=kind)
 
@@ -355,14 +346,13 @@ def _picture(
     title: str, description: str, parts: Sequence[Markup], *, height: int | None = None, rows: int = 0,
     width: int | None = None,
 ) -> Markup:  # fmt: skip
-    sizes = {"width": "100%" if width is None else width, "height": height or f"{_ROW_REM * rows:g}rem"}
+    sizes = {"width": width or "100%", "height": height or f"{_ROW_REM * rows:g}rem"}
     return element("svg", element("title", title), element("desc", description), parts, role="img", **sizes)
 
 
 def _labelled(
     labels: Sequence[str], picture: Markup, texts: Sequence[str], *, kind: str, names: bool = True
 ) -> Markup:
-    """Return a picture of rows between their labels and texts; names keep their own writing direction."""
     shown = [element("bdi", label) if names else label for label in labels]
     left, right = (
         element("ol", (element("li", entry) for entry in entries), class_=side, aria_hidden="true")
@@ -372,8 +362,7 @@ def _labelled(
 
 
 def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
-    """Return the numbers of rounds or components along the foot, as many as there is room for."""
-    step = label_step(len(numbers), at_most)
+    step = next(f * 10**p for p in range(9) for f in (1, 2, 5) if len(numbers) <= at_most * f * 10**p)
     return [
         _word(_length((place + 0.5) / len(numbers)), "100%", numeral, dy=18, anchor="middle")
         for place, numeral in enumerate(numbers)

@@ -196,8 +196,6 @@ def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Pat
 
 
 class _Ids:
-    """The ids of PLINK's samples: words that differ, or numbers from 1."""
-
     def __init__(self) -> None:
         self.count = 0
         self._seen: set[str] = set()
@@ -221,7 +219,6 @@ class _Ids:
 
 
 def _imported(name: str, what: str) -> Any:
-    """Return an optional package; refuse to go on without it."""
     if importlib.util.find_spec(name) is None:
         extra = {"anndata": "h5ad"}.get(name, name)
         raise InputError(

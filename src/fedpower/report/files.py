@@ -110,7 +110,6 @@ def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
 
 
 def _put(staging: Path, target: Path) -> None:
-    """Give the output its name; a folder already there is kept until then, and put back on failure."""
     if not (target.is_dir() and any(target.iterdir())):
         staging.replace(target)
         return

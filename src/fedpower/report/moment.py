@@ -256,7 +256,6 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
 
 
 def _moment_of(record: Record, arrays: dict[str, Any]) -> Moment | None:
-    """Return the moment where its numbers are those of the study on record, else None."""
     moment = Moment(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
         treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]

@@ -107,7 +107,6 @@ def result_of(
 
 
 def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | None) -> Clipping | None:
-    """Return what the bound of a private fit did to the rows; None where nothing is known of it."""
     solution = outcome.solution
     if solution.law is None or treatment.row_norm is None:  # a moment's is known with it
         return solution.clipping
@@ -124,7 +123,6 @@ def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | N
 
 
 def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
-    """Return how far the components may be from those of the rows."""
     solution = outcome.solution
     if solution.angles is not None:
         return solution.angles
@@ -144,7 +142,6 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
 def _record(
     outcome: Outcome, options: Options, solver: SolverChoice, *, rules: TableRules | None, **computed: Any
 ) -> Record:
-    """Return everything about a fit but its arrays."""
     solution, study = outcome.solution, outcome.study
     rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
@@ -196,7 +193,6 @@ def recorded(options: Options) -> dict[str, Any]:
 
 
 def _book_name(book: CodeBook | None) -> str | None:
-    """Return what a record calls a code book: the record has its rules and numbers elsewhere."""
     if book is None or (book.is_draft and book.rules is None):
         return None
     return "rules" if book.is_draft or book.follows_rules else "numbers"

@@ -108,7 +108,6 @@ def _rendered(template: str, record: Record, **context: Any) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    """Return Jinja with autoescape; what is not printable is replaced before it is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
     from jinja2.ext import Extension  # noqa: PLC0415
 
@@ -134,6 +133,7 @@ def _environment() -> "Environment":
     made.globals |= {
         **globals(),
         "zip": zip,
+        "str": str,
     }  # templates call the functions below, and what is imported for them
     return made
 
@@ -266,44 +266,6 @@ def participants(record: Record) -> tuple[list[str], list[list[bool]]]:
     silent = record.federation.silent if record.federation else {}
     silos = list(dict.fromkeys([*(silo.name for silo in record.silos), *silent, *record.absent]))
     return silos, [[silo in entry.participants for entry in record.rounds] for silo in silos]
-
-
-def silo_columns(record: Record, silos: list[str], present: list[list[bool]]) -> dict[str, list[Any]]:
-    """Return what is known of each silo; what is known of none is left out."""
-    known, federation = {silo.name: silo for silo in record.silos}, record.federation
-    rows, sources = ([getattr(known.get(silo), key, None) for silo in silos] for key in ("rows", "source"))
-    columns: dict[str, list[Any]] = {
-        "Silo": names(silos),
-        f"{record.counted.capitalize()}s": whole(rows),
-        "Rounds answered": whole(map(sum, present)),
-    }
-    if federation and federation.silent:
-        columns["Questions missed"] = whole(federation.silent.get(silo, 0) for silo in silos)
-    if federation and federation.set_aside:
-        columns["Set aside"] = names(federation.set_aside.get(silo, MISSING) for silo in silos)
-    if any(sources):
-        columns["Rows come from"] = names(source or MISSING for source in sources)
-    return columns
-
-
-def round_columns(record: Record) -> dict[str, list[Any]]:
-    """Return a row per round."""
-
-    def of(key: str) -> list[Any]:
-        return [getattr(entry, key) for entry in record.rounds]
-
-    columns: dict[str, list[Any]] = {
-        "Round": figures(of("round"), str),
-        "Question": of("kind"),
-        "Step": figures(of("step"), str),
-        "Answered": whole(of("n_participants")),
-        "Bytes up": whole(of("bytes_up")),
-        "Bytes down": whole(of("bytes_down")),
-    }
-    for key, heading in (("change", "Change (sin θ)"), ("misalignment", "Misalignment (ρ)")):
-        if any(of(key)):  # a covariance that left whole has changed by 0, once
-            columns[heading] = figures(of(key))
-    return columns
 
 
 def convergence(record: Record) -> list[tuple[str, str, list[float | None]]]:

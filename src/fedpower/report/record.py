@@ -179,23 +179,6 @@ class Record(Part):
         content: dict[str, Any] = plain(_builtins(self))
         return {**content, "privacy": plain(self.privacy.as_dict())}
 
-    def with_origin(
-        self,
-        *,
-        command: Sequence[str] | None = None,
-        silos: Mapping[str, Mapping[str, Any]] | None = None,
-        started: datetime | None = None,
-    ) -> Self:
-        """Return the record with the origin of its run; what is left out stays as it is."""
-        more = silos or {}
-        known = [{**_builtins(silo), **more.get(silo.name, {})} for silo in self.silos]
-        return structs.replace(
-            self,
-            command=self.command if command is None else list(command),
-            started=self.started if started is None else started.astimezone(UTC).isoformat(),
-            silos=msgspec.convert(known, list[SiloRecord]),
-        )
-
     @property
     def counted(self) -> str:
         """What ``n_samples`` counts: row, person or network."""
@@ -279,6 +262,34 @@ class Released:
     def with_record(self, record: Record) -> Self:
         """Return the same numbers with another record of their run."""
         return replace(self, record=record)
+
+    def with_origin(
+        self,
+        *,
+        command: Sequence[str] | None = None,
+        silos: Mapping[str, Mapping[str, Any]] | None = None,
+        started: datetime | None = None,
+    ) -> Self:
+        """Return the same numbers with the origin of their run; what is left out stays as it is.
+
+        Parameters
+        ----------
+        command
+            The words of the command line, where there was one.
+        silos
+            By silo: what else is known about it: ``source``, ``rows``, ``budget``.
+        started
+            When the run began.
+        """
+        record, more = self.record, silos or {}
+        known = [{**_builtins(silo), **more.get(silo.name, {})} for silo in record.silos]
+        origin = structs.replace(
+            record,
+            command=record.command if command is None else list(command),
+            started=record.started if started is None else started.astimezone(UTC).isoformat(),
+            silos=msgspec.convert(known, list[SiloRecord]),
+        )
+        return self.with_record(origin)
 
 
 def _builtins(part: Part) -> dict[str, Any]:
@@ -392,7 +403,6 @@ def signature(arrays: Path, record: Record) -> str:
 
 
 def _check_signature(place: Path, record: Record) -> None:
-    """Refuse a released moment that was changed since."""
     if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
         raise InputError(
             f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "

@@ -41,7 +41,6 @@ from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.ruled import ruled
-from fedpower.rules.rules import TableRules
 from fedpower.sums.kernel import block_rows
 
 if TYPE_CHECKING:
@@ -200,35 +199,10 @@ class Result(Fitted):
             rows = rows * self.scale
         return np.asarray(rows + self.mean)
 
-    @property
-    def rules(self) -> TableRules | None:
-        """What turned tables into the columns of the fit; None where nothing did."""
-        return self.record.table_rules
-
     def with_record(self, record: Record) -> Self:
         """Return the result, and the moment that it kept, with another record of their run."""
         moment = None if self.moment is None else self.moment.with_record(record)
         return replace(self, record=record, moment=moment)
-
-    def with_origin(
-        self,
-        *,
-        command: Sequence[str] | None = None,
-        silos: Mapping[str, Mapping[str, Any]] | None = None,
-        started: datetime | None = None,
-    ) -> Self:
-        """Return the result with a record that also has where its fit came from.
-
-        Parameters
-        ----------
-        command
-            The words of the command line, where there was one.
-        silos
-            By silo: what else is known about it: ``source``, ``rows``, ``budget``.
-        started
-            When the fit began.
-        """
-        return self.with_record(self.record.with_origin(command=command, silos=silos, started=started))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.
@@ -282,7 +256,6 @@ class Result(Fitted):
         return pca if len(steps) == 1 else Pipeline(steps)
 
     def _noise_variance(self) -> float:
-        """Return the mean variance beyond the components [TB99]; NaN where it was not released."""
         n_left = min(self.n_samples, self.n_features) - self.n_components
         if n_left <= 0:
             return 0.0
@@ -343,7 +316,7 @@ class Result(Fitted):
         the features already is taken as it is. For a missing genotype stands what stood for it in the
         fit, the public offset, or else the mean.
         """
-        rules, names = self.rules, source.columns
+        rules, names = self.record.table_rules, source.columns
         if rules is not None and names is not None:  # columns without a name are features, in their order
             features = set(self.feature_names or ()) <= set(names) and not set(rules.columns) <= set(names)
             if not features:
@@ -388,7 +361,6 @@ class Result(Fitted):
         return ((cells, project(block)) for cells, block in pairs)
 
     def _projection(self) -> Callable[[Block], Array]:
-        """Return what turns a block of rows into their scores."""
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
         axes = self.components.T
         if self.scale is not None and not self.normalize:
@@ -492,7 +464,6 @@ def read_result(folder: str | PathLike[str]) -> Result:
 
 
 def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
-    """Return the result where arrays and record have the same shape, else None."""
     result = Result(record=record, **{name: arrays.get(name) for name in _ARRAY_NAMES})  # type: ignore[arg-type]
     k, d = record.n_components, record.n_features
     per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SMALL = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _MOST_DECIMALS = 8
 MISSING = "–"
 MOST_NAMES = 8  # of silos in one line
@@ -68,11 +67,6 @@ def signed(text: str) -> str:
 def count(many: int, thing: str) -> str:
     """Return so many things: 1 row, 60,000 rows."""
     return f"{many:,} {thing}{'' if many == 1 else 's'}"
-
-
-def spelled(many: int) -> str:
-    """Return a small number as a word, a larger one in digits."""
-    return _SMALL[many] if many < len(_SMALL) else f"{many:,}"
 
 
 def listed(names: Sequence[str]) -> str:

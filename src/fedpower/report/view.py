@@ -250,7 +250,6 @@ def cause_of_noise(fit: Fitted) -> str | None:
 
 
 def _cause_in_the_bound(fit: Fitted, bound: float) -> str | None:
-    """Return what is wrong with the bound, by the mean square of the rows that was released."""
     given = fit.record.parameters.get("scale")
     scale: Any = 1.0 if given is None else np.asarray(given, dtype=np.float64)
     unit = 1.0  # of a variance, in those of the bounded rows: of standardised columns, on average

@@ -21,9 +21,6 @@ from fedpower.rows.arrays import PositionalSource, array_source, as_float64, can
 from fedpower.rows.columns import is_wide, require_matrix, require_shape, shown
 from fedpower.rows.source import Block, Matrix
 
-_MAX_WHOLE_BYTES = 256 * 2**20
-"""Largest Fortran-ordered member of a zip file that is read whole: its rows cannot be streamed."""
-
 _MAX_ENTRIES = 2**18
 """Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
 
@@ -123,10 +120,6 @@ def _read_header(stream: IO[bytes], name: str) -> _Header:
         raise _damaged(name) from None
 
 
-def _n_bytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    return int(np.prod(shape, dtype=object)) * dtype.itemsize
-
-
 def npy_source(path: Path, name: str) -> FileSource:
     """Return the source of a ``.npy`` file's rows, its length checked against its header."""
     with path.open("rb") as stream:
@@ -147,7 +140,8 @@ def npy_source(path: Path, name: str) -> FileSource:
             del copy
 
     source = _dense(path, name, shape, dtype, read)
-    if path.stat().st_size < offset + _n_bytes(shape, dtype):
+    n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if path.stat().st_size < offset + n_bytes:
         raise _damaged(name)
     return source
 
@@ -199,9 +193,7 @@ def npz_source(path: Path, name: str) -> PositionalSource:
                 yield as_float64(_values(stream, dtype, size * width, name)).reshape(size, width)
 
     source = _dense(path, name, shape, dtype, read)
-    if fortran and source.width > 1:
-        if _n_bytes(shape, dtype) > _MAX_WHOLE_BYTES:
-            raise InputError(f"{name} must hold its rows in C order, got Fortran order; save it as .npy")
+    if fortran and source.width > 1:  # its rows cannot be streamed
         with _member(path, key, name) as (stream, _):
             values = _values(stream, dtype, shape[0] * shape[1], name)
         return array_source(values.reshape(shape, order="F"), name)

@@ -125,7 +125,6 @@ def require_exact(block: Block, *, name: str, columns: tuple[str, ...] | None, r
 
 
 def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
-    """Return row, column and value of the first stored entry that was chosen."""
     if is_sparse(block):
         entry = int(np.flatnonzero(chosen)[0])
         row = int(np.searchsorted(block.indptr, entry, side="right")) - 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -31,18 +31,14 @@ _FILE_BYTES = 2**20
 _CELL_ROWS = 2**14
 
 
+StoredData = Callable[..., str]
+"""Returns the SHA-256 of what a source's rows are stored as, under a `Watch` or none."""
+
+
 def fingerprint(source: RowSource, watch: Watch = UNWATCHED) -> str:
     """Return the SHA-256 of what is stored where a source reads its rows."""
     kept = getattr(source, "fingerprint", None)
-    return str(kept()) if callable(kept) else stored_under(source).digest(watch)
-
-
-class StoredData(Protocol):
-    """What a source's rows are stored as."""
-
-    def digest(self, watch: Watch = UNWATCHED) -> str:
-        """Return its SHA-256."""
-        ...
+    return str(kept()) if callable(kept) else stored_under(source)(watch)
 
 
 def stored_under(source: RowSource) -> StoredData:
@@ -53,15 +49,16 @@ def stored_under(source: RowSource) -> StoredData:
         return opened_from
     if not isinstance(source, TableSource):
         paths = _paths(source)
-        return StoredFiles.of(paths, name=source.name) if paths else _StoredRows(source)
+        return stored_files(paths, source.name) if paths else partial(_rows_digest, source)
     table = source.table
     if table.query is not None:
-        return _StoredQuery(table.query)
+        table.query.watch_cells()  # passes from now on are over the same cells
+        return partial(_query_digest, table.query)
     paths = [part.path for part in table.parts if part.path is not None]
     if not paths:
-        return _StoredTable(table)
+        return partial(_table_digest, table)
     keys = [{key: str(value) for key, value in part.keys.items()} for part in table.parts]
-    return StoredFiles.of(paths, name=source.name, keys=keys if any(keys) else ())
+    return stored_files(paths, source.name, keys if any(keys) else ())
 
 
 def reading_of(source: RowSource) -> str:
@@ -104,64 +101,48 @@ def _mark(path: Path) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFiles:
-    """Files, in their order; those that change after this was made are refused."""
+def stored_files(paths: Sequence[Path], name: str, keys: Sequence[dict[str, str]] = ()) -> StoredData:
+    """Return files as they are now, in their order; those that change after this are refused."""
+    marks = tuple(map(_mark, paths))
 
-    name: str
-    paths: tuple[Path, ...]
-    marks: tuple[tuple[int, ...], ...]
-    keys: tuple[dict[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, paths: Iterable[Path], *, name: str, keys: Iterable[dict[str, str]] = ()) -> StoredFiles:
-        """Return these files as they are now."""
-        kept = tuple(paths)
-        return cls(name=name, paths=kept, marks=tuple(map(_mark, kept)), keys=tuple(keys))
-
-    def digest(self, watch: Watch = UNWATCHED) -> str:
-        """Return the SHA-256 of the files' bytes."""
-        head = json.dumps(["fedpower.files/1", len(self.paths), self.keys], sort_keys=True)
+    def digest(watch: Watch = UNWATCHED) -> str:
+        head = json.dumps(["fedpower.files/1", len(paths), keys], sort_keys=True)
         state = hashlib.sha256(head.encode())
         buffer = memoryview(bytearray(_FILE_BYTES))
         try:
-            for path in self.paths:
+            for path in paths:
                 part = hashlib.sha256()
                 with path.open("rb", buffering=0) as stream:
                     while count := stream.readinto(buffer):
                         watch.saw(0)
                         part.update(buffer[:count])
                 state.update(part.digest())
-            unchanged = self.marks == tuple(map(_mark, self.paths))
+            unchanged = marks == tuple(map(_mark, paths))
         except OSError:
             unchanged = False
         if not unchanged:
-            raise other_rows(self.name)
+            raise other_rows(name)
         return state.hexdigest()
 
+    return digest
 
-@dataclass(frozen=True, slots=True)
-class _StoredRows:
-    """All rows and columns of arrays, or of a source of another kind as it gives them."""
 
-    source: RowSource
-
-    def digest(self, watch: Watch = UNWATCHED) -> str:
-        source = self.source
-        if isinstance(source, DaskSource):
-            return _dask_digest(source, watch)
-        width, read = source.n_features, source.blocks
-        if isinstance(source, PositionalSource):
-            width, read = source.width, source.read
-        rows = _RowHash(width)
-        for block in read(block_rows(width)):
-            watch.saw(int(block.shape[0]))
-            rows.add(block)
-        return rows.digest()
+def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
+    """Return that of all rows and columns of arrays, or of a source of another kind as it gives them."""
+    if isinstance(source, DaskSource):
+        return _dask_digest(source, watch)
+    width, read = source.n_features, source.blocks
+    if isinstance(source, PositionalSource):
+        width, read = source.width, source.read
+    rows = _RowHash(width)
+    for block in read(block_rows(width)):
+        watch.saw(int(block.shape[0]))
+        rows.add(block)
+    return rows.digest()
 
 
 def _dask_digest(source: DaskSource, watch: Watch) -> str:
-    """Return the SHA-256 of a Dask collection's rows, which come here a partition at a time."""
+    """Return that of a Dask collection's rows, which come here a partition at a time."""
     rows, cells = _RowHash(source.width), _CellHash()
     for partition in source.partitions:
         part = partition.compute()
@@ -177,30 +158,15 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
     return cells.digest() if cells.n_rows else rows.digest()
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredTable:
-    """All cells of a table in memory, or that another library reads."""
-
-    table: Table
-
-    def digest(self, watch: Watch = UNWATCHED) -> str:
-        cells = _CellHash()
-        cells.add(self.table, lambda: watch.saw(0))
-        return cells.digest()
+def _table_digest(table: Table, watch: Watch = UNWATCHED) -> str:
+    cells = _CellHash()
+    cells.add(table, lambda: watch.saw(0))
+    return cells.digest()
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredQuery:
-    """All cells that a query gives, in any order; passes after this was made are over the same."""
-
-    query: StoredQuery
-
-    def __post_init__(self) -> None:
-        self.query.watch_cells()
-
-    def digest(self, watch: Watch = UNWATCHED) -> str:
-        watch.saw(0)
-        return self.query.digest()
+def _query_digest(query: StoredQuery, watch: Watch = UNWATCHED) -> str:
+    watch.saw(0)
+    return query.digest()
 
 
 class _CellHash:
@@ -266,7 +232,7 @@ class _RowHash:
             return
         nonzero: SparseBlock = canonical(block if is_sparse(block) else sparse.csr_array(block))
         nonzero.eliminate_zeros()
-        parts = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
+        parts: Any = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
         for stream, (numbers, dtype) in zip(self._streams, parts, strict=True):
             stream.update(numbers.astype(dtype).tobytes())
 

@@ -15,7 +15,7 @@ from scipy import sparse
 
 from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, shown
-from fedpower.rows.fingerprint import StoredData, StoredFiles, stored_under
+from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse, pl
 from fedpower.rows.tables import Table, TableSource
@@ -123,7 +123,7 @@ def open_network(
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
         path = existing(data)
         called = name or str(path)
-        stored: StoredData = StoredFiles.of([path], name=called)
+        stored = stored_files([path], called)
         edges = _graphml(path, called, named)
     else:
         try:
@@ -273,7 +273,6 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
 
 
 def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
-    """Return the edges that a table lists."""
     have = tuple(table.columns)
     ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
     rest = [column for column in have if column not in ends]

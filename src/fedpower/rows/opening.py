@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.rows.array_files import (
     anndata_source,
     h5ad_source,
@@ -117,15 +117,13 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
     """Return the columns without those to drop, which must be among them."""
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     unknown = [column for column in unwanted if column not in columns]
-    if unknown:
-        raise InputError(f"{name} must have the columns to drop, got none named {shown(unknown)}")
+    require(not unknown, "drop", f"columns of {name}", unknown)
     return tuple(column for column in columns if column not in unwanted)
 
 
 def _open(
     data: Any, name: str | None, n_features: int | None, zero_based: bool, reading: Reading
 ) -> RowSource:
-    """Return the source of everything the object holds."""
     if not any(reading.values()):
         if isinstance(data, np.ndarray):
             return array_source(data, name or "the array")
@@ -312,7 +310,6 @@ def split_by_group(
 
 
 def _count(table: Table, column: str) -> dict[str, int]:
-    """Return how many rows each distinct value has, by its text."""
     groups: Counter[str] = Counter()
     for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
         labels = as_labels(batch[part.cells[column].own])

@@ -358,7 +358,6 @@ def _reading(name: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return what the drivers raise, and Arrow where it reads from them."""
     arrow = import_module("pyarrow")
     return (import_module("adbc_driver_manager").Error, arrow.ArrowException, OSError)
 
@@ -387,7 +386,6 @@ def _find_columns(connection: Any, query: SqlQuery, name: str) -> dict[str, tupl
 
 
 def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:
-    """Return the names of a query's columns as they are written."""
     cursor.execute(f"SELECT * FROM (\n{query}\n) LIMIT 0")  # noqa: S608
     names = tuple(cursor.fetch_record_batch().schema.names)
     lower = {name.lower() for name in names}

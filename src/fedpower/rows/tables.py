@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -446,44 +444,34 @@ def _pandas_table(frame: Any, name: str) -> Table:
     series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}
     cells = {column: _pandas_cells(column, values) for column, values in series.items()}
 
-    def converted(column: str, start: int, stop: int, *, is_word: bool) -> pl.Series:
-        """Return some cells; objects as floats where all of the column are numbers."""
-        values = series[column].iloc[start:stop]
-        is_object = values.dtype == object
-        if cells[column].first_object is not None or (is_object and is_word):
-            return as_texts(values)
-        if is_object:
-            numbers = [None if _is_missing(value) else float(value) for value in values]
-            return pl.Series(values=numbers, dtype=pl.Float64)
-        return _from_pandas(values)
-
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         for start in range(0, len(frame), max_rows):
-            wanted = dict.fromkeys(numbers, False) | dict.fromkeys(words, True)
-            made = {
-                column: converted(column, start, start + max_rows, is_word=is_word)
-                for column, is_word in wanted.items()
-            }
-            yield pl.DataFrame(made)
+            stop = start + max_rows
+            yield pl.DataFrame(
+                {
+                    name: _from_pandas(series[name].iloc[start:stop], cells[name])
+                    for name in (*numbers, *words)
+                }
+            )
 
     part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
     return Table(name=name, parts=(part,), in_memory=True)
 
 
 def _pandas_cells(column: str, values: Any) -> Cells:
-    """Return how a pandas column is stored: of objects, whether all of them are numbers."""
+    """Return how a pandas column is stored; Python objects, and what Polars has no type for, as text."""
+    as_text = Cells(own=column, dtype=pl.String(), decimal=".", logical=True)
     if values.dtype == object:
-        for row, value in enumerate(values):
-            if not (isinstance(value, Real | Decimal) or _is_missing(value)):
-                first = (row, f"type {type(value).__name__}")
-                return Cells(own=column, dtype=pl.String(), first_object=first)
-        return Cells(own=column, dtype=pl.Float64())
+        return as_text
     try:
-        return Cells(own=column, dtype=_from_pandas(values.iloc[:1]).dtype)
+        sample: Any = pl.from_pandas(values.iloc[:1])
+        return Cells(own=column, dtype=sample.dtype)
     except Exception:
-        return Cells(own=column, dtype=pl.String(), first_object=(0, f"dtype {values.dtype}"))
+        return as_text
 
 
-def _from_pandas(values: Any) -> pl.Series:
+def _from_pandas(values: Any, cells: Cells) -> pl.Series:
+    if cells.decimal:
+        return as_texts(values)
     made: Any = pl.from_pandas(values, nan_to_null=False)
     return made  # type: ignore[no-any-return]

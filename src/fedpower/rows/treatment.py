@@ -57,7 +57,6 @@ def row_norms(block: Block) -> Vector:
 
 
 def _row_peaks(block: Block) -> Vector:
-    """Return each row's largest absolute value."""
     if is_sparse(block):
         peaks = np.zeros(block.shape[0])
         np.maximum.at(peaks, entry_rows(block), np.abs(block.data))
@@ -66,7 +65,6 @@ def _row_peaks(block: Block) -> Vector:
 
 
 def _rescale(block: Block, factors: Vector, *, divide: bool = False) -> Block:
-    """Return the block with each row multiplied, or divided, by its factor."""
     scaled = np.divide if divide else np.multiply
     if is_sparse(block):
         return with_data(block, scaled(block.data, factors[entry_rows(block)]))

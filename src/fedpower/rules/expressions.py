@@ -39,7 +39,6 @@ class Cells:
     logical: bool = False  # text of true and false
     factor: float = 1.0
     offset: float = 0.0
-    first_object: tuple[int, str] | None = None  # in pandas: the first cell that is no number, and its type
 
     @property
     def converts(self) -> bool:
@@ -55,11 +54,9 @@ class Problem:
     got: str
     where: pl.Expr
     advice: str = "drop it, or give it a rule in a code book"
-    row: int | None = None  # where it is known beforehand
 
     def sentence(self, called: str, *, count: int, row: int) -> str:
         """Return it as a sentence about a column; rows are counted from 1."""
-        row = row if self.row is None else self.row + 1
         where = f"in {count} cells, the first at row {row}" if count > 1 else f"at row {row}"
         return f"{called} must {self.must}, got {self.got} {where}; {self.advice}"
 
@@ -157,7 +154,7 @@ def _numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
         return _Column(cell.cast(pl.Float64), cell.is_null())
     if _is_text(dtype) and (cells.decimal or not plain):
         column = _text_numbers(rule, cells, dtype, plain)
-    elif not (dtype.is_numeric() or dtype == pl.Boolean) or cells.first_object is not None:
+    elif not (dtype.is_numeric() or dtype == pl.Boolean):
         return _nothing(rule, cells, dtype, plain)
     else:
         column = _typed_numbers(rule, cells, dtype, plain)
@@ -191,7 +188,6 @@ def _typed_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column
 
 
 def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return numbers that are written as text, with a decimal point or comma."""
     text = _decoded(cells, dtype).str.strip_chars()
     missing = text.is_null() | text.is_in([*_NO_NUMBERS, *rule.missing_words])
     pointed = text
@@ -219,21 +215,21 @@ def _text_numbers(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     return _Column(value, missing, (*problems, _no_number(rule, "text", wrong)))
 
 
-def _no_number(rule: Rule, got: str, where: pl.Expr, row: int | None = None) -> Problem:
+def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
     advice = f"drop the column (drop=['{rule.column}']), or give it a rule in a code book"
-    return Problem("hold numbers", got, where, advice, row)
+    return Problem("hold numbers", got, where, advice)
 
 
 def _nothing(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     """Return that nothing in a column of this type is what its rule says, and why."""
     cell = pl.col(cells.own)
-    row, got = cells.first_object or (None, f"type {dtype}")
+    got = f"type {dtype}"
     if rule.kind == "date":
         problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
     elif dtype.is_temporal():
         problem = _dated(cell.is_not_null())
     else:
-        problem = _no_number(rule, got, cell.is_null().or_(True) if plain else cell.is_not_null(), row)
+        problem = _no_number(rule, got, cell.is_null().or_(True) if plain else cell.is_not_null())
     return _Column(pl.when(cell.is_null().and_(False)).then(0.0), cell.is_null(), (problem,))
 
 
@@ -250,7 +246,6 @@ def _is_text(dtype: Any) -> bool:
 
 
 def _decoded(cells: Cells, dtype: Any) -> pl.Expr:
-    """Return cells as text, NaN as null."""
     cell = pl.col(cells.own)
     if dtype.is_float():
         cell = cell.fill_nan(None)

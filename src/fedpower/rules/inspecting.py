@@ -75,8 +75,6 @@ class ColumnLook:
 
 
 class _Counts:
-    """One column while it is read."""
-
     def __init__(self, name: str) -> None:
         self.look = ColumnLook(name=name)
         self._covered = dict.fromkeys(_TRIED, 0)
@@ -135,7 +133,6 @@ class _Counts:
 
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
-    """Yield what makes a column doubtful."""
     if _is_named_like_an_id(look.name):
         yield "named like an id"
     if look.type == "nothing":

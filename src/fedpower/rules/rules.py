@@ -325,8 +325,6 @@ def require_alone(called: str, rules: TableRules) -> None:
 
 
 class _Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A rule as a code book has it."""
-
     kind: Kind
     range: tuple[float, float] | None = None
     levels: list[str | int | float | bool] = []
@@ -343,7 +341,6 @@ class _Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def _rule(column: str, given: Any, where: str) -> Rule:
-    """Return one rule, read and checked."""
     called = f"the rule of '{column}' in {where}"
     if isinstance(given, str | list):
         given = {"kind" if isinstance(given, str) else "levels": given}
@@ -426,7 +423,6 @@ def _word(given: Any) -> str:
 
 
 def _missing(rule: Rule, given: float | str | None, require: Any) -> float | str | None:
-    """Return what stands for a missing cell."""
     if rule.kind == "levels" and given is not None:
         known = (*rule.levels, OTHER)
         good = not rule.indicator and _word(given) in known

@@ -122,7 +122,7 @@ class EnrolledRows(OverRows):
     def fingerprint(self) -> str:
         """Return the fingerprint of what is stored where the rows are read."""
         if self._fingerprint is None:
-            self._fingerprint = (self._stored_data or stored_under(self.rows)).digest()
+            self._fingerprint = (self._stored_data or stored_under(self.rows))()
         return self._fingerprint
 
 

@@ -1,65 +1,58 @@
-"""Solvers: what the coordinator asks, and what it makes of the answers. One file per method."""
+"""Solvers: frozen values whose ``solve`` is a generator of questions; one file per method."""
+
+from typing import Any
 
 import numpy as np
 
+from fedpower import options
 from fedpower.protocol.coordinator import Exchange
-from fedpower.protocol.solvers.clipped import ClippedSettings, clipped
-from fedpower.protocol.solvers.krylov import KrylovSettings, krylov
-from fedpower.protocol.solvers.power import PowerSettings, fedpower
+from fedpower.protocol.solvers.clipped import ClippedSettings
+from fedpower.protocol.solvers.krylov import KrylovSettings
+from fedpower.protocol.solvers.power import PowerSettings
+from fedpower.protocol.solvers.preparation import PrepareSettings
 from fedpower.protocol.solvers.scores import with_scores
 from fedpower.protocol.solvers.shared import Solution
-from fedpower.protocol.solvers.upload import (
-    PrepareSettings,
-    SecureSettings,
-    UploadSettings,
-    preparation,
-    secure,
-    upload,
-)
+from fedpower.protocol.solvers.upload import UploadSettings
 from fedpower.protocol.study import Study
 
-SolverSettings = PowerSettings | KrylovSettings | UploadSettings | SecureSettings | ClippedSettings
-
 __all__ = [
+    "SETTINGS",
     "ClippedSettings",
     "KrylovSettings",
     "PowerSettings",
     "PrepareSettings",
-    "SecureSettings",
     "Solution",
     "SolverSettings",
     "UploadSettings",
-    "clipped",
-    "fedpower",
-    "krylov",
-    "preparation",
-    "secure",
+    "register",
     "start",
-    "upload",
 ]
+
+
+SolverSettings = UploadSettings | KrylovSettings | PowerSettings | ClippedSettings
+"""What ``solve`` needs to know; `estimator.terms` fills fields in by name."""
+
+SETTINGS: dict[str, Any] = {
+    "moment": UploadSettings,
+    "krylov": KrylovSettings,
+    "fedpower": PowerSettings,
+    "clipped": ClippedSettings,
+}
+"""By name of the solver; the values that users give are in `options.SOLVERS`."""
+
+
+def register(option: type[Any], settings: type[Any]) -> None:
+    """Add a solver: the value that users give, and the settings that solve."""
+    options.register_solver(option)
+    SETTINGS[option.name] = settings
 
 
 def start(
     settings: SolverSettings | PrepareSettings, rng: np.random.Generator, study: Study | None = None
 ) -> Exchange:
     """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
-    if (
-        study is not None
-        and study.scores
-        and study.aggregation == "plain"
-        and not isinstance(settings, PrepareSettings)
-    ):
-        return with_scores(start(settings, rng), study)
-    match settings:
-        case PowerSettings():
-            return fedpower(settings, rng)
-        case KrylovSettings():
-            return krylov(settings, rng)
-        case UploadSettings():
-            return upload(settings, rng)
-        case SecureSettings():
-            return secure(settings, rng)
-        case ClippedSettings():
-            return clipped(settings, rng)
-        case PrepareSettings():
-            return preparation(settings, rng)
+    solver = settings.solve(rng)
+    counts_itself = isinstance(settings, UploadSettings | ClippedSettings | PrepareSettings)
+    if study is not None and study.scores and not counts_itself:
+        return with_scores(solver, study)
+    return solver

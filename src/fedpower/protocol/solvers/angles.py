@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -22,19 +22,13 @@ CONFIDENCE = 0.9
 DETERMINED = 45.0
 """Degrees up to which a component is determined."""
 
-_CHANCE = 0.002
-"""That a direction is seen where there is none."""
-
+_CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
-_MOST = 64
-"""Columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors."""
-
-_MOST_RANK, _MOST_JOINT = 60, 30
-"""So many components have angles of their own, those after them 90°; and so many subspaces, those after
-them a bound on it."""
-
-_LEADING, _TAIL = 24, 40
-"""There, so many eigenvectors count by themselves, and the others in so many groups."""
+_MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
+_MOST_RANK = 60  # components with angles of their own; those after them have 90°
+_MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
+_FEW = 20  # columns up to which all eigenvectors are found at once
+_LEADING, _TAIL = 24, 40  # in that basis: eigenvectors that count by themselves, and groups of the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +48,18 @@ class Angles:
 
     def first(self, rank: int) -> "Angles":
         """Return the angles of the first components."""
-        return Angles(
-            components=self.components[:rank],
-            subspaces=self.subspaces[:rank],
-            noise_components=self.noise_components[:rank],
-            noise_subspaces=self.noise_subspaces[:rank],
-            variances=self.variances,
-        )
+        names = ("components", "subspaces", "noise_components", "noise_subspaces")
+        return replace(self, **{name: getattr(self, name)[:rank] for name in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Law:
+    """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries."""
+
+    denoised: Array
+    noise: Array
+    cut: Array
+    center: Array
 
 
 def moment_angles(
@@ -100,7 +99,7 @@ def network_angles(values: Array, rank: int, *, std: float) -> Angles:
     return _angles_of_axes(found, rank, noise=noise, cut=none, center=none, by_size=True)
 
 
-def _law(pooled: Pooled, cut: Array | None) -> "_Law":
+def _law(pooled: Pooled, cut: Array | None) -> _Law:
     """Return what is drawn around a moment."""
     dim, std = len(pooled.moment), pooled.noise_std / math.sqrt(2.0)
     center, gaps = _center_and_gaps(pooled)
@@ -131,30 +130,26 @@ def _wide_angles(
     moment = pooled.moment
     center, gaps = _center_and_gaps(pooled)
     std = pooled.noise_std / math.sqrt(2.0) * gaps**2
-    cut = np.zeros(len(moment)) if cut is None else cut
     factor = _factor(moment, gains)
     squares = factor**2
-    axes = pairs[1].T ** 2
-    axes = axes[: _MOST_RANK + 8]
-    left = len(moment) - len(axes)
+    vectors = pairs[1][:, : _MOST_RANK + 8]
+    left = len(moment) - vectors.shape[1]
 
-    def by_axis(column: Array) -> Array:
+    def by_axis(column: Array, known: Array | None = None) -> Array:
         """Return the mean of a property of columns over each axis, the others alike."""
-        known = axes @ column
+        known = vectors.T**2 @ column if known is None else known
         rest = max(float(column.sum() - known.sum()), 0.0) / max(left, 1)
         return np.append(known, np.full(left, rest))
 
-    noise = by_axis(std * squares)
     typical = float(std.min()) * noise_growth(factor * np.sqrt(std / std.min()))
-    found = denoised_spectrum(pairs[0], typical, float(np.linalg.norm(center)))
-    lean = (pairs[1][:, : len(axes)].T @ (center * factor)) ** 2
-    rest = max(float(np.sum((center * factor) ** 2) - lean.sum()), 0.0) / max(left, 1)
+    lean = by_axis((center * factor) ** 2, (vectors.T @ (center * factor)) ** 2)
+    cut = np.zeros(len(moment)) if cut is None else cut
     return _angles_of_axes(
-        found,
+        denoised_spectrum(pairs[0], typical, float(np.linalg.norm(center))),
         rank,
-        noise=noise,
+        noise=by_axis(std * squares),
         cut=by_axis(cut * np.maximum(np.diagonal(moment), 0.0) * squares),
-        center=np.sqrt(np.append(lean, np.full(left, rest)) / np.maximum(by_axis(squares), 1e-300)),
+        center=np.sqrt(lean / np.maximum(by_axis(squares), 1e-300)),
         standardized=not np.array_equal(factor, _factor(2.0 * moment, gains)),
     )
 
@@ -208,11 +203,11 @@ def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
     # After the last one there is nothing, or what is not known.
     gaps = np.minimum(-np.diff(known, append=0.0), known)[:rank]
     together = np.where(gaps > rounding, 0.0, 90.0)
-    alone = np.maximum(together, np.append(0.0, together[:-1]))
+    single = np.maximum(together, np.append(0.0, together[:-1]))
     return Angles(
-        components=alone,
+        components=single,
         subspaces=together,
-        noise_components=alone,
+        noise_components=single,
         noise_subspaces=together,
         variances=values,
     )
@@ -224,16 +219,6 @@ def _semicircle(count: int) -> Array:
     grid = np.linspace(-1.0, 1.0, 2001)
     below = 0.5 + (grid * np.sqrt(1.0 - grid**2) + np.arcsin(grid)) / math.pi
     return np.asarray(np.interp(levels, below, grid))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Law:
-    """What is drawn: a denoised matrix, and the standard deviations of what is added to its entries."""
-
-    denoised: Array
-    noise: Array
-    cut: Array
-    center: Array
 
 
 def _angles_of_axes(
@@ -251,10 +236,12 @@ def _angles_of_axes(
     first = min(dim, max(_LEADING, min(rank, _MOST_RANK) + 8))
     order = np.append(np.arange(first), first + np.argsort(-values[first:]))
     groups = [order[place : place + 1] for place in range(first)]
-    groups += [each for each in np.array_split(order[first:], _TAIL) if each.size]
-    size = np.array([each.size for each in groups], dtype=np.float64)
+    groups += [group for group in np.array_split(order[first:], _TAIL) if group.size]
+    size = np.array([group.size for group in groups], dtype=np.float64)
     times = np.sqrt(np.maximum.outer(size, size))
-    value, noise, cut = (np.array([each[group].mean() for group in groups]) for each in (values, noise, cut))
+    value, noise, cut = (
+        np.array([column[group].mean() for group in groups]) for column in (values, noise, cut)
+    )
     center = np.array([np.linalg.norm(center[group]) for group in groups])
     from_spread = np.add.outer(value, value) ** 2 / (2.0 * dim) if standardized else 0.0
     law = _Law(
@@ -274,28 +261,26 @@ def _angles(
     asked = reported.shape[1]
     reported = reported[:, :_MOST_RANK]
     dim, rank = len(law.denoised), reported.shape[1]
-    rng = np.random.default_rng(0)  # public: the same release has the same angles
-    shortened = bool(law.cut.any())
-    inner = np.empty((1 + shortened, _DRAWS, rank, rank))
+    # Public: the same release has the same angles.
+    normals = np.random.default_rng(0).standard_normal((_DRAWS, 2 * dim**2 + dim))
+    noise, cut = (_symmetric(part.reshape(-1, dim, dim)) for part in np.split(normals[:, :-dim], 2, axis=1))
+    lean = law.center[:, np.newaxis] * (np.diagonal(law.noise) * normals[:, -dim:])[:, np.newaxis]
+    drawn = law.denoised + law.noise * noise - lean - lean.transpose(0, 2, 1)
+    cases = [drawn, drawn + law.cut * cut] if law.cut.any() else [drawn]
     # Matrices so small are no work for several threads, which would wait for each other.
     with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
-        for draw in range(_DRAWS):
-            noise, cut = (_symmetric(rng, dim) for _ in range(2))
-            shift = np.diagonal(law.noise) * rng.standard_normal(dim)
-            drawn = law.denoised + law.noise * noise
-            drawn -= np.outer(law.center, shift) + np.outer(shift, law.center)
-            for place, matrix in enumerate((drawn, drawn + law.cut * cut)[: 1 + shortened]):
-                found = _leading(derive(matrix), rank, by_size=by_size)
-                inner[place, draw] = found.T @ reported
-        alone, together = (np.quantile(each, CONFIDENCE, axis=1) for each in between(inner))
-    alone, together = (
-        np.pad(each, ((0, 0), (0, asked - rank)), constant_values=90.0) for each in (alone, together)
-    )
+        inner = [
+            np.swapaxes(_leading(np.array(list(map(derive, case))), rank, by_size=by_size), 1, 2) @ reported
+            for case in cases
+        ]
+        single, joint = (np.quantile(each, CONFIDENCE, axis=1) for each in between(np.array(inner)))
+    beyond = ((0, 0), (0, asked - rank))
+    single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
     return Angles(
-        components=alone[-1],
-        subspaces=together[-1],
-        noise_components=alone[0],
-        noise_subspaces=together[0],
+        components=single[-1],
+        subspaces=joint[-1],
+        noise_components=single[0],
+        noise_subspaces=joint[0],
         variances=variances,
     )
 
@@ -311,10 +296,8 @@ def between(inner: Array) -> tuple[Array, Array]:
         else:  # sin θ ≤ the root of the sum of all squared sines
             left = np.sum(block**2, axis=(-2, -1)) - (j - 1)
             together.append(np.sqrt(np.maximum(left, 0.0)))
-    alone, joint = (
-        np.degrees(np.arccos(np.clip(each, 0.0, 1.0))) for each in (cosines, np.stack(together, axis=-1))
-    )
-    return alone, joint
+    single, joint = (np.degrees(np.arccos(np.clip(c, 0.0, 1.0))) for c in (cosines, np.stack(together, -1)))
+    return single, joint
 
 
 def _factor(moment: Array, gains: Gains | None) -> Array:
@@ -326,16 +309,16 @@ def _scaled(moment: Array, *, gains: Gains | None) -> Array:
     return np.asarray((moment * factor).T * factor)
 
 
-def _symmetric(rng: np.random.Generator, dim: int) -> Array:
+def _symmetric(normals: Array) -> Array:
     """Return symmetric noise: variance 1 off the diagonal and 2 on it."""
-    half = rng.standard_normal((dim, dim))
-    return np.asarray((half + half.T) / math.sqrt(2.0))
+    return np.asarray((normals + normals.transpose(0, 2, 1)) / math.sqrt(2.0))
 
 
-def _leading(matrix: Array, rank: int, *, by_size: bool) -> Array:
-    if not by_size:  # a few of many vectors take half the time of all
-        size = len(matrix)
-        return np.asarray(scipy.linalg.eigh(matrix, subset_by_index=[size - rank, size - 1])[1][:, ::-1])
-    values, vectors = np.linalg.eigh(matrix)
-    order = np.argsort(-np.abs(values))[:rank]
-    return np.asarray(vectors[:, order])
+def _leading(matrices: Array, rank: int, *, by_size: bool) -> Array:
+    size = matrices.shape[-1]
+    if size > _FEW and not by_size:  # a few of many vectors take half the time of all
+        last = [size - rank, size - 1]
+        return np.array([scipy.linalg.eigh(each, subset_by_index=last)[1][:, ::-1] for each in matrices])
+    values, vectors = np.linalg.eigh(matrices)
+    order = np.argsort(-np.abs(values) if by_size else -values)[:, :rank]
+    return np.asarray(np.take_along_axis(vectors, order[:, np.newaxis], axis=2))

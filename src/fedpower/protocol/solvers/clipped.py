@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth
 from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
-from fedpower.privacy.budget import MEAN, MOMENT, SCORES
-from fedpower.privacy.division import CLIP
+from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
 from fedpower.protocol.solvers.scores import counted_scores
-from fedpower.protocol.solvers.shared import Solution, enrol
+from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.sums import Sums, summed
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.sums.clipped_product import LEAST_CLIP, ClippedQuestion, clipped_scale
@@ -28,38 +27,31 @@ from fedpower.sums.lattice import SIDE
 
 Array = NDArray[np.float64]
 
-_LANCZOS_FROM = 400
-"""From so many columns on leading eigenvectors are found by Lanczos steps."""
-
-_NORMS = 400
-"""Quantiles of a chi distribution that stand for the norms of clipped coordinates."""
+_LANCZOS_FROM = 400  # columns from which leading eigenvectors are found by Lanczos steps
+_NORMS = 400  # quantiles of a chi distribution that stand for the norms of clipped coordinates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedSettings:
-    """What to ask for."""
+    """How many components to find with the products that a study lists."""
 
     study: Study
     rank: int
     run: str = ""
 
+    def solve(self, rng: np.random.Generator) -> Exchange:
+        """Return the :class:`Solution` that clipped products give, over plain or secure sums."""
+        begin = rng.standard_normal((self.study.n_features, self.study.iteration_rank))
 
-def clipped(settings: ClippedSettings, rng: np.random.Generator) -> Exchange:
-    """Return the :class:`Solution` that clipped iterates give, over plain or secure sums."""
-    enrolled = yield from enrol()
-    study = settings.study
-    begin = rng.standard_normal((study.n_features, study.iteration_rank))  # one for all attempts
+        def script(sums: Sums) -> Generator[Ask, Round, Solution]:  # of one start in all attempts
+            return (yield from counted_scores(sums, (yield from iterate(sums, begin, rank=self.rank))))
 
-    def script(sums: Sums) -> Generator[Ask, Round, Solution]:
-        found = yield from iterate(sums, begin, rank=settings.rank)
-        return found if sums.session is None else (yield from counted_scores(sums, found))
-
-    return (yield from summed(study, run=settings.run, enrolled=enrolled, script=script))
+        return summed(self.study, script, run=self.run)
 
 
 @dataclass(slots=True)
 class _Known:
-    """What the sums so far have told."""
+    """What the sums so far show."""
 
     dim: int
     rank: int
@@ -72,20 +64,20 @@ class _Known:
 
     @property
     def trace(self) -> float:
-        """Tr A, from all that showed it; at most 1 and never negative."""
+        """Tr A from all estimates, between 0 and 1."""
         weights = np.array([1.0 / std**2 for _, std in self.traces])
         values = np.array([value for value, _ in self.traces])
         return float(np.clip(weights @ values / weights.sum(), 1e-12, 1.0)) if self.traces else 1.0
 
     @property
     def level(self) -> float:
-        """The variance of a direction that is not looked for: what the k leave, shared equally."""
+        """The variance of any other direction: what the k leave, shared equally."""
         if self.held is None or self.dim <= self.rank:
             return self.trace / self.dim
         return max(self.trace - self.held, 0.0) / (self.dim - self.rank)
 
     def fit(self, width: int, start: Array | None) -> JointFit:
-        """Return what all of it shows together; what the components hold is known better after it."""
+        """Return what all of it shows together, and update what the components hold."""
         level = self.level
         found = joint_subspace(
             self.products,
@@ -108,19 +100,19 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
     basis = orth(begin[:, :width])
     energy = width / study.n_features
     if MOMENT in labels:
-        moment, known.center, trace = yield from sums.moment()
-        std = sums.moment_std
-        known.traces.append((trace, std))
-        known.moment = NoisedProduct(product=moment, basis=basis, precision=2.0 / std**2)
+        found = yield from sums.moment()
+        known.center, std = found.center, found.noise_std
+        known.traces.append((found.total_variance, std))
+        known.moment = NoisedProduct(product=found.moment, basis=basis, precision=2.0 / std**2)
         known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
-        basis, held = _from_moment(moment, std, width, known.trace, begin[:, 0])
+        basis, held = _from_moment(found.moment, std, width, known.trace, begin[:, 0])
         level = known.trace / known.dim
         energy = float(np.clip(held.sum() + width * level, width / known.dim * known.trace, 1.0))
         known.held = float(held[:rank].sum()) + rank * level
     if MEAN in labels:
-        found = yield from sums.total(RowSum(n_features=study.n_features))
-        rows = sum(sums.sizes.values()) * float(SIDE)
-        known.center, known.mean_std = found.values / rows, found.stds[0] / rows
+        total = yield from sums.total(RowSum(n_features=study.n_features))
+        rows = total.n_rows * float(SIDE)
+        known.center, known.mean_std = total.values / rows, total.stds[0] / rows
     if known.center is not None:
         known.center = known.center / max(1.0, float(np.linalg.norm(known.center)))
     for place, label in enumerate(steps):
@@ -161,11 +153,10 @@ def _ask(
     """Return Y = mean of y·c(Zᵀy)ᵀ plus noise, the noise, and which part of AZ clipping leaves in it."""
     query = Product(label=label, question=question)
     found = yield from sums.total(query)
-    rows = sum(sums.sizes.values())
     shape = question.basis.shape
-    unit = rows * clipped_scale(question.clip)
+    unit = found.n_rows * clipped_scale(question.clip)
     product = found.values[:-1].reshape(shape) / unit
-    kappa, std = query.kappa * float(rows), found.stds[0]
+    kappa, std = query.kappa * float(found.n_rows), found.stds[0]
     known.traces.append((float(found.values[-1]) / kappa, std / kappa))
     seen = float(np.sum(question.real_basis * product))
     return product, std / unit, _kept(seen, question.clip, shape[1])

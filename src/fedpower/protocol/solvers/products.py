@@ -1,21 +1,20 @@
 """What the coordinator knows of one silo's moment, from its answers, and what it can infer."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.linalg import orth
-from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
-from fedpower.protocol.solvers.shared import SiloSampler, align, mean_trace, shares, weighted_sum
+from fedpower.protocol.coordinator import Ask, Round
+from fedpower.protocol.solvers.shared import Steps, StepSettings, align, shares, weighted_sum
 
 Array = NDArray[np.float64]
 
-_SINGULAR = 1e-9
-"""Eigenvalues of SᵀA_iS below this share of the largest are taken for zero: rounding lives there."""
+_SINGULAR = 1e-9  # eigenvalues of SᵀA_iS below this share of the largest are rounding
 
 
 class Evidence:
@@ -36,7 +35,6 @@ class Evidence:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is known."""
         return self._basis.shape[1] == 0
 
     def model(self, block: Array) -> Array:
@@ -88,15 +86,6 @@ def _usual(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> tuple
     return mean, float(widened * math.hypot(*(math.sqrt(weights[n]) * each for n, each in distances.items())))
 
 
-def _summed(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """Return Σ w_i M_i, read-only perhaps: of a single silo what it sent, which may be large."""
-    if len(matrices) == 1:
-        (matrix,) = matrices.values()
-        if not np.signbit(matrix[matrix == 0.0]).any():  # a sum is never -0
-            return matrix
-    return weighted_sum(matrices, weights)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """A pooled product and how good it is."""
@@ -109,58 +98,38 @@ class Product:
     heard: tuple[str, ...] = ()
 
 
-class Products:
-    """Asks silos for products and keeps what each of them said."""
+class Products(Steps):
+    """Asks silos for products, and after :meth:`remember` keeps what each of them answered."""
 
-    def __init__(
-        self,
-        sampler: SiloSampler,
-        *,
-        center: Array | None,
-        gains: Array | None = None,
-        evidence: Mapping[str, Evidence] | None,
-        lookahead: bool,
-        max_reasks: int | None,
-        max_rounds: int | None,
-    ) -> None:
-        self.rounds = 0
-        self.step = 0
-        self.evidence = evidence
-        self._sampler = sampler
-        self._center, self._gains = center, gains
-        self._lookahead = lookahead
-        self._max_reasks = self._usual_reasks() if max_reasks is None else max_reasks
-        self._max_rounds = max_rounds
-        self._traces: dict[str, list[float]] = {}
+    def __init__(self, settings: StepSettings, *opened: Any) -> None:
+        super().__init__(settings, *opened)
+        # Until K at a time are everyone; twice after a deadline.
+        at_a_time = settings.n_participants
+        self.max_reasks = 2 if at_a_time is None else -(-len(self.sizes) // at_a_time)
+        self.lookahead = False
+        self.evidence: dict[str, Evidence] = {}
         self._absent: set[str] = set()
-        self._heard_of: set[str] = set()
         self.left_out: set[str] = set()  # silos that were asked and never answered
 
-    @property
-    def n_silos(self) -> int:
-        """The number of silos."""
-        return len(self._sampler.sizes)
+    def remember(self, n_features: int, *, shift: float, most: int, lookahead: bool) -> None:
+        """Keep so many columns of each silo's answers, for models and to fill in what is missing."""
+        self.evidence = {name: Evidence(n_features, shift=shift, most=most) for name in self.sizes}
+        self.lookahead = lookahead
 
     @property
     def exhausted(self) -> bool:
-        """Whether no exchange is left."""
-        return self._max_rounds is not None and self.rounds >= self._max_rounds
+        return self.rounds_left <= 0
 
-    @property
-    def total_variance(self) -> float:
-        """Σ w_i tr A_i, or NaN."""
-        return mean_trace(self._traces, self._sampler.sizes)
-
-    def multiply(self, block: Array) -> Exchange:
+    def multiply(self, block: Array) -> Generator[Ask, Round, Product]:
         """Return the :class:`Product` of the pooled moment and an orthonormal block W."""
-        n_steps = 2 if self._lookahead else 1
+        n_steps = 2 if self.lookahead else 1
         self.step += n_steps
         known: dict[str, Array] = {}
         seconds: dict[str, tuple[Array, Array]] = {}
-        silos: tuple[str, ...] | None = self._sampler.draw(None)
-        reasks = self._max_reasks
+        silos = self.sampler.draw(None)
+        reasks = self.max_reasks
         while True:
-            closed: Round = yield from self._ask(block, n_steps, silos)
+            closed = yield from self._ask(block, n_steps, silos)
             for name, answer in closed.answers.items():
                 if answer.basis is None:
                     known[name] = answer.product
@@ -171,97 +140,65 @@ class Products:
             if not silos or reasks == 0 or self.exhausted:
                 break
             reasks -= 1
-        if self._sampler.n_participants is None:  # everyone was asked, and a deadline passed
-            self._absent |= self._sampler.sizes.keys() - known.keys()
-        self.left_out |= self._absent - self._heard_of
+        if self.sampler.n_participants is None:  # everyone was asked, and a deadline passed
+            self._absent |= self.sizes.keys() - known.keys()
+        self.left_out |= self._absent - self.answered
         product = self._pool(block, known, closed)
         closed.notes["completeness"] = product.completeness
-        if self.evidence is not None:
+        if self.evidence:
             for name, value in known.items():
                 self.evidence[name].add(block, value)
             for name, (basis, value) in seconds.items():
                 self.evidence[name].add(basis, value)
         return product
 
-    def warm(self, start: Array, n_steps: int, shift: float) -> Exchange:
+    def warm(self, start: Array, n_steps: int, shift: float) -> Generator[Ask, Round, dict[str, Array]]:
         """Return each silo's own leading directions after ``n_steps`` local steps, by name."""
         self.step += n_steps
-        closed: Round = yield from self._ask(start, n_steps, self._sampler.draw(None), shift)
+        closed = yield from self._ask(start, n_steps, self.sampler.draw(None), shift)
         bases: dict[str, Array] = {}
         for name, answer in closed.answers.items():
             basis = start if answer.basis is None else answer.basis
             bases[name] = orth(answer.product)
-            if self.evidence is not None:
-                self.evidence[name].add(basis, answer.product - shift * basis)
+            self.evidence[name].add(basis, answer.product - shift * basis)
         _, spread = align(bases, bases, reference=next(iter(bases.values())))
         closed.notes["misalignment"] = spread
         return bases
 
     def model(self, block: Array) -> Array:
         """Return Σ w_i (N_i − c_iI)·block over the silos of which something is known."""
-        models = {
-            name: self._known_of(name).model(block)
-            for name in self._sampler.sizes
-            if not self._known_of(name).empty
-        }
-        return weighted_sum(models, shares(models, self._sampler.sizes))
+        models = {name: each.model(block) for name, each in self.evidence.items() if not each.empty}
+        return weighted_sum(models, shares(models, self.mass))
 
-    def _ask(self, block: Array, n_steps: int, silos: tuple[str, ...] | None, shift: float = 0.0) -> Exchange:
-        everyone = tuple(self._sampler.sizes) if silos is None else silos
-        asked = tuple(name for name in everyone if name not in self.left_out)
-        enough = self._sampler.enough
-        closed: Round = yield Ask(
-            body=AskSteps(
-                basis=read_only(block),
-                n_local_steps=n_steps,
-                center=self._center,
-                shift=shift,
-                gains=self._gains,
-            ),
-            silos=asked,
-            enough=None if enough is None else min(enough, len(asked)),
-            step=self.step,
-        )
-        self.rounds += 1
-        answers: dict[str, LocalSteps] = closed.answers
-        self._absent = (self._absent | closed.refused.keys()) - answers.keys()
-        self._heard_of |= answers.keys()
-        for name, answer in answers.items():
-            if answer.total_variance is not None:
-                self._traces.setdefault(name, []).append(answer.total_variance)
+    def _ask(
+        self, block: Array, n_steps: int, silos: tuple[str, ...], shift: float = 0.0
+    ) -> Generator[Ask, Round, Round]:
+        asked = tuple(name for name in silos if name not in self.left_out)
+        enough = None if self.sampler.enough is None else min(self.sampler.enough, len(asked))
+        closed = yield from self.ask(block, n_steps, silos=asked, enough=enough, shift=shift)
+        self._absent = (self._absent | closed.refused.keys()) - closed.answers.keys()
         return closed
 
     def _late(self, known: Mapping[str, Array]) -> tuple[str, ...]:
         """Return whom to ask again; nobody where all who can be expected to have answered."""
-        late = tuple(n for n in self._sampler.sizes if n not in known and n not in self._absent)
-        if self._sampler.n_participants is None:
-            return tuple(self._sampler.sizes) if late else ()
-        return late if self._sampler.enough else late[: self._sampler.n_participants]
+        late = tuple(name for name in self.sizes if name not in known and name not in self._absent)
+        if self.sampler.n_participants is None:
+            return tuple(self.sizes) if late else ()
+        return late if self.sampler.enough else late[: self.sampler.n_participants]
 
     def _pool(self, block: Array, known: Mapping[str, Array], closed: Round) -> Product:
         """Return Σ w_i A_iW with what is missing filled in; summed in the order of the study."""
-        pool = [name for name in self._sampler.sizes if name not in self.left_out]
-        if self.evidence is None:
-            pool = [name for name in pool if name in known]
-        weights = shares(pool, self._sampler.sizes)
+        mass = {name: mass for name, mass in self.mass.items() if name not in self.left_out}
+        pool = [name for name in mass if self.evidence or name in known]
+        weights = shares(pool, mass)
         missing = [name for name in pool if name not in known]
-        filled = _fill_in(block, known, missing, self.evidence or {}, self._sampler.sizes)
+        filled = _fill_in(block, known, missing, self.evidence, self.mass)
         values = {**known, **{name: value for name, (value, _) in filled.items()}}
-        rows = {n: s for n, s in self._sampler.sizes.items() if n not in self.left_out}
         return Product(
-            value=_summed({name: values[name] for name in pool}, weights),
-            completeness=sum(rows[name] for name in known) / sum(rows.values()),
+            value=weighted_sum({name: values[name] for name in pool}, weights),
+            completeness=sum(mass[name] for name in known) / sum(mass.values()),
             doubt=sum(weights[name] * spread for name, (_, spread) in filled.items()),
             can_improve=not filled or any(name not in self._absent for name in filled),
             closed=closed,
             heard=() if missing else tuple(pool),
         )
-
-    def _usual_reasks(self) -> int:
-        """Return how often to ask again: until K at a time are everyone; twice after a deadline."""
-        at_a_time = self._sampler.n_participants
-        return 2 if at_a_time is None else -(-self.n_silos // at_a_time)
-
-    def _known_of(self, name: str) -> Evidence:
-        assert self.evidence is not None
-        return self.evidence[name]

@@ -1,4 +1,4 @@
-"""Where rows lie on the first two components: asked last, once these are known."""
+"""Where rows are on the first two components: counted last, once these are known."""
 
 import math
 from collections.abc import Generator
@@ -19,49 +19,35 @@ from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]
 
-_REACH = 3.0
-"""The grid goes so many standard deviations to either side."""
-
+_REACH = 3.0  # standard deviations that the grid goes to either side
 _LEAST_BINS = 4
-
-_CLEAR = 4.0
-"""As many standard deviations of its noise a place holds on average that a normal cloud fills."""
+_CLEAR = 4.0  # standard deviations of its noise that a place holds on average, of those a normal cloud fills
 
 
 def with_scores(solver: Exchange, study: Study) -> Exchange:
-    """Return the :class:`Solution` of a solver, with the counts of each silo."""
+    """Return the :class:`Solution` of a solver that does not sum, with the counts of each silo."""
     solution: Solution = yield from solver
-    sums = Sums(study=study, sizes=dict(solution.sizes))
-    return (yield from counted_scores(sums, solution, step=solution.n_steps + 1))
+    sums = Sums(study=study, sizes=dict(solution.sizes), n_done=solution.n_steps)
+    return (yield from counted_scores(sums, solution))
 
 
-def counted_scores(
-    sums: Sums, solution: Solution, *, step: int | None = None
-) -> Generator[Ask, Round, Solution]:
-    """Return the solution with the counts of its scores, which are the study's last query."""
-    study = sums.study
+def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
+    """Return the solution with the counts of its scores, which are the study's last query, if it has one."""
+    study, budget = sums.study, budget_of(sums.study)
     if not study.scores:
         return solution
-    parts, sizes = tally_parts(study), tuple(sums.sizes.values())
-    # Of one silo where each has noise of its own, for the grid is over the counts of each.
-    usual = sum(sizes) if sums.session is not None else sum(sizes) / len(sizes)
-    std = _noise(sums) / parts
+    parts, sizes, std = tally_parts(study), tuple(sums.sizes.values()), 0.0
+    # The grid is over the counts that can be read: of the sum, or of one silo.
+    read = sizes if sums.session is not None else sizes[:1]
+    if budget is not None:
+        moved = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
+        std = budget.noise(SCORES, moved, read).stds[0] / parts
+    usual = sum(sizes) * len(read) / len(sizes)
     question = score_question(solution, study, n_rows=usual, std=std)
-    query = ScoreCounts(question=question, per_unit=study.counted_per_unit)
-    found = yield from sums.total(query, step=step)
+    found = yield from sums.total(ScoreCounts(question=question, per_unit=study.counted_per_unit))
     bins = question.n_bins
     counts = {name: each[: bins**2].reshape(bins, bins) / parts for name, each in found.by_silo.items()}
     return replace(solution, scores=CountedScores(reach=question.reach, counts=counts, noise_std=std))
-
-
-def _noise(sums: Sums) -> float:
-    """Return the noise of the counts that can be read: of the sum, or of one silo."""
-    study, budget = sums.study, budget_of(sums.study)
-    if budget is None:
-        return 0.0
-    moved = of_counts(SCORE_CELLS, per_unit=study.counted_per_unit)
-    sizes = tuple(sums.sizes.values())
-    return budget.noise(SCORES, moved, sizes if sums.session is not None else sizes[:1]).stds[0]
 
 
 def score_question(solution: Solution, study: Study, *, n_rows: float, std: float) -> ScoreQuestion:

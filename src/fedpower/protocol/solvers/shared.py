@@ -1,8 +1,8 @@
-"""What solvers share: how a run opens, who takes part, averages over silos, and what it ends with."""
+"""What solvers share: how a run opens, who takes part, averages over silos, rounds of steps, the solution."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,18 +10,23 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment, own_memory
-from fedpower.protocol.coordinator import Ask, Exchange
-from fedpower.protocol.messages import AskMean, Enrol, MeanRow, read_only
+from fedpower.protocol.coordinator import Ask, Exchange, Round
+from fedpower.protocol.messages import AskMean, AskSteps, Enrol, LocalSteps, MeanRow, read_only
 from fedpower.protocol.pooled import Clipping, Pooled
 from fedpower.protocol.solvers.angles import Angles
 from fedpower.protocol.solvers.gains import Gains
-from fedpower.protocol.study import NoiseLaw
+from fedpower.protocol.study import NoiseLaw, Weights, masses
 from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or as many as are determined together."""
+Shift = Callable[[Mapping[str, int], int], float]
+"""From the silos' sizes and the number of local steps to the c of A + cI."""
+Floor = Callable[[Mapping[str, int]], float]
+Noise = Callable[[Mapping[str, int], float], NoiseLaw]
+"""From the sizes of the silos in a product and the norm of its centre to the law of the pooled noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,14 +106,6 @@ def align(
     return {name: matrices[name] @ turn for name, turn in turns.items()}, spread
 
 
-def mean_trace(traces: Mapping[str, list[float]], sizes: Mapping[str, int]) -> float:
-    """Return Σ w_i tr A_i over the silos that released it (each averaged over its rounds), or NaN."""
-    weight = sum(sizes[name] for name in traces)
-    if not weight:
-        return float("nan")
-    return sum(sizes[name] * float(np.mean(trace)) for name, trace in traces.items()) / weight
-
-
 Participation = Literal["sampled", "first"]
 
 
@@ -134,7 +131,7 @@ class SiloSampler:
         """How many answers close a round early; None waits for everyone who was asked."""
         return self.n_participants if self.participation == "first" else None
 
-    def draw(self, always: str | None) -> tuple[str, ...] | None:
+    def draw(self, always: str | None) -> tuple[str, ...]:
         """Return whom to ask in a new round; ``always`` is asked whether drawn or not."""
         if self.n_participants is None or self.participation == "first":
             return self.asked(always)
@@ -164,18 +161,13 @@ class SiloSampler:
         return {name: value / total for name, value in raw.items()}
 
 
-def present(sizes: Mapping[str, int], asked: Collection[str], answered: Collection[str]) -> dict[str, int]:
-    """Return the sizes without the silos that were asked for products and never sent one."""
-    return {n: size for n, size in sizes.items() if n not in asked or n in answered}
-
-
 def enrol() -> Exchange:
     """Return the public number of rows s_i of each silo that answered, by name."""
     opened = yield Ask(body=Enrol())
     return {name: answer.n_rows for name, answer in opened.answers.items()}
 
 
-def pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) -> Exchange:
+def _pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) -> Exchange:
     """Return (the mean row Σ s_i μ_i / Σ s_i, gains of the columns, the silos that are in them)."""
     if not center and gains is None:
         return None, None, sizes
@@ -190,3 +182,119 @@ def pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) 
         squares = variances + (means if middle is None else means - middle) ** 2
         taken = read_only(gains(weights @ squares / weights.sum()))
     return middle, taken, {name: sizes[name] for name in answers}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    """What every solver that takes rounds of steps needs to know."""
+
+    n_features: int
+    rank: int | float
+    iteration_rank: int
+    tol: float = 0.0
+    n_steps: int | None = None
+    max_rounds: int | None = None
+    n_participants: int | None = None
+    participation: Participation = "sampled"
+    center: bool = False
+    shift: Shift | None = None
+    floor: Floor | None = None
+    noise: Noise | None = None
+    weights: Weights = "rows"
+    gains: Gains | None = None
+
+
+class Steps:
+    """Asks silos for local steps, and counts rounds, steps, traces and who answered."""
+
+    def __init__(
+        self,
+        settings: StepSettings,
+        sizes: dict[str, int],
+        rng: np.random.Generator,
+        center: Array | None,
+        gains: Array | None,
+    ) -> None:
+        self.sizes = sizes
+        self.mass = masses(sizes, settings.weights)
+        self.rng = rng
+        self.sampler = SiloSampler(
+            sizes=self.mass,
+            rng=rng,
+            n_participants=settings.n_participants,
+            participation=settings.participation,
+        )
+        self.center, self.gains = center, gains
+        self.tol = settings.tol  # 0 never ends a run early
+        if settings.floor is not None and settings.tol > 0:
+            self.tol = max(settings.tol, settings.floor(sizes))
+        self.rounds = self.step = 0
+        self._settings = settings
+        self._traces: dict[str, list[float]] = {}
+        self.asked: set[str] = set()
+        self.answered: set[str] = set()
+
+    @classmethod
+    def opened(
+        cls, settings: StepSettings, sizes: dict[str, int], rng: np.random.Generator
+    ) -> Generator[Ask, Round, Self]:
+        """Return one for the silos that answer, once their mean and variances are known where need be."""
+        center, gains, heard = yield from _pooled_columns(
+            masses(sizes, settings.weights), center=settings.center, gains=settings.gains
+        )
+        return cls(settings, {name: sizes[name] for name in heard}, rng, center, gains)
+
+    @property
+    def rounds_left(self) -> float:
+        most = self._settings.max_rounds
+        return float("inf") if most is None else most - self.rounds
+
+    @property
+    def total_variance(self) -> float:
+        """Σ w_i tr A_i over the silos that released it (each averaged over its rounds), or NaN."""
+        weight = sum(self.mass[name] for name in self._traces)
+        if not weight:
+            return float("nan")
+        return sum(self.mass[n] * float(np.mean(trace)) for n, trace in self._traces.items()) / weight
+
+    def shift(self, n_local_steps: int) -> float:
+        shift = self._settings.shift
+        return 0.0 if shift is None else shift(self.sizes, n_local_steps)
+
+    def ask(
+        self,
+        basis: Array,
+        n_local_steps: int = 1,
+        *,
+        silos: tuple[str, ...] | None = None,
+        enough: int | None = None,
+        **more: Any,
+    ) -> Generator[Ask, Round, Round]:
+        """Return the closed round of a question for local steps; `step` is to be where they lead."""
+        body = AskSteps(
+            basis=read_only(basis), n_local_steps=n_local_steps, center=self.center, gains=self.gains, **more
+        )
+        closed: Round = yield Ask(
+            body=body, silos=tuple(self.sizes) if silos is None else silos, enough=enough, step=self.step
+        )
+        self.rounds += 1
+        answers: dict[str, LocalSteps] = closed.answers
+        self.asked.update(closed.asked)
+        self.answered.update(answers)
+        for name, answer in answers.items():
+            if answer.total_variance is not None:
+                self._traces.setdefault(name, []).append(answer.total_variance)
+        return closed
+
+    def law(self, heard: Iterable[str]) -> NoiseLaw | None:
+        """Return the law of the noise of a product of these silos; None without noise."""
+        if self._settings.noise is None:
+            return None
+        norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
+        return self._settings.noise({name: self.sizes[name] for name in heard}, norm)
+
+    def solution(self, **found: Any) -> Solution:
+        """Return the solution over the silos that answered, or were not asked."""
+        sizes = {n: s for n, s in self.sizes.items() if n not in self.asked or n in self.answered}
+        known: dict[str, Any] = {"sizes": sizes, "total_variance": self.total_variance, "n_steps": self.step}
+        return Solution(center=self.center, gains=self.gains, **(known | found))

@@ -1,4 +1,4 @@
-"""Queries as a coordinator asks them: of silos that noise alone, or as secure sums in one session."""
+"""Sums over silos as a solver asks for them: in plain or in a secure session, noised or exact."""
 
 import itertools
 import math
@@ -11,36 +11,45 @@ from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
 from fedpower.linalg import symmetric_of
+from fedpower.privacy.publication import Smoothing, key_of, smoothing
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, pack, unpack
 from fedpower.protocol.coordinator import Ask, Round
 from fedpower.protocol.messages import (
+    AskMoment,
     AskQuery,
     KeyGone,
     Member,
     OpenSession,
+    PackedMoment,
     QueryAnswer,
     Session,
     SessionKey,
+    read_only,
 )
+from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import Query, moment_of
 from fedpower.protocol.secure import n_neighbours, total
-from fedpower.protocol.study import Study, budget_of, pooled_std
+from fedpower.protocol.solvers.shared import enrol
+from fedpower.protocol.study import Study, budget_of, masses, pooled_std
 
 Array = NDArray[np.float64]
 Found = TypeVar("Found")
+Moments = tuple[Array, Array | None, float]
+"""A moment about its mean, that mean, and the trace."""
 
 MOST_FREE_ROLLS = 20
-"""So many sessions of a run that died at nobody's cost, and something else is wrong."""
+"""So many sessions of a run that failed at no cost, and something else is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Total:
-    """The sum of silos' noised answers to a query, in the units of its numbers."""
+    """The sum of silos' noised answers to a query, with the noise in each group of its numbers."""
 
     values: Array
     stds: tuple[float, ...]
-    """The noise in each group of the numbers."""
-    by_silo: Mapping[str, Array]
-    """What each silo answered; that of nobody, called "", where only the sum can be read."""
+    n_rows: int
+    by_silo: Mapping[str, Array] = field(default_factory=dict)
+    """What each silo answered; under "" where only the sum can be read."""
 
 
 class _LostError(Exception):
@@ -54,59 +63,96 @@ class _LostError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Sums:
-    """Asks for the queries of a study: as sums in a session, or each silo's answer in plain."""
+    """Asks for the queries of a study, in its order; a script of a solver asks it and nothing else."""
 
     study: Study
     sizes: dict[str, int]
     """Rows by silo, of those whose numbers are summed: public."""
     session: Session | None = None
-    n_done: int = field(default=0, init=False)
+    n_done: int = 0
 
-    def total(self, query: Query, *, step: int | None = None) -> Generator[Ask, Round, Total]:
-        """Return the sum of all silos' answers; who misses one that is not masked is asked nothing more."""
-        answers = yield from self._answers(query, self.n_done + 1 if step is None else step)
-        budget = budget_of(self.study)
-        if budget is None:
-            exact = {name: words.view(np.int64).astype(np.float64) for name, words in answers.items()}
-            return Total(values=np.sum(list(exact.values()), axis=0), stds=(0.0,), by_silo=exact)
-        if self.session is not None:
-            noise = budget.noise(query.label, query.sensitivity, tuple(self.sizes.values()))
-            values = noise.values(total(answers.values()))
-            return Total(values=values, stds=noise.stds, by_silo={"": values})
-        noises = {name: budget.noise(query.label, query.sensitivity, (self.sizes[name],)) for name in answers}
-        read = {name: noises[name].values(words.view(np.int64)) for name, words in answers.items()}
-        return Total(
-            values=np.sum(list(read.values()), axis=0),
-            stds=tuple(
-                math.hypot(*stds) for stds in zip(*(noise.stds for noise in noises.values()), strict=True)
-            ),
-            by_silo=read,
-        )
+    @property
+    def n_rows(self) -> int:
+        return sum(self.sizes.values())
 
     @property
     def moment_std(self) -> float:
-        """The noise on the diagonal of :meth:`moment`."""
+        """The noise on the diagonal of :meth:`moment`; 0 where nothing is noised."""
         budget = budget_of(self.study)
-        assert budget is not None, "exact moments are not summed as queries"
-        return pooled_std(budget, self.sizes)
+        return 0.0 if budget is None else pooled_std(budget, self.sizes, self.study.weights)
 
-    def moment(self, public: bytes = b"") -> Generator[Ask, Round, tuple[Array, Array | None, float]]:
-        """Return the moment of all rows about their mean, that mean, and the trace."""
-        query = moment_of(self.study, public)
-        found = yield from self.total(query)
-        below, mean, trace = query.read(found.values, sum(self.sizes.values()))
-        moment = symmetric_of(below, self.study.n_features)
-        if mean is None:
-            return moment, None, trace
-        return moment - np.outer(mean, mean), mean, trace - float(mean @ mean)
+    def total(self, query: Query) -> Generator[Ask, Round, Total]:
+        """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
+        answers = yield from self._answers(query)
+        budget = budget_of(self.study)
+        if budget is None:
+            exact = {name: words.view(np.int64).astype(np.float64) for name, words in answers.items()}
+            return self._total(exact, [(0.0,)])
+        if self.session is not None:
+            noise = budget.noise(query.label, query.sensitivity, tuple(self.sizes.values()))
+            return self._total({"": noise.values(total(answers.values()))}, [noise.stds])
+        noises = {name: budget.noise(query.label, query.sensitivity, (self.sizes[name],)) for name in answers}
+        read = {name: noises[name].values(words.view(np.int64)) for name, words in answers.items()}
+        return self._total(read, [noise.stds for noise in noises.values()])
 
-    def _answers(self, query: Query, step: int) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
-        """Return everybody's answer to the next query, in the order of the sizes."""
-        labels = [terms.label for terms in self.study.queries]
-        index = labels.index(query.label)
+    def _total(self, read: Mapping[str, Array], stds: Iterable[tuple[float, ...]]) -> Total:
+        return Total(
+            values=np.sum(list(read.values()), axis=0),
+            stds=tuple(math.hypot(*group) for group in zip(*stds, strict=True)),
+            n_rows=self.n_rows,
+            by_silo=read,
+        )
+
+    def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
+        """Return the pooled moment about its mean, of rows treated as ``public`` describes."""
+        study, remarks = self.study, []
+        if study.aggregation == "plain" and study.noise != "clipped":
+            opened = yield self._ask(AskMoment(public=public))
+            answers: dict[str, PackedMoment] = opened.answers
+            self._close(opened, answers)
+            remarks = _copies(answers, self.sizes) if not study.is_private else []
+            found = self._pooled(answers)
+        else:
+            query = moment_of(study, public)
+            sums = yield from self.total(query)
+            below, mean, trace = query.read(sums.values, self.n_rows)
+            found = _about_mean(symmetric_of(below, study.n_features), mean, trace)
+        moment, center, trace = found
+        return Pooled(
+            moment=moment,
+            center=center,
+            total_variance=trace,
+            noise_std=self.moment_std,
+            mean_weight=study.mean_weight,
+            remarks=tuple(remarks),
+        )
+
+    def _pooled(self, answers: Mapping[str, PackedMoment]) -> Moments:
+        """Return the pooled moment of plain uploads, as it may be published."""
+        study, budget = self.study, budget_of(self.study)
+        mass = masses(self.sizes, study.weights)
+        found = pool(answers, mass, study.n_features)
+        # The public knows the code book of a preparation too, which is no part of that sum.
+        if budget is None or study.preparation:
+            return found
+        smooth = smoothing(budget, self.sizes.values(), mass.values())
+        if smooth is None:
+            return found
+        parts = {
+            name: [
+                each.triangle,
+                *([] if each.mean is None else [each.mean]),
+                np.array([each.total_variance]),
+            ]
+            for name, each in answers.items()
+        }  # only those who know everybody's noised moment can compute the key
+        return smoothed(*found, smooth, key=key_of(parts), mean_weight=study.mean_weight)
+
+    def _answers(self, query: Query) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
+        index = [terms.label for terms in self.study.queries].index(query.label)
         assert self.session is None or index == self.n_done, "sums come in the study's order"
         ask = AskQuery(index=index, label=query.label, public=query.public, session=self.session)
-        opened = yield Ask(body=ask, silos=tuple(self.sizes), step=step)
+        opened = yield self._ask(ask)
         found = {
             name: opened.answers[name].words
             for name in self.sizes
@@ -114,31 +160,90 @@ class Sums:
         }
         if self.session is not None and len(found) < len(self.sizes):
             raise _LostError(opened, found)
-        opened.notes["change"] = 0.0
-        self.n_done += 1
-        self.sizes = {name: self.sizes[name] for name in found}
+        self._close(opened, found)
         return found
 
+    def _ask(self, body: AskMoment | AskQuery) -> Ask:
+        return Ask(body=body, silos=tuple(self.sizes), step=self.n_done + 1)
 
-_Script = Callable[[Sums], Generator[Ask, Round, Found]]
-"""Asks for the queries of a study one by one, and makes something of them; begun again in each attempt."""
+    def _close(self, opened: Round, answered: Iterable[str]) -> None:
+        opened.notes["change"] = 0.0
+        self.n_done += 1
+        self.sizes = {name: self.sizes[name] for name in answered}
 
 
-def summed(
-    study: Study, *, run: str, enrolled: dict[str, int], script: _Script[Found]
-) -> Generator[Ask, Round, Found]:
-    """Return what ``script`` makes of the answers to a study's queries, by the channel that it agreed on."""
+# --- the moment of plain uploads -------------------------------------------------------------------
+
+
+def pool(answers: Mapping[str, PackedMoment], sizes: Mapping[str, int], n_features: int) -> Moments:
+    """Return the pooled moment of the silos that answered, about the pooled mean."""
+    weights = np.array([sizes[name] for name in answers], dtype=np.float64)
+    weights /= weights.sum()
+    triangle = np.zeros(n_features * (n_features + 1) // 2)
+    for weight, answer in zip(weights, answers.values(), strict=True):
+        triangle += weight * answer.triangle
+    total_variance = float(weights @ [answer.total_variance for answer in answers.values()])
+    moment = symmetric_of(triangle, n_features)
+    means = [answer.mean for answer in answers.values() if answer.mean is not None]
+    if len(means) < len(answers):
+        return moment, None, total_variance
+    center = weights @ np.array(means)
+    shifts = np.array(means) - center
+    moment += (shifts.T * weights) @ shifts
+    between = float(weights @ np.einsum("ij,ij->i", shifts, shifts))
+    return moment, read_only(center), total_variance + between
+
+
+def smoothed(
+    moment: Array,
+    center: Array | None,
+    trace: float,
+    smooth: Smoothing,
+    *,
+    key: bytes,
+    mean_weight: float = MEAN_WEIGHT,
+) -> Moments:
+    """Return a pooled moment, mean and trace with a little noise more: all that may be published."""
+    if center is not None:
+        moment, trace = moment + np.outer(center, center), trace + float(center @ center)
+    vector = smooth(pack(moment, center, trace, mean_weight), key)
+    return _about_mean(*unpack(vector, len(moment), with_mean=center is not None, mean_weight=mean_weight))
+
+
+def _about_mean(moment: Array, mean: Array | None, trace: float) -> Moments:
+    if mean is None:
+        return moment, None, trace
+    return moment - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
+
+
+def _copies(answers: Mapping[str, PackedMoment], sizes: Mapping[str, int]) -> list[str]:
+    """Return a remark for each silo whose exact moment is another's; that of zeros tells nothing."""
+    first: dict[tuple[int, bytes], str] = {}
+    known = (
+        (first.setdefault((sizes[name], answer.triangle.tobytes()), name), name)
+        for name, answer in answers.items()
+        if answer.triangle.any()
+    )
+    return [same_rows(one, other) for one, other in known if one != other]
+
+
+def same_rows(one: str, other: str) -> str:
+    """Return the remark on two silos that hold the same rows."""
+    return f"silos {one!r} and {other!r} hold the same rows, which count twice; leave one out"
+
+
+# --- sessions ---------------------------------------------------------------------------------------
+
+Script = Callable[[Sums], Generator[Ask, Round, Found]]
+"""Asks for the queries of a study one by one; run again in each attempt at a secure sum."""
+
+
+def summed(study: Study, script: Script[Found], *, run: str = "") -> Generator[Ask, Round, Found]:
+    """Return what ``script`` makes of the sums of a study, by the aggregation that it agrees on."""
+    enrolled = yield from enrol()
     if study.aggregation == "plain":
         return (yield from script(Sums(study=study, sizes=enrolled)))
-    return (yield from secure_sums(study, run=run, enrolled=enrolled, script=script))
-
-
-def secure_sums(
-    study: Study, *, run: str, enrolled: Iterable[str], script: _Script[Found]
-) -> Generator[Ask, Round, Found]:
-    """Return what ``script`` makes of the sums of a study, of which the coordinator sees nothing else."""
-    everybody = tuple(enrolled)
-    there = everybody
+    everybody = there = tuple(enrolled)
     attempts = free = 0
     for number in itertools.count():
         called = yield Ask(body=OpenSession(attempt=number), silos=there, step=0)
@@ -150,42 +255,34 @@ def secure_sums(
             return (yield from script(sums))
         except _LostError as lost:
             opened, uploads = lost.opened, lost.uploads
-        if sums.n_done or _may_be_charged(opened):
+        gone = {name for name, body in opened.answers.items() if isinstance(body, KeyGone)}
+        # A silent silo may have uploaded, and been charged.
+        if sums.n_done or set(opened.asked) - gone - set(opened.refused):
             attempts += 1
         else:
             free += 1
         if attempts == study.attempts or free == MOST_FREE_ROLLS:
             break
-        there = tuple(
-            name for name, body in opened.answers.items() if name in uploads or isinstance(body, KeyGone)
-        )
+        there = tuple(name for name in opened.answers if name in uploads | gone)
         if len(there) < study.min_silos:
             there = everybody
     raise ProtocolError(
-        f"a secure sum must have {study.min_silos} silos that all upload within "
-        f"{study.attempts} attempts, but too few were left; nothing was learned from the "
-        "attempts made: bring the others back, or agree on a study with a smaller "
-        "min_silos"
+        f"a secure sum needs {study.min_silos} silos that all upload within {study.attempts} attempts, and "
+        "too few were left; bring the others back, or agree on a smaller min_silos"
     )
 
 
 def _session(answers: dict[str, SessionKey], study: Study, *, run: str, attempt: int) -> Session:
-    """Return the session of those who can be charged once more; `receiving` has seen to the signatures."""
-    places = [
-        Member(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
-        for name, each in ((name, answers.get(name)) for name, _ in study.identities)
-        if each is not None and each.charged < study.attempts
-    ]
+    """Return the session of those who can be charged once more; their signatures are checked already."""
+    members = tuple(
+        Member(silo=name, n_rows=answer.n_rows, key=answer.key, signature=answer.signature)
+        for name, answer in ((name, answers.get(name)) for name, _ in study.identities)
+        if answer is not None and answer.charged < study.attempts
+    )
     return Session(
         study=study.digest,
         run=run,
         attempt=attempt,
-        members=tuple(places),
-        neighbours=n_neighbours(len(places), study.colluders),
+        members=members,
+        neighbours=n_neighbours(len(members), study.colluders),
     )
-
-
-def _may_be_charged(opened: Round) -> bool:
-    """Return whether an attempt may have been charged by anybody: who is silent may have uploaded."""
-    gone = {name for name, body in opened.answers.items() if isinstance(body, KeyGone)}
-    return bool(set(opened.asked) - gone - set(opened.refused))

@@ -1,0 +1,359 @@
+"""`fedpower report`, `transform`, `export` and `compare`: what is done with results, on this machine."""
+
+import sys
+import webbrowser
+import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
+from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
+from fedpower.errors import InputError
+from fedpower.linalg import orth, principal_angles
+from fedpower.report.export import (
+    Scores,
+    keeping_points,
+    score_picture,
+    score_writer,
+    write_cells,
+    write_loadings_csv,
+    write_loadings_parquet,
+    write_onnx,
+    write_plink,
+    write_scores_csv,
+)
+from fedpower.report.files import new_file
+from fedpower.report.result import Result, read_result, write_report
+from fedpower.rows.opening import Reading, existing, open_source
+from fedpower.rows.plink import PlinkSource
+from fedpower.rows.source import pl
+from fedpower.rules.ruled import every_problem
+
+Array = NDArray[np.float64]
+_ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
+_MODEL = click.argument("model", type=PATH)
+
+
+# --- report ----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command, epilog="Example: fedpower report result --open")
+@click.argument("folder", metavar="DIR", type=PATH)
+@options(option("--open", "Open the page in a browser.", name="show"), "as_json")
+def report(folder: Path, show: bool, as_json: bool) -> None:
+    """Make report.html in the result folder DIR again, from the other files in it.
+
+    `fedpower fit` and `fedpower run` make it by themselves. The same folder always gives the same page.
+    """
+    made = write_report(folder)
+    if as_json:
+        print_json({"report": str(made)})
+    else:
+        click.echo(made)
+    if show and not webbrowser.open(made.absolute().as_uri()):
+        note(f"no browser could be started; open {made} yourself")
+
+
+# --- transform -------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command)
+@_MODEL
+@click.argument("file", type=PATH)
+@options(
+    output(help="A .csv, .parquet or .npy file; else CSV on stdout."),
+    _ID_COLUMN,
+    option("--outliers SD", "Add a column: 1 for rows so many SD out on a component; 6 is usual.", float),
+    option("--plot FILE", "Draw the first two scores of every row: an .svg file."),
+    *(*READING, "force", "as_json", "quiet"),
+)
+def transform(model: Path, file: Path, **given: Any) -> None:
+    """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
+
+    Columns are matched by name, further ones are left out; rows keep their order. A local
+    computation: nothing leaves this machine and no budget is spent.
+    """
+    target, plot, force = given["output"], given["plot"], given["force"]
+    if given["as_json"] and target is None:
+        raise InputError("--json must go with -o, got no file for the scores")
+    result = read_result(model)
+    if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
+        raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
+    write = None if target is None else score_writer(target, labelled=given["id_column"] is not None)
+    points: list[tuple[float, float]] = []
+    with ExitStack() as stack:
+        drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
+        place = None if target is None else stack.enter_context(new_file(target, force=force))
+        reading = reading_of(given, "rename")
+        scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
+        scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
+        scores = scores if drawing is None else keeping_points(scores, points)
+        if place is None or write is None:
+            count = write_scores_csv(sys.stdout, scores)
+        else:
+            count = write(place, scores)
+        if drawing is not None:
+            title = f"{len(points)} rows of {file.name} on the first two components"
+            drawn = score_picture(scores.names, points, title, result.score_counts)
+            drawing.write_text(drawn, encoding="utf-8")
+    if given["as_json"]:
+        print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
+    elif target is not None:
+        click.echo(f"{target}: {count} rows of {result.n_components} scores", err=True)
+
+
+@contextmanager
+def _scores_of(
+    result: Result, file: Path, id_column: str | None, reading: Reading | None = None
+) -> Iterator[Scores]:
+    """Give the scores of a file's rows, computed as they are written, with a progress bar."""
+    source = open_source(file, **(reading or {}))
+    if isinstance(source, PlinkSource):
+        if id_column is not None:
+            raise InputError(f"--id-column must be left out with {file}, whose samples have ids of their own")
+        id_column, blocks = "IID", _of_samples(result, source)
+    elif id_column is not None:
+        blocks = result.labelled_scores(source, id_column)
+    else:
+        if result.feature_names is not None and source.columns is None:
+            note(f"{file} has no column names, so its columns are taken in the order of the model's")
+        blocks = ((None, block) for block in result.score_blocks(result.select(source)))
+    has_names = id_column is None or result.feature_names is not None
+    tables = [result.select(source)] if has_names else []
+    with bar_of("rows", source.n_rows) as advance, every_problem(tables):
+        seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
+        yield Scores(names=result.score_names, blocks=seen, label=id_column)
+
+
+def _of_samples(result: Result, source: PlinkSource) -> Iterator[tuple[Any, Array]]:
+    done = 0
+    for block in result.score_blocks(result.select(source)):
+        yield pl.Series(values=source.samples[done : done + len(block)]), block
+        done += len(block)
+
+
+def _flagged(result: Result, scores: Scores, most: float) -> Scores:
+    """Return scores with one more column: 1 for rows further out on a component than ``most``."""
+    if not most > 0:
+        raise InputError(f"--outliers must be a positive number, got {most:g}")
+    spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))
+
+    def blocks() -> Iterator[tuple[Any, Array]]:
+        for cells, block in scores.blocks:
+            out = (np.abs(block) > most * spread).any(axis=1)
+            yield cells, np.column_stack([block, out.astype(np.float64)])
+
+    return replace(scores, names=(*scores.names, "outlier"), blocks=blocks())
+
+
+# --- export ----------------------------------------------------------------------------------------
+
+_FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
+_WITH_ROWS = ("plink", "anndata")
+
+
+@click.command(cls=Command, epilog="Example: fedpower export result --to plink --rows north.csv -o north")
+@_MODEL
+@options(
+    option("--to", "The format.", click.Choice(_FORMATS), name="kind", required=True),
+    option(
+        "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
+    ),
+    option("--rows FILE", "Rows to score: a file of samples for plink, an .h5ad for anndata."),
+    *(_ID_COLUMN, "force", "as_json"),
+)
+def export(
+    model: Path,
+    *,
+    kind: str,
+    output: Path,
+    rows: Path | None,
+    id_column: str | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write the result in the folder MODEL as other tools read it; nothing leaves this machine.
+
+    csv and parquet: a line for each feature with its mean, scale and loading on every component. plink:
+    .eigenvec and .eigenval as of plink2 --pca. anndata: a copy of the .h5ad with scores, components and
+    variances where scanpy looks for them. onnx: the projection as a graph. For scikit-learn there is
+    `fedpower.read_result(MODEL).to_sklearn()`.
+    """
+    result = read_result(model)
+    if (rows is None) == (kind in _WITH_ROWS):
+        raise InputError(
+            f"--rows must go with --to {' and --to '.join(_WITH_ROWS)} and no other, got --to {kind} "
+            + ("without" if rows is None else "with it")
+        )
+    if id_column is not None and kind != "plink":
+        raise InputError(f"--id-column must go with --to plink, got --to {kind}")
+    endings = (".eigenvec", ".eigenval") if kind == "plink" else ("",)
+    targets = [output.with_name(f"{output.name}{ending}") for ending in endings]
+    with ExitStack() as stack:
+        places = [stack.enter_context(new_file(target, force=force)) for target in targets]
+        if kind == "plink":
+            assert rows is not None
+            scores = stack.enter_context(_scores_of(result, rows, id_column))
+            count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
+            contents = [f"{count} samples", "their eigenvalues"]
+            if scores.label is None:
+                note("samples are numbered from 1 as no --id-column was given")
+        elif kind == "anndata":
+            assert rows is not None
+            count = write_cells(result, rows, places[0])
+            contents = [f"{count} cells with {result.n_components} scores each, components and variances"]
+        elif kind == "onnx":
+            write_onnx(result, places[0])
+            contents = [f"a graph from rows of {result.n_features} columns to {result.n_components} scores"]
+        else:
+            (write_loadings_csv if kind == "csv" else write_loadings_parquet)(result, places[0])
+            contents = [f"{result.n_features} features by {result.n_components} components"]
+    written = {str(path): content for path, content in zip(targets, contents, strict=True)}
+    if as_json:
+        print_json({"to": kind, "files": written})
+    else:
+        click.echo("; ".join(f"{path}: {content}" for path, content in written.items()), err=True)
+
+
+# --- compare ---------------------------------------------------------------------------------------
+
+_SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
+"""In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
+
+    name: str
+    directions: Array
+    columns: tuple[str, ...] | None
+    standardized: bool | None = None
+    scale: Array | None = None
+
+
+@click.command(cls=Command)
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@options("as_json")
+def compare(a: Path, b: Path, as_json: bool) -> None:
+    """Show the principal angles between the subspaces of A and B.
+
+    Each is a folder that `fedpower fit` wrote, or a .npz or .npy file with an array `components`
+    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`, which is of
+    covariances. Results must be of the same kind: correlations (--standardize) or covariances in the
+    same units.
+    """
+    first, second = _same_columns(_read_axes(a), _read_axes(b))
+    _check_units(first, second)
+    angles = principal_angles(orth(first.directions), orth(second.directions))
+    sines, degrees = np.sin(angles), np.degrees(angles)
+    shared = min(first.directions.shape[1], second.directions.shape[1])
+    cosines = np.abs(np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared]))
+    cosines = np.minimum(cosines, 1.0)
+    if as_json:
+        record = {
+            "a": first.name,
+            "b": second.name,
+            "n_features": first.directions.shape[0],
+            "n_components": [first.directions.shape[1], second.directions.shape[1]],
+            "angles_degrees": degrees.tolist(),
+            "sines": sines.tolist(),
+            "sin_theta": float(sines[-1]),
+            "component_cosines": cosines.tolist(),
+        }
+        print_json(record)
+        return
+    headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
+    rows = [
+        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
+        for place, (angle, sine, cosine) in enumerate(zip(degrees, sines, cosines, strict=True), 1)
+    ]
+    print_table(None, headings, rows, numbers=headings)
+    say(
+        f"The subspaces of {first.name} and {second.name} are {degrees[-1]:.4g} degrees "
+        f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
+    )
+    if degrees[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
+        say("Components of nearly equal variance may turn within their plane: compare the angles.")
+
+
+def _read_axes(path: Path) -> _Axes:
+    """Return the directions that a result folder or an array file holds."""
+    if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
+        result = read_result(path)
+        return _Axes(
+            name=str(path),
+            directions=_unit(path, result.components.T),
+            columns=result.feature_names,
+            standardized=result.standardized,
+            scale=np.ones(result.n_features) if result.scale is None else result.scale,
+        )
+    existing(path)
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        key = next((key for key in ("", "components", "basis") if key in arrays), None)
+        values = np.asarray([] if key is None else arrays[key], dtype=np.float64)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        raise InputError(f"{path} must be an array file of NumPy, got a damaged or foreign one") from None
+    if key is None:
+        raise InputError(f"{path} must contain an array 'components' or 'basis', got {', '.join(arrays)}")
+    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
+        raise InputError(f"{path} must contain a matrix of finite numbers, got shape {values.shape}")
+    in_rows = key == "components" or (key == "" and values.shape[0] < values.shape[1])
+    return _Axes(name=str(path), directions=_unit(path, values.T if in_rows else values), columns=None)
+
+
+def _unit(path: Path, directions: Array) -> Array:
+    """Return the columns scaled to norm 1; dependent ones span no subspace of their number."""
+    norms = np.linalg.norm(directions, axis=0)
+    dependent = directions.shape[1] > directions.shape[0] or not (norms > 0).all()
+    if dependent or np.linalg.matrix_rank(directions / norms) < directions.shape[1]:
+        raise InputError(f"{path} must contain independent directions, got shape {directions.shape}")
+    return np.asarray(directions / norms)
+
+
+def _same_columns(first: _Axes, second: _Axes) -> tuple[_Axes, _Axes]:
+    """Return both over the same columns in the same order, or refuse them."""
+    widths = first.directions.shape[0], second.directions.shape[0]
+    if first.columns and second.columns and set(first.columns) != set(second.columns):
+        odd = sorted(set(first.columns) ^ set(second.columns))[0]
+        only = first.name if odd in first.columns else second.name
+        raise InputError(f"both results must have the same columns, got {odd!r} in {only} only")
+    if widths[0] != widths[1]:
+        raise InputError(
+            f"both results must have equally many columns, got {widths[0]} in {first.name} and "
+            f"{widths[1]} in {second.name}"
+        )
+    if first.columns and second.columns and first.columns != second.columns:
+        order = [second.columns.index(column) for column in first.columns]
+        scale = None if second.scale is None else second.scale[order]
+        second = replace(second, directions=second.directions[order], columns=first.columns, scale=scale)
+    return first, second
+
+
+def _check_units(first: _Axes, second: _Axes) -> None:
+    """Refuse results whose columns are in different units: their components answer other questions."""
+    if first.standardized is None or second.standardized is None:
+        return
+    if first.standardized != second.standardized:
+        whole, other = (first, second) if first.standardized else (second, first)
+        raise InputError(
+            "both results must be of correlations or both of covariances, got correlations in "
+            f"{whole.name} and covariances in {other.name}; see --standardize"
+        )
+    if first.standardized or first.scale is None or second.scale is None:
+        return
+    if not np.allclose(first.scale, second.scale, rtol=1e-9, atol=0.0):
+        raise InputError(
+            "results of covariances must have columns in the same units, got other scales in "
+            f"{first.name} than in {second.name}; see --scale-file"
+        )
