@@ -66,7 +66,7 @@ class Candidate:
 class Needed:
     """What a wanted error takes, by the prediction for what a fit would take.
 
-    None where no ε up to `_MOST_EPSILON`, or no number of rows up to a million times those at hand, is enough.
+    None where no ε up to `_MOST_EPSILON`, or no number of rows up to a million times those given, is enough.
     """
 
     error: float
