@@ -215,7 +215,7 @@ silo kits/north agrees.toml | agreed to the study 0000
 silo kits/north west.toml | the kit of the silo 'west'
 silo kits/runner north.toml | must be the kit of the silo 'north', got that of 'runner'
 silo kits/south north.toml | the kit of the silo 'north', got that of 'south'
-silo kits/south north.toml --dry-run | got that of 'south'; give
+silo kits/south north.toml --dry-run | got that of 'south'
 silo kits/north lost.toml | lost.ledger
 silo kits/north lost.toml --dry-run | fedpower budget init
 silo kits/north lungs.toml | got that of data set 'heart'; give
@@ -234,7 +234,7 @@ run study.toml --local 4 | all 3 silos
 run study.toml --local 3 --data occupied | 'north'
 status study.toml --kit kits/south | of the runner, got that of
 federation init none.toml -o new | must exist, got no file at
-federation init study.toml -o occupied | thesis.tex
+federation init study.toml -o occupied | occupied must be new or empty
 federation init runner.toml -o new | 'runner'
 federation init host.toml -o new | 'north'
 federation request study.toml west | got 'west'
