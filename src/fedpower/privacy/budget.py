@@ -21,7 +21,6 @@ from fedpower.privacy.sensitivity import (
     rounding_slack,
     summary_sensitivity,
     summary_size,
-    unit_sensitivity,
 )
 from fedpower.sums.lattice import SIDE
 from fedpower.sums.survey import STAGES
@@ -184,8 +183,8 @@ class Budget:
         """Return the sensitivity of a silo's moment or product, rounding of float64 sums included."""
         if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
-            return unit_sensitivity(alone, self._most)
-        exact = unit_sensitivity(product_sensitivity(n_rows, self.iteration_rank), self._most)
+            return alone * self._most
+        exact = product_sensitivity(n_rows, self.iteration_rank) * self._most
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 
     def product_sensitivity(
@@ -202,7 +201,7 @@ class Budget:
 
     def mean_sensitivity(self, n_rows: int) -> Sensitivity:
         """Return that of the mean row that ``step`` and ``paper`` release by itself."""
-        moved = unit_sensitivity(mean_sensitivity(n_rows), self._most) + self._slack(n_rows, 1)
+        moved = mean_sensitivity(n_rows) * self._most + self._slack(n_rows, 1)
         return of_reals(moved, self.n_features, largest=2.0, n_rows=n_rows)
 
     @property
@@ -274,8 +273,8 @@ def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
 
 
 CLIP = 0.5
-"""α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from what is looked
-for."""
+"""α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from the
+signal."""
 
 _WARM_SHARE = 0.3
 _MEAN_SHARE = 0.05

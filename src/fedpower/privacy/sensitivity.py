@@ -78,11 +78,6 @@ def whole(name: str, value: int) -> int:
     return int(value)
 
 
-def unit_sensitivity(of_a_row: float, rows_per_unit: int = 1) -> float:
-    """Return C times the sensitivity of what rows contribute: that of persons whose rows weigh C at most."""
-    return of_a_row * whole("rows_per_unit", rows_per_unit)
-
-
 Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75

@@ -91,7 +91,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
 
 
 class ExactReleases:
-    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+    """Exact answers: epsilon is infinite, and anyone who reads the messages can learn about rows."""
 
     def __init__(self, rows: Rows, study: Study) -> None:
         self._rows = rows
@@ -505,38 +505,25 @@ def assemble(
         assert not isinstance(rows, Survey), "only a private study prepares"
         releases = ExactReleases(rows, study)
     else:
+        if ledger is None:
+            raise InputError(
+                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+            )
+        if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+            raise InputError(
+                f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
+                "who knows the seed can remove"
+            )
+        sessions = None
+        if study.aggregation == "secure":
+            if identity is None:
+                raise InputError(
+                    f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                    "`fedpower identity new`"
+                )
+            sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(
-            rows,
-            study,
-            budget,
-            ledger=_paying(name, ledger, source),
-            source=source or SystemNoise(),
-            data=data,
-            sessions=SiloSessions(name, study, rows.n_rows, _signing(name, identity), exchange)
-            if study.aggregation == "secure"
-            else None,
+            rows, study, budget, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
     survey = rows if isinstance(rows, Survey) else None
     return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)
-
-
-def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
-    if ledger is None:
-        raise InputError(
-            "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
-        )
-    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
-        raise InputError(
-            f"the ledger of silo {name!r} must record private releases, got seeded noise, "
-            "which anyone who knows the seed can remove"
-        )
-    return ledger
-
-
-def _signing(name: str, identity: Identity | None) -> Identity:
-    if identity is None:
-        raise InputError(
-            f"every silo of a secure sum must have an identity, got none for {name!r}; make "
-            "one with `fedpower identity new`"
-        )
-    return identity
