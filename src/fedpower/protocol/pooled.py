@@ -186,7 +186,9 @@ def clipping_summary(record: Mapping[str, Any], *, by_person: bool = False) -> s
     whose = "persons' rows" if by_person else "rows"
     summary = f"Clipping: about {rows} of the {whose} exceed the bound {record['bound']:.3g}"
     if record["counted"]:
-        return f"{summary}, which removes about {energy} of their squared length (from noised counts)."
+        return (
+            f"{summary}, which removes about {energy} of their squared length, by the noised counts of norms."
+        )
     return (
         f"{summary} (at most {most}), which removes about {energy} of their squared length ({low} to {high}; "
         "estimated from the noised trace)."
