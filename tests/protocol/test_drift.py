@@ -162,7 +162,7 @@ def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charg
         answer = _answer(silo, ask)
         assert isinstance(answer, Refusal)
         assert "noised products" in answer.reason
-        with pytest.raises(ProtocolError, match="one more release"):
+        with pytest.raises(ProtocolError, match="noised products"):
             silo.releases.steps(ask, run="run")
         assert not ledger.entries()
 

@@ -299,6 +299,7 @@ def _exponent(square: Fraction, least: int, *, real: bool) -> int:
     return power
 
 
+@functools.lru_cache(maxsize=64)  # a thousand silos ask for the same one
 def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -> Sensitivity:
     """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
     if not 0 <= mean_weight <= LARGEST_MEAN_WEIGHT:
