@@ -291,7 +291,7 @@ class TestWhatALedgerNeverBooks:
             if experiment:
                 assert run().privacy.is_private
             else:
-                with pytest.raises(InputError, match="must book private releases, got seeded noise"):
+                with pytest.raises(InputError, match="must record private releases, got seeded noise"):
                     run()
             with Ledger.open(path) as ledger:
                 assert ledger.spent().n_releases == experiment
