@@ -207,8 +207,8 @@ class Budget:
         if self.mode in ("moment", "clipped"):
             alone = noise_for(self._moment_moved, self._moment_multiplier, (n_rows,))
             return alone.stds[0] / (n_rows * float(SIDE) ** 2)
-        found = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
-        return found.stds[0]
+        noise = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
+        return noise.stds[0]
 
     def spectral_edge(self, n_rows: int) -> float:
         """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""
@@ -342,8 +342,8 @@ def predicted_error(
     gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
     steps = len(design.widths)
     counted = steps - 1 if design.warm else max(steps - 2, 1)
-    each = (1.0 - design.moment_share - design.mean_share) / steps
-    precision = design.moment_share + counted * each * gain
+    per_step = (1.0 - design.moment_share - design.mean_share) / steps
+    precision = design.moment_share + counted * per_step * gain
     # The first basis must be found at all: by the moment's share, or step by step.
     if seen <= (0.7 if design.warm else 0.5):
         return 1.0
