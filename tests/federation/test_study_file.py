@@ -233,11 +233,10 @@ def test_comments_order_spacing_and_spelling_do_not_change_the_digest(tmp_path: 
 def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_path: Path) -> None:
     """Whatever changes the file's hash changes the hash in every message."""
     study = write_study(tmp_path)
-    terms, settings, choice = study.terms()
+    terms, _, choice = study.terms()
     assert terms.agreement == study.digest
     assert terms.columns == COLUMNS
     assert (terms.epsilon, terms.delta, terms.noise) == (1.0, 1e-6, "moment")
-    assert settings.n_features == len(COLUMNS)
     assert choice.solver == "moment"
     later = write_study(tmp_path, rounds={"deadline": 61.0})
     assert later.terms()[0].digest != terms.digest
