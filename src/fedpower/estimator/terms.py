@@ -514,8 +514,9 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     seed = options.random_state
     if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
         return np.random.default_rng(int(study.digest, 16))
-    if isinstance(seed, int):  # what scikit-learn makes of it, without its import
-        return np.random.default_rng(np.random.RandomState(seed).randint(2**31 - 1))
+    if seed is None or isinstance(seed, int):  # what scikit-learn makes of it, without its import
+        legacy = np.random if seed is None else np.random.RandomState(seed)
+        return np.random.default_rng(legacy.randint(2**31 - 1))
     from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
 
     return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
