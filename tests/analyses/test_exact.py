@@ -1,6 +1,5 @@
 """Without noise every analysis of a moment is what the rows give centrally."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,11 +48,6 @@ def moment() -> Moment:
 
 def near(one: Any, other: Any) -> None:
     assert np.allclose(one, other, rtol=CLOSE, atol=CLOSE), np.abs(np.subtract(one, other)).max()
-
-
-def test_mean_and_covariance_are_numpys(moment: Moment):
-    near(moment.mean, ROWS.mean())
-    near(moment.covariance, np.cov(ROWS.T))
 
 
 def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
@@ -122,15 +116,6 @@ def test_factors_are_those_of_scikit_learn_and_of_em(moment: Moment):
     near(found.components_.T @ found.components_, loadings @ loadings.T)
     turned = CentralFactors(2, tol=0.0, svd_method="lapack", rotation="varimax").fit(ROWS)
     assert congruence(found.components_.T, turned.components_.T).min() > 0.99
-
-
-def test_varimax_is_at_its_maximum(moment: Moment):
-    """No plane rotation of any two factors raises the variance of squared loadings."""
-    found = FactorAnalysis(2).fit(moment).loadings_
-    best = np.var(found**2, axis=0).sum()
-    for angle in np.linspace(0.01, np.pi - 0.01, 200):
-        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-        assert np.var((found @ turn) ** 2, axis=0).sum() <= best + 1e-12
 
 
 def test_factors_are_at_the_maximum_of_the_likelihood(moment: Moment):
@@ -223,9 +208,3 @@ def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, mo
 def test_new_rows_without_the_columns_are_refused(rows: Any, sentence: str, moment: Moment):
     with pytest.raises(InputError, match=f"X must have the .* columns of the moment.*{sentence}"):
         ProcessMonitor(2).fit(moment).predict(rows)
-
-
-def test_a_moment_about_the_origin_is_refused(tmp_path: Path):
-    moment = FedMoment(epsilon=float("inf"), center=False).fit_silos([ROWS]).moment_
-    with pytest.raises(InputError, match="must be about the pooled mean for this analysis"):
-        Correlations().fit(moment)

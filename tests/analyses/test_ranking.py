@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.ranking import LEVEL, cases
-from fedpower import FedMoment, FedPCA, comparisons
+from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
 from fedpower.analyses.ranking import _LINKS, _graph, _least_squares, _newton, _rule_of
 from fedpower.errors import InputError
@@ -140,13 +140,6 @@ def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
     assert np.abs(np.cov(np.transpose(scores)) / scale**2 - model.covariance_ / scale**2).max() < 0.11
 
 
-def test_noise_outside_of_laplacians_is_taken_off():
-    graph = _graph(moment := release(games(20_000), epsilon=1.0, center=False), _rule_of(moment))
-    assert np.abs(graph.laplacian.sum(axis=0)).max() < 1e-12
-    assert abs(graph.wins.sum()) < 1e-12
-    assert graph.noise == pytest.approx(moment.noise_std * 1.7321**2)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_intervals_and_verdicts_hold_as_often_as_they_say():
@@ -243,11 +236,3 @@ def test_what_cannot_be_ranked_is_refused_in_one_sentence():
     other = FedMoment(epsilon=EXACT).fit(signed(TABLE)).moment_
     with pytest.raises(InputError, match="must be of comparisons to be ranked"):
         Ranking().fit(other)
-
-
-@pytest.mark.filterwarnings("error::fedpower.estimator.fit_warnings.ClippingWarning")
-@pytest.mark.filterwarnings("ignore::fedpower.estimator.fit_warnings.NoiseWarning")
-def test_a_bound_that_shortens_nothing_is_not_warned_of():
-    silos = [games(3000, seed)[["winner", "loser"]] for seed in (1, 2)]
-    model = FedPCA(2, epsilon=1.0, codebook=comparisons(ITEMS), standardize=False).fit_silos(silos)
-    assert "clipping" not in model.result_.run

@@ -7,7 +7,7 @@ import numpy as np
 import onnx.reference
 import pyarrow.parquet
 import pytest
-from hospitals import COLUMNS, EXACT, parts, run, succeed, table_of
+from hospitals import COLUMNS, EXACT, parts, succeed, table_of
 from row_forms import write_h5ad
 
 from fedpower import read_result
@@ -61,28 +61,3 @@ def test_cells_get_the_result_beside_them(place: Path):
     succeed("export", "out", "--to", "anndata", "--rows", "new.h5ad", "-o", "new.h5ad", "--force")
     again = anndata.read_h5ad("new.h5ad")
     np.testing.assert_array_equal(again.obsm["X_pca"], found.obsm["X_pca"])
-
-
-WRONG = {
-    "no rows for plink": ("--to", "plink", "-o", "new"),
-    "no rows for anndata": ("--to", "anndata", "-o", "new"),
-    "rows for csv": ("--to", "csv", "--rows", "east.csv", "-o", "new"),
-    "ids for anndata": ("--to", "anndata", "--rows", "cells.h5ad", "--id-column", "id", "-o", "new"),
-    "another format": ("--to", "pickle", "-o", "new"),
-    "an existing file": ("--to", "csv", "-o", "north.csv"),
-    "rows that are not there": ("--to", "plink", "--rows", "nowhere.csv", "-o", "new"),
-    "cells in a table": ("--to", "anndata", "--rows", "east.csv", "-o", "new"),
-    "ids that are not there": ("--to", "plink", "--rows", "east.csv", "--id-column", "x", "-o", "new"),
-    "holes": ("--to", "plink", "--rows", "holes.csv", "-o", "new"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("use", WRONG)
-def test_a_wrong_use_is_refused_in_one_sentence_and_leaves_nothing(place: Path, use: str):
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    said = run("export", "out", *WRONG[use])
-    assert said.exit_code == 2, said.output
-    assert said.stdout == ""
-    (sentence,) = said.stderr.splitlines()
-    assert sentence.startswith("Error: ")
-    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before

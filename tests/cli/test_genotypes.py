@@ -68,8 +68,8 @@ def test_a_private_fit_takes_the_same_list(beds: Path):
     ("words", "sentence"),
     [
         ((*FIT, *EXACT, "--columns", "rs1_A"), "--variants must go without --columns"),
-        ((*FIT[:-1], "nowhere.txt", *EXACT), "must be a list of variants that can be read"),
-        ((*FIT[:-2], *EXACT), "or its allele have a public frequency p"),
+        ((*FIT[:-1], "nowhere.txt", *EXACT), "must be a list of variants"),
+        ((*FIT[:-2], *EXACT), "give frequencies, or public offsets of 2p"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(beds: Path, words, sentence):

@@ -38,19 +38,6 @@ def test_where_nothing_is_determined_the_cause_is_printed(silo: Path) -> None:
     assert "The likely cause is " in said
 
 
-def test_what_cannot_be_chosen_is_refused_in_one_sentence(silo: Path) -> None:
-    for words, sentence in (
-        (("north.npy", "-k", "auto", *PRIVATE, "--noise", "paper"), "the whole spectrum"),
-        (("north.npy", "-k", "loud", *PRIVATE), "or auto"),
-        (("north.npy", "-k", "noise", *PRIVATE), "got 'noise'; it is now called auto"),
-    ):
-        said = run("fit", *words, "-o", "out")
-        assert said.exit_code == 2
-        assert sentence in said.stderr
-        assert said.stderr.splitlines()[-1].startswith("Error: ")
-        assert not Path("out").exists()
-
-
 def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
     words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
     reported = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001", "--json")

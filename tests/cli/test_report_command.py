@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hospitals import EXACT, PRIVATE, SIZES, run, succeed
+from hospitals import EXACT, PRIVATE, SIZES, succeed
 
 from fedpower.report import read_result
 
@@ -48,14 +48,6 @@ def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here: Path):
     assert "Budgets after this fit" in Path("out/report.html").read_text(encoding="utf-8")
     succeed("fit", *FILES, *PRIVATE, "-o", "without")
     assert not any("budget" in silo for silo in read_result("without").run["silos"])
-
-
-def test_what_is_no_result_is_refused(here: Path):
-    for place, reason in (("nowhere", "nothing there"), (".", "without components.npz")):
-        said = run("report", place)
-        assert said.exit_code == 2
-        assert reason in said.stderr
-    assert not Path("report.html").exists()
 
 
 @pytest.mark.programs

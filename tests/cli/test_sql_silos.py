@@ -126,6 +126,4 @@ def test_a_query_that_cannot_be_run_is_one_sentence(ward: Path, command: str) ->
     refused = run(command, ward, *words)
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
-    assert f"{ward} must be a query that its database can run, got the error 'no such table" in (
-        refused.stderr
-    )
+    assert f"{ward} must be a query that its database can run, got 'no such table" in (refused.stderr)

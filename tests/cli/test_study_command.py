@@ -12,37 +12,6 @@ from fedpower.federation.study_file import read_study
 from fedpower.protocol.secure import Identity
 from fedpower.report.codebook_file import read_code_book
 
-WRONG = {
-    "init without columns": ("study", "init", "s.toml", "--name", "a", "--silos", "b", "-k", 1,
-                             "--epsilon", 1, "--row-norm", 1),
-    "init with columns twice": ("study", "init", "s.toml", *PRIVATE_STUDY, "--columns", "a,b"),
-    "init from columns without names": ("study", "init", "s.toml", "--name", "a", "--silos", "b",
-                                        "-k", 1, "--epsilon", 1, "--row-norm", 1,
-                                        "--columns-of", "east.npy"),
-    "init without a bound": ("study", "init", "s.toml", *STUDY, "--epsilon", 1,
-                             "--scale-file", "units.csv"),
-    "init with two bounds": ("study", "init", "s.toml", *PRIVATE_STUDY, "--normalize"),
-    "init of a bad name": ("study", "init", "s.toml", *PRIVATE_STUDY, "--name", "Heart/1"),
-    "init of too many components": ("study", "init", "s.toml", *PRIVATE_STUDY, "-k", 9),
-    "init of a bad port": ("study", "init", "s.toml", *PRIVATE_STUDY, "--port", 0),
-    "init over another": ("study", "init", "taken.toml", *PRIVATE_STUDY),
-    "check of nothing": ("study", "check", "nowhere.toml"),
-    "check of data": ("study", "check", "north.csv"),
-    "show of nothing": ("study", "show", "nowhere.toml"),
-    "show of a folder": ("study", "show", "."),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("use", WRONG)
-def test_a_wrong_study_command_is_refused_in_one_sentence(here: Path, use: str) -> None:
-    (here / "taken.toml").write_text("somebody's")
-    before = {path: path.read_bytes() for path in here.iterdir()}
-    said = run(*WRONG[use])
-    assert (said.exit_code, said.stdout) == (2, "")
-    (sentence,) = said.stderr.splitlines()
-    assert sentence.startswith("Error: ")
-    assert {path: path.read_bytes() for path in here.iterdir()} == before
-
 
 def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here: Path) -> None:
     names = ("north", "south", "east")

@@ -143,7 +143,7 @@ def test_a_fit_without_names_takes_the_columns_beside_the_ids(scores: np.ndarray
 @pytest.mark.parametrize(
     ("file", "column", "output", "sentence"),
     [
-        ("ids.csv", "name", "scores.csv", "must have the column 'name' to label its rows"),
+        ("ids.csv", "name", "scores.csv", "must have the column 'name' of labels"),
         ("ids.csv", "age", "scores.csv", "got 'age', a feature of the fit"),
         ("ids.csv", "pc1", "scores.csv", "got 'pc1', the name of a score"),
         ("east.npy", "patient_id", "scores.csv", "must be a table with named columns"),

@@ -31,17 +31,17 @@ fit north.csv -k 2 | --epsilon
 fit north.csv EXACT --sead 1 | --sead
 fit north.csv EXACT --alignment by-eye | --alignment
 # Persons
-fit north.csv PRIVATE --unit patient | --unit
+fit north.csv PRIVATE --unit patient | patient
 fit north.csv PRIVATE --unit '' | --unit
-fit wide.npy PRIVATE --unit patient | --unit
+fit wide.npy PRIVATE --unit patient | wide.npy
 fit visits.csv PRIVATE --unit patient | visits.csv
 fit ids.csv PRIVATE --unit patient | ids.csv
 fit north.csv PRIVATE --rows-per-unit 3 | --rows-per-unit
 fit north.csv PRIVATE --unit age --rows-per-unit 0 | --rows-per-unit
-fit visits.csv north.csv PRIVATE --unit patient | --unit
-STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | --unit
-STUDY --columns-of north.csv --unit patient -k 1 --epsilon 1 --row-norm 1 | --unit
-plan wide.npy -k 1 --epsilon 1 --unit patient | --unit
+fit visits.csv north.csv PRIVATE --unit patient | patient
+STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
+STUDY --columns-of north.csv --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
+plan wide.npy -k 1 --epsilon 1 --unit patient | wide.npy
 # Networks
 communities edges.csv -k 2 --epsilon 1 | edges.csv
 communities edges.csv -k 2 --epsilon 1 --nodes few.txt | edges.csv
@@ -107,7 +107,7 @@ fit north.csv everybody.csv EXACT | everybody.csv
 fit north.csv east.npy EXACT | north.csv
 fit north.npy wide.npy EXACT | north.npy
 fit north.csv EXACT --columns , | --columns
-fit north.csv EXACT --drop shoe | --drop
+fit north.csv EXACT --drop shoe | shoe
 fit everybody.csv --groups ward EXACT | everybody.csv
 fit north.csv EXACT --scale-file scale.csv | scale.csv
 fit north.csv EXACT --scale-file twofold.csv | twofold.csv
@@ -219,6 +219,34 @@ identity show secret.csv | secret.csv
 fit north.csv EXACT -o occupied | occupied
 fit north.csv EXACT -o occupied --force | occupied
 fit north.csv EXACT -o north.csv | north.csv
+study init s.toml --name a --silos b -k 1 --epsilon 1 --row-norm 1 | --columns
+STUDY --columns-of north.csv --columns a,b -k 2 --epsilon 1 --row-norm 10 | --columns
+STUDY --columns-of east.npy -k 1 --epsilon 1 --row-norm 1 | east.npy
+STUDY --columns-of north.csv -k 2 --epsilon 1 --scale-file scale.csv | scale.csv
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --normalize | --row-norm
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --name Heart/1 | name
+STUDY --columns-of north.csv -k 9 --epsilon 1 --row-norm 10 | -k
+STUDY --columns-of north.csv -k 2 --epsilon 1 --row-norm 10 --port 0 | port
+study init scale.csv --name a --silos b --columns a,b -k 1 --epsilon 1 --row-norm 1 | scale.csv
+study check north.csv | north.csv
+study show nowhere.toml | nowhere.toml
+study show . | .
+export model --to anndata -o out | --rows
+export model --to csv --rows east.csv -o out | --rows
+export model --to anndata --rows east.csv --id-column id -o out | --id-column
+export model --to csv -o north.csv | north.csv
+export model --to plink --rows nowhere.csv -o out | nowhere.csv
+export model --to anndata --rows east.csv -o out | east.csv
+export model --to plink --rows east.csv --id-column x -o out | east.csv
+export model --to plink --rows holes.csv -o out | holes.csv
+plan -k 3 --epsilon 1 | --features
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.9 | gap
+plan --features 30 --silos 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
+plan --features 3 --silos 0 -k 1 --epsilon 1 | --silos
+plan x.npy --features 3 --silos 9 -k 1 --epsilon 1 | --features
+fit north.csv -k loud --epsilon 1 | -k
+report . | components.npz
 """
 """Each a command and what its sentence must name; -o new where there is no -o."""
 

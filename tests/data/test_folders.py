@@ -1,25 +1,18 @@
 """A folder or a pattern is one table in parts, in the order of their paths."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from row_forms import in_parts, read_all, sample_rows
+from test_bad_data import refused
 
-from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
 
 ROWS = sample_rows()
-
-
-def refused(data: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_all(open_source(data, **options))
-    return str(caught.value)
 
 
 def hive(folder: Path) -> Path:

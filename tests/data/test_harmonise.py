@@ -1,14 +1,13 @@
 """A silo's own names and units become the study's before anything else, in every way of reading."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from row_forms import FORMS, NAMES, forms, read_all, sample_rows
+from test_bad_data import refused
 
-from fedpower.errors import InputError
 from fedpower.rows.opening import Reading, open_source
 
 ROWS = sample_rows()
@@ -25,12 +24,6 @@ HARMONY: Reading = {
 }
 
 
-def refused(data: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_all(open_source(data, **options))
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("form", forms(TABLES))
 def test_every_table_is_renamed_and_converted(form: str, tmp_path: Path) -> None:
     source = open_source(FORMS[form](ROWS, tmp_path), **HARMONY)
@@ -38,22 +31,6 @@ def test_every_table_is_renamed_and_converted(form: str, tmp_path: Path) -> None
     expected = ROWS * [1, -2.5, 1, 1, 3.0] + [0, 0, 0, 0, 0.25]
     np.testing.assert_allclose(read_all(source, 7), expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(read_all(source.select(("ß",), extra="drop")), read_all(source)[:, 4:])
-
-
-def test_both_ways_of_reading_a_text_give_the_same_bits(tmp_path: Path) -> None:
-    rows = np.random.default_rng(0).normal(size=(500, 2))
-    pd.DataFrame(rows, columns=["a", "b"]).to_csv(tmp_path / "plain.csv", index=False)
-    text = (tmp_path / "plain.csv").read_text()
-    heading, first, *rest = text.splitlines()
-    quoted = first.replace(",", '","')
-    (tmp_path / "quoted.csv").write_text("\n".join([heading, f'"{quoted}"', *rest]))
-    found = [
-        read_all(open_source(tmp_path / name, factors={"a": 5 / 9}, offsets={"a": -160 / 9}))
-        for name in ("plain.csv", "quoted.csv")
-    ]
-    np.testing.assert_array_equal(*found)
-    fast = open_source(tmp_path / "plain.csv", factors={"a": 5 / 9}, offsets={"a": -160 / 9})
-    np.testing.assert_array_equal(read_all(fast)[:, 0], rows[:, 0] * (5 / 9) + -160 / 9)
 
 
 def test_empty_cells_stay_empty_and_text_has_no_unit(tmp_path: Path) -> None:

@@ -246,13 +246,3 @@ def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
         model.fit_silos({"a": frame}, ledgers={"a": tmp_path / "a.ledger"})
     with Ledger.open(tmp_path / "a.ledger") as ledger:
         assert ledger.statement()["spent"]["epsilon"] == 0
-
-
-def test_secure_and_plain_fits_and_other_solvers_see_features_alone():
-    silos = [clinic(400, seed) for seed in (1, 2, 3)]
-    book = CodeBook(rules=rules(CLINIC))
-    secure = FedPCA(1, epsilon=8.0, aggregation="secure", codebook=book).fit_silos(silos)
-    assert secure.study_.groups == ((0, 1, 2),)
-    krylov = FedPCA(2, epsilon=float("inf"), solver="krylov", codebook=book).fit_silos(silos)
-    moment = FedPCA(2, epsilon=float("inf"), solver="moment", codebook=book).fit_silos(silos)
-    np.testing.assert_allclose(krylov.explained_variance_, moment.explained_variance_, rtol=1e-8)

@@ -229,7 +229,7 @@ def test_what_cannot_weigh_rows_refuses_in_one_sentence():
         with_ids(open_source(sparse.csr_array(rows)), ids)
     with pytest.raises(InputError, match="units must have one id per row"):
         with_ids(open_source(rows), ids[:-1])
-    with pytest.raises(InputError, match=r"must have the column 'patient'"):
+    with pytest.raises(InputError, match=r"unit must be a column of"):
         by_unit(open_source(table_of(rows, ids)), "patient")
     with pytest.raises(InputError, match="must have a feature besides the ids in 'person'"):
         by_unit(open_source(table_of(rows, ids).select(["person"])), "person")

@@ -2,13 +2,12 @@
 
 import datetime as dt
 from pathlib import Path
-from typing import Any
 
 import openpyxl
 import pytest
 from row_forms import read_all
+from test_bad_data import refused
 
-from fedpower.errors import InputError
 from fedpower.rows.opening import open_source, split_by_group
 from workbooks import write_xlsx
 
@@ -31,12 +30,6 @@ def book(tmp_path: Path) -> Path:
     path = tmp_path / "ward.xlsx"
     made.save(path)
     return path
-
-
-def refused(data: Any, **options: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        read_all(open_source(data, **options))
-    return str(caught.value)
 
 
 def test_the_first_sheet_is_read_unless_another_is_named(book: Path) -> None:

@@ -1,21 +1,21 @@
 """The in-process engine: moves messages, bounds threads, keeps deadlines."""
 
 import threading
-import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import pytest
 import threadpoolctl
+from msgspec import structs
 
-from fedpower import CodeBook, FedPCA
-from fedpower.engines import embedded
-from fedpower.engines.inprocess import available_cores, blas_threads, in_runs, run_in_process
+from fedpower.engines.inprocess import available_cores, blas_threads, run_in_process
 from fedpower.errors import ProtocolError
-from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Silo, decaying
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.solvers import PowerSettings
-from problems import Array, spiked_rows, split
+from problems import spiked_rows, split
 from runs import drive, make_coordinator, make_silos
 
 SETTINGS = PowerSettings(
@@ -24,21 +24,27 @@ SETTINGS = PowerSettings(
 SIZES = [100, 200, 300]
 
 
-class Slow:
-    """A silo that takes its time in one round."""
+@pytest.fixture
+def silos() -> dict[str, Silo]:
+    return make_silos(split(spiked_rows(), SIZES), 3, center=True)
 
-    def __init__(self, silo: Silo, number: int, seconds: float) -> None:
-        self.silo, self.number, self.seconds = silo, number, seconds
+
+class Wrapped:
+    """A silo that does something before it answers."""
+
+    def __init__(self, silo: Silo, before: Callable[[Message], Message | None]) -> None:
+        self.silo, self.before = silo, before
 
     def answer(self, message: Message) -> Message:
-        if message.round == self.number:
-            time.sleep(self.seconds)
-        return self.silo.answer(message)
+        return self.before(message) or self.silo.answer(message)
 
 
-@pytest.mark.parametrize("n_jobs", [None, 1, 2, 8])
-def test_the_result_is_the_same_bytes_as_without_threads(n_jobs: int | None) -> None:
-    silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
+def wrapped(silos: dict[str, Silo], before: Callable[[Message], Any]) -> dict[str, Wrapped]:
+    return {name: Wrapped(silo, before) for name, silo in silos.items()}
+
+
+@pytest.mark.parametrize("n_jobs", [None, 1, 8])
+def test_the_result_is_the_same_bytes_as_without_threads(silos: dict[str, Silo], n_jobs: int | None) -> None:
     plain = make_coordinator(silos, SETTINGS)
     drive(plain, silos)
     threaded = make_coordinator(silos, SETTINGS)
@@ -49,22 +55,13 @@ def test_the_result_is_the_same_bytes_as_without_threads(n_jobs: int | None) -> 
 def test_silos_answer_at_the_same_time() -> None:
     """Two silos that each wait for the other can only finish side by side."""
     meeting = threading.Barrier(2, timeout=20)
-
-    class Meets:
-        def __init__(self, silo: Silo) -> None:
-            self.silo = silo
-
-        def answer(self, message: Message) -> Message:
-            meeting.wait()
-            return self.silo.answer(message)
-
     silos = make_silos(split(spiked_rows(), [300, 300]), 3, center=True)
     coordinator = make_coordinator(silos, SETTINGS)
-    run_in_process(coordinator, {name: Meets(silo) for name, silo in silos.items()}, n_jobs=2)
+    run_in_process(coordinator, wrapped(silos, lambda _: meeting.wait() and None), n_jobs=2)
     assert coordinator.done
 
 
-def test_blas_threads_are_bounded_while_silos_work_and_given_back() -> None:
+def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos: dict[str, Silo]) -> None:
     seen: list[int] = []
 
     def now() -> list[int]:
@@ -72,29 +69,12 @@ def test_blas_threads_are_bounded_while_silos_work_and_given_back() -> None:
         info = [each for each in threadpoolctl.threadpool_info() if each["user_api"] == "blas"]
         return [each["num_threads"] for each in info if "torch" not in each["filepath"]]
 
-    class Looks:
-        def __init__(self, silo: Silo) -> None:
-            self.silo = silo
-
-        def answer(self, message: Message) -> Message:
-            seen.extend(now())
-            return self.silo.answer(message)
-
     before = now()
-    silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
-    coordinator = make_coordinator(silos, SETTINGS)
-    run_in_process(coordinator, {name: Looks(silo) for name, silo in silos.items()})
+    run_in_process(make_coordinator(silos, SETTINGS), wrapped(silos, lambda _: seen.extend(now())))
     busy = min(available_cores(), len(silos))
     assert max(seen) <= max(1, available_cores() // busy)
     assert now() == before
-
-
-def test_overlapping_limits_restore_the_original_ones() -> None:
-    def now() -> list[int]:
-        return [each["num_threads"] for each in threadpoolctl.threadpool_info()]
-
-    before = now()
-    first, second = blas_threads(1), blas_threads(1)
+    first, second = blas_threads(1), blas_threads(1)  # of two fits that overlap
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -102,96 +82,28 @@ def test_overlapping_limits_restore_the_original_ones() -> None:
     assert now() == before
 
 
-@pytest.mark.slow
-def test_a_straggler_is_left_behind_at_the_deadline() -> None:
-    silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
-    coordinator = make_coordinator(silos, SETTINGS, min_silos=2)
-    crew = {**silos, "silo-1": Slow(silos["silo-1"], number=3, seconds=2.0)}
-    run_in_process(coordinator, crew, deadline=0.5)
-    answered = [len(each.answers) for each in coordinator.history]
-    assert answered[3] == 2
-    assert coordinator.done
+def test_a_silo_that_answers_nonsense_is_asked_again_and_then_given_up(silos: dict[str, Silo]) -> None:
+    for times, message in ((2, None), (1000, "bring back silo-1")):
+        left = iter(range(times))
 
+        def nonsense(asked: Message, left: Iterator[int] = left) -> Message | None:
+            if isinstance(asked.body, AskSteps) and next(left, None) is not None:
+                return structs.replace(asked, body=LocalSteps(product=np.full((12, 3), np.nan)))
+            return None
 
-def test_too_few_by_the_deadline_end_the_run_in_one_sentence() -> None:
-    silos = make_silos(split(spiked_rows(), SIZES), 3, center=True)
-    coordinator = make_coordinator(silos, SETTINGS)
-    crew = {**silos, "silo-1": Slow(silos["silo-1"], number=3, seconds=1.5)}
-    with pytest.raises(ProtocolError, match="needs 3 answers and got 2; bring back silo-1"):
-        run_in_process(coordinator, crew, deadline=0.3)
-
-
-def test_a_silo_that_answers_nonsense_is_asked_again_and_then_given_up() -> None:
-    class Nonsense:
-        def __init__(self, silo: Silo, times: int) -> None:
-            self.silo, self.left = silo, times
-
-        def answer(self, message: Message) -> Message:
-            if isinstance(message.body, AskSteps) and self.left > 0:
-                self.left -= 1
-                return Message(
-                    study=message.study,
-                    run=message.run,
-                    round=message.round,
-                    silo=message.silo,
-                    body=LocalSteps(product=np.full((12, 3), np.nan)),
-                )
-            return self.silo.answer(message)
-
-    parts: list[Array] = split(spiked_rows(), SIZES)
-    silos = make_silos(parts, 3, center=True)
-    coordinator = make_coordinator(silos, SETTINGS)
-    run_in_process(coordinator, {**silos, "silo-1": Nonsense(silos["silo-1"], 2)})
-    assert coordinator.done
-    coordinator = make_coordinator(silos, SETTINGS)
-    with pytest.raises(ProtocolError, match="bring back silo-1"):
-        run_in_process(coordinator, {**silos, "silo-1": Nonsense(silos["silo-1"], 1000)})
-
-
-def test_noise_is_drawn_in_one_go_only_where_no_silo_has_a_ledger_of_its_own(monkeypatch, tmp_path):
-    made = []
-
-    class Noted(embedded.BatchedNoise):
-        def __init__(self, n_users):
-            made.append(n_users)
-            super().__init__(n_users)
-
-    monkeypatch.setattr(embedded, "BatchedNoise", Noted)
-    monkeypatch.setattr(embedded, "BATCHED_FROM", 2)
-    rows = np.random.default_rng(0).standard_normal((60, 4))
-    silos = {"north": rows[:30], "south": rows[30:]}
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in silos}
-    for path in ledgers.values():
-        Ledger.create(path, epsilon=2.0, delta=1e-6).close()
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos, ledgers=ledgers)
-    assert made == []
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0)).fit_silos(silos)
-    FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=3.0), aggregation="secure").fit_silos(silos)
-    assert made == [2, 2]
-
-
-@pytest.mark.parametrize(("count", "at_once"), [(0, 2), (1, 2), (20, 2), (100, 3), (1000, 2), (9, 0)])
-def test_runs_have_every_silo_once_in_order_and_leave_every_thread_several(count: int, at_once: int) -> None:
-    runs = list(in_runs(range(count), at_once))
-    assert [item for run in runs for item in run] == list(range(count))
-    assert all(runs)
-    assert len(runs) >= min(count, 8 * at_once)
+        coordinator = make_coordinator(silos, SETTINGS)
+        crew = {**silos, "silo-1": Wrapped(silos["silo-1"], nonsense)}
+        with nullcontext() if message is None else pytest.raises(ProtocolError, match=message):
+            run_in_process(coordinator, crew)
+        assert coordinator.done == (message is None)
 
 
 def test_of_many_silos_every_one_is_asked_once_in_every_round() -> None:
     asked: list[tuple[str, int]] = []
-
-    class Counting:
-        def __init__(self, silo: Silo) -> None:
-            self.silo = silo
-
-        def answer(self, message: Message) -> Message:
-            asked.append((message.silo, message.round))
-            return self.silo.answer(message)
-
     silos = make_silos(split(spiked_rows(), [10] * 60), 3, center=True)
     coordinator = make_coordinator(silos, SETTINGS)
-    run_in_process(coordinator, {name: Counting(silo) for name, silo in silos.items()}, n_jobs=2)
+    counting = wrapped(silos, lambda message: asked.append((message.silo, message.round)))
+    run_in_process(coordinator, counting, n_jobs=2)
     assert coordinator.done
     rounds = range(len(coordinator.history))
     assert sorted(asked) == sorted((name, number) for number in rounds for name in silos)

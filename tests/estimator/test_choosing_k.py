@@ -5,12 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpower import FedPCA, Krylov
-from fedpower.errors import InputError
+from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger
 from fedpower.protocol.outcome import USED_BEFORE
-from fedpower.report import read_result, write_result
 from fits import fed_pca
 from problems import Array
 
@@ -55,11 +53,6 @@ def test_an_exact_fit_determines_what_has_variance_of_its_own() -> None:
     assert model.result_.determined == [True, True] + [False] * (model.n_components_ - 2)
 
 
-def test_the_old_name_is_refused_with_the_new_one() -> None:
-    with pytest.raises(InputError, match=r"n_components must be a whole number from 1 to min\(n_samples,"):
-        fed_pca("noise", **PRIVATE).fit(np.zeros((30, 6)))
-
-
 def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
     """The three directions hold 44%, 75% and 95% of it; each within 1% but with probability 1e-6."""
     silos = planted_rows()
@@ -83,34 +76,3 @@ def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
     with Ledger.open(ledgers["north"]) as ledger:
         assert ledger.spent().n_releases == 1
     assert USED_BEFORE in again.privacy_.notes
-
-
-def test_what_is_known_is_kept_with_the_result(tmp_path: Path) -> None:
-    silos = planted_rows()
-    for model in (
-        fed_pca("auto", **PRIVATE),
-        FedPCA(2, epsilon=float("inf"), standardize=False),
-        fed_pca(2, noise="step", **PRIVATE),
-        fed_pca(2, solver="krylov", **PRIVATE),
-    ):
-        model.fit_silos(silos)
-        write_result(tmp_path / "out", model, force=True)
-        reported = read_result(tmp_path / "out")
-        np.testing.assert_array_equal(reported.component_angles, model.component_angles_)
-        np.testing.assert_array_equal(reported.subspace_angles, model.subspace_angles_)
-        with np.load(tmp_path / "out" / "components.npz") as stored:
-            np.testing.assert_array_equal(stored["spectrum"], model.spectrum_)
-    assert model.result_.determined == [True, True]
-    assert np.isfinite(model.denoised_variance_).all()
-
-
-def test_an_exact_fit_tells_the_whole_spectrum() -> None:
-    rows = np.vstack(planted_rows(600))
-    model = FedPCA(2, epsilon=float("inf"), standardize=False).fit(rows)
-    expected = np.linalg.eigvalsh(np.cov(rows.T))[::-1]
-    np.testing.assert_allclose(model.spectrum_, expected, rtol=1e-8)
-    assert not model.component_angles_.any()
-    np.testing.assert_allclose(model.denoised_variance_, model.explained_variance_)
-    np.testing.assert_allclose(model.denoised_variance_ratio_, model.explained_variance_ratio_)
-    steps = FedPCA(2, epsilon=float("inf"), standardize=False, solver=Krylov(iteration_rank=5)).fit(rows)
-    np.testing.assert_allclose(steps.spectrum_[:2], expected[:2], rtol=1e-6)

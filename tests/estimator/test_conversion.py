@@ -1,16 +1,13 @@
 """`to_sklearn` gives scikit-learn's own objects, which do what the estimator and its folder do."""
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import Pipeline
 
 import fedpower
@@ -80,15 +77,6 @@ def test_scores_are_turned_back_as_by_the_estimator(parameters: dict[str, object
     same(model.to_sklearn().inverse_transform(scores), model.inverse_transform(scores))
 
 
-@pytest.mark.parametrize("parameters", PLAIN, ids=str)
-def test_without_scales_it_is_a_single_pca_with_the_same_attributes(parameters: dict[str, object]) -> None:
-    model = fitted(**parameters)
-    converted = model.to_sklearn()
-    assert type(converted) is PCA
-    for name in ("components_", "mean_", "explained_variance_", "singular_values_"):
-        np.testing.assert_array_equal(getattr(converted, name), getattr(model, name))
-
-
 @pytest.mark.parametrize("parameters", NORMALISED, ids=str)
 def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object]) -> None:
     converted = fitted(**parameters).to_sklearn()
@@ -102,11 +90,6 @@ def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
         same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
 
 
-def test_columns_without_names_give_none() -> None:
-    model = FedPCA(3, epsilon=INF, standardize=False).fit_silos(split(ROWS, [50, 70]))
-    assert not hasattr(model.to_sklearn(), "feature_names_in_")
-
-
 @pytest.mark.parametrize("parameters", [{}, *SCALED, *NORMALISED], ids=str)
 def test_a_folder_gives_what_the_estimator_gives(tmp_path: Path, parameters: dict[str, object]) -> None:
     model = fitted(**parameters)
@@ -116,28 +99,3 @@ def test_a_folder_gives_what_the_estimator_gives(tmp_path: Path, parameters: dic
     last = [each[-1] if isinstance(each, Pipeline) else each for each in (ours, theirs)]
     assert last[0].noise_variance_ == last[1].noise_variance_
     assert last[0].n_samples_ == last[1].n_samples_ == 120
-
-
-def test_a_total_that_was_not_released_is_not_made_up() -> None:
-    reported = np.full(3, np.nan)  # as it is where no silo reported its total
-    result = replace(fitted().result_, explained_variance_ratio=reported)
-    assert np.isnan(result.to_sklearn().noise_variance_)
-
-
-def test_all_components_leave_no_variance() -> None:
-    model = FedPCA(6, epsilon=INF, standardize=False).fit_silos(split(ROWS, [50, 70]))
-    assert model.to_sklearn().noise_variance_ == 0.0
-
-
-def test_what_is_given_is_a_copy_and_can_be_fitted_anew() -> None:
-    model = fitted()
-    converted = model.to_sklearn()
-    before = model.components_.copy()
-    converted.components_[:] = 0.0
-    np.testing.assert_array_equal(model.components_, before)
-    assert clone(converted).fit(ROWS).n_components_ == 3
-
-
-def test_an_estimator_that_was_not_fitted_is_refused() -> None:
-    with pytest.raises(NotFittedError):
-        FedPCA(3).to_sklearn()

@@ -8,8 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
@@ -29,9 +27,7 @@ from problems import Array, spiked_rows, split
 INF = float("inf")
 
 
-@parametrize_with_checks(
-    [FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower"), FedPCA(epsilon=INF, solver="krylov")]
-)
+@parametrize_with_checks([FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower")])
 def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
     check(estimator)
 
@@ -39,7 +35,7 @@ def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedP
 SOLVERS = ["moment", "krylov", "fedpower"]
 
 
-@pytest.mark.parametrize("n_silos", range(2, 11))
+@pytest.mark.parametrize("n_silos", [2, 10])
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], object], n_silos: int) -> None:
@@ -58,7 +54,7 @@ def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], obj
     np.testing.assert_allclose(ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8)
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.8, 0.9, 0.99])
+@pytest.mark.parametrize("fraction", [0.5, 0.99])
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
@@ -70,32 +66,6 @@ def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
     theirs = PCA(fraction, svd_solver="full").fit(rows)
     assert ours.n_components_ == theirs.n_components_
     assert ours.explained_variance_ratio_.sum() > fraction
-
-
-def test_auto_says_which_solver_it_took_and_why(rows: Array) -> None:
-    left_alone = FedPCA(3, epsilon=INF, standardize=False).fit_silos(np.split(rows, 2))
-    assert left_alone.solver_.solver == "moment"
-    assert "one round of" in left_alone.solver_.reason
-    assert len(left_alone.history_) == 1
-    asked = FedPCA(3, epsilon=INF, standardize=False, solver=PowerMethod(local_steps=2)).fit_silos(
-        np.split(rows, 2)
-    )
-    assert asked.solver_.solver == "fedpower"
-    private = FedPCA(
-        3, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=9.0), noise="paper"
-    ).fit_silos(np.split(rows, 2))
-    assert private.solver_.solver == "fedpower"
-
-
-def test_drift_correction_takes_the_bias_out_of_local_steps(rows: Array) -> None:
-    """Silos that differ a lot: local steps alone end beside the pooled eigenspace, corrected on it."""
-    parts = [part * (np.arange(12) % 3 == which) + 0.3 * part for which, part in enumerate(np.split(rows, 3))]
-    truth = PCA(3).fit(np.vstack(parts)).components_.T
-    options = {"epsilon": INF, "standardize": False, "local_steps": 4, "iteration_rank": 4, "random_state": 0}
-    plain = fed_pca(3, **options).fit_silos(parts)
-    corrected = fed_pca(3, drift_correction=True, **options).fit_silos(parts)
-    assert sin_theta(plain.components_.T, truth) > 1e-3
-    assert sin_theta(corrected.components_.T, truth) < 1e-7
 
 
 def test_groups_are_silos(rows: Array) -> None:
@@ -145,17 +115,6 @@ def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
             3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=3, max_rounds=2)
         ).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
-
-
-def test_a_public_mean_is_used_as_it_is(rows: Array) -> None:
-    mean = rows.mean(axis=0)
-    public = FedPCA(
-        3, epsilon=INF, standardize=False, codebook=CodeBook(offset=mean), random_state=0
-    ).fit_silos(np.split(rows, 2))
-    pooled = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, 2))
-    np.testing.assert_allclose(public.components_, pooled.components_, atol=1e-8)
-    np.testing.assert_allclose(public.mean_, mean)
-    assert all(row["kind"] != "mean" for row in public.history_)
 
 
 def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
@@ -218,18 +177,6 @@ def test_set_output_clone_and_pickle_work(rows: Array) -> None:
     assert list(frame.columns) == ["pc1", "pc2", "pc3"]
 
 
-@pytest.mark.slow
-@given(seed=st.integers(0, 1000))
-def test_signs_do_not_depend_on_how_rows_are_split(seed: int) -> None:
-    rows = spiked_rows(seed=seed)
-    cut = 1 + seed % 599
-    one = FedPCA(3, epsilon=INF, standardize=False, random_state=seed).fit(rows)
-    two = FedPCA(3, epsilon=INF, standardize=False, random_state=seed + 1).fit_silos([rows[:cut], rows[cut:]])
-    np.testing.assert_allclose(one.components_, two.components_, atol=1e-7)
-    peaks = np.abs(one.components_).argmax(axis=1)
-    assert (one.components_[np.arange(3), peaks] > 0).all()
-
-
 class TestHardCases:
     """A silo with few rows, constant columns, zero rows, one silo: all must work."""
 
@@ -265,12 +212,6 @@ class TestHardCases:
         theirs = PCA(9).fit(rows)
         assert sin_theta(model.components_.T, theirs.components_.T) < 1e-7
 
-    def test_one_column(self) -> None:
-        rows = np.arange(10.0)[:, None]
-        model = FedPCA(1, epsilon=INF, standardize=False).fit_silos([rows[:5], rows[5:]])
-        np.testing.assert_allclose(model.components_, [[1.0]])
-        np.testing.assert_allclose(model.explained_variance_, rows.var(ddof=1))
-
 
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
@@ -278,9 +219,7 @@ class TestHardCases:
         ({"n_components": 0}, "n_components must be a whole number"),
         ({"n_components": 13}, r"min\(n_samples, n_features\)=12"),
         ({"n_components": 1.5}, "fraction between 0 and 1"),
-        ({"n_components": "many"}, "n_components"),
         ({"epsilon": 0}, "epsilon must be a number above 0"),
-        ({"epsilon": -1.0}, "epsilon must be a number above 0"),
         ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
         ({"epsilon": "low"}, "epsilon must be a number above 0"),
         ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number between 0 and 1"),
@@ -293,7 +232,6 @@ class TestHardCases:
             {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "noise": "step"},
             "got noise='step', whose releases do not show the whole spectrum",
         ),
-        ({"n_components": "noise"}, r"n_components must be a whole number from 1 to min\(n_samples,"),
         (
             {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "solver": "krylov"},
             "solver='krylov' must be left out because n_components='auto' is read off",
@@ -325,7 +263,6 @@ class TestHardCases:
         ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
         ({"max_rounds": 0}, "max_rounds must be a whole number"),
         ({"iteration_rank": 2}, "iteration_rank must be between n_components=3 and the number of columns"),
-        ({"iteration_rank": 13}, "iteration_rank must be between n_components=3 and the number of columns"),
         ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
         ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
         ({"deadline": 0}, "deadline must be a positive"),

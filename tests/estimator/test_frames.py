@@ -10,8 +10,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
@@ -102,17 +100,6 @@ def test_a_name_too_few_or_too_many_is_refused() -> None:
         )
     with pytest.raises(InputError, match="scale must come without labels"):
         FedPCA(1, epsilon=EXACT, codebook=CodeBook(scale={"age": 1, "bmi": 1, "sbp": 1})).fit(ROWS)
-
-
-def test_scores_are_called_as_in_the_files_of_a_result(tmp_path: Path) -> None:
-    model = FedPCA(2, epsilon=EXACT).fit(FRAME)
-    assert model.get_feature_names_out().tolist() == ["pc1", "pc2"]
-    heading = (model.save(tmp_path / "r") / "components.csv").read_text().splitlines()[0]
-    assert heading == "feature,pc1,pc2"
-    scores = model.set_output(transform="pandas").transform(FRAME)
-    assert list(scores.columns) == ["pc1", "pc2"]
-    pipeline = make_pipeline(StandardScaler(), FedPCA(3, epsilon=EXACT)).set_output(transform="polars")
-    assert pipeline.fit_transform(FRAME).columns == ["pc1", "pc2", "pc3"]
 
 
 @pytest.mark.parametrize(("silos", "aggregation"), [(1, "plain"), (3, "plain"), (3, "secure")])

@@ -9,10 +9,8 @@ import pytest
 
 from benchmarks import preparation as hard
 from fedpower import FedPCA
-from fedpower.errors import InputError
 from fedpower.protocol.pooled import available_case
 from fedpower.report.codebook_file import read_code_book, write_code_book
-from fedpower.rules.codebook import CodeBook
 from fits import fed_pca
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -83,36 +81,12 @@ def test_a_code_book_says_what_is_present_and_later_fits_use_it(tmp_path: Path):
     assert np.array_equal(model.moment_.pooled.present, read.present)
 
 
-def test_an_exact_fit_refuses_a_missing_cell_in_a_sentence():
-    gaps, _ = rows_with_gaps()
-    with pytest.raises(InputError, match="must hold finite numbers, got a missing value"):
-        FedPCA(1, epsilon=np.inf).fit_silos([gaps])
-
-
 def test_a_column_that_may_be_constant_is_listed_and_not_blown_up():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((5_000, 4)) * [1.0, 2.0, 3.0, 2.0] + [0.0, 0.0, 0.0, 1e12]
     model = FedPCA(2, epsilon=4.0).fit(rows)
     assert model.codebook_.scale[3] > 1e3
     assert any("'x3': its spread is below the noise" in said for said in model.warnings_)
-
-
-def test_warnings_name_the_column_what_was_found_and_what_lies_outside():
-    book = CodeBook(
-        columns=("age", "stage"),
-        offset=np.zeros(2),
-        scale=np.ones(2),
-        low=np.array([1.0, 0.0]),
-        high=np.array([2.0, 4.0]),
-        bound=2.0,
-        found=("range found, mean and spread found", "range found, spread below the noise"),
-        outside=np.array([0.25, 0.0]),
-    )
-    assert book.warnings == [
-        "column 'age': about 25% of its cells are outside the range found, from 1 to 2; give its range",
-        "column 'stage': its spread is below the noise in the range from 0 to 4; give a narrower range, "
-        "or leave it out if it is constant",
-    ]
 
 
 @pytest.mark.slow

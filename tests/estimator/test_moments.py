@@ -180,8 +180,3 @@ def test_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Pat
     (folder / MOMENT).write_bytes(b"no archive")
     with pytest.raises(InputError, match="got a damaged or foreign file"):
         read_moment(folder)
-
-
-def test_the_parameters_of_a_moment_are_among_those_of_a_fit_with_the_same_defaults():
-    fit = FedPCA().get_params()
-    assert all(fit[name] == value for name, value in FedMoment().get_params().items())

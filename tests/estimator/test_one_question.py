@@ -108,16 +108,6 @@ def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(other.explained_variance_, fits[1].explained_variance_)
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: str) -> None:
-    told: dict[str, Any] = {"aggregation": aggregation, "standardize": False}
-    model = fed_pca(2, epsilon=8.0, delta=1e-6, **told).fit_silos(SILOS)
-    assert model.moment_ is not None
-    truth = np.linalg.eigh(model.moment_.covariance)[1][:, ::-1][:, :2].T
-    assert degrees(model.components_, truth) < 1e-5
-    assert model.result_.scale is None
-
-
 @pytest.mark.parametrize(
     "mode",
     [{"noise": "step"}, {"noise": "paper"}, {"noise": "clipped"}, {"solver": "krylov"}, {"n_steps": 3}],
@@ -125,11 +115,6 @@ def test_covariances_are_those_of_the_moment_in_the_columns_units(aggregation: s
 def test_a_mode_without_variances_says_what_to_pass(mode: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"; pass standardize=False$"):
         fed_pca(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
-
-
-def test_it_is_true_or_false() -> None:
-    with pytest.raises(InputError, match="standardize must be True or False, got None"):
-        FedPCA(2, epsilon=INF, standardize=None).fit_silos(SILOS)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

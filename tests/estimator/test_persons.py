@@ -11,7 +11,6 @@ from fedpower import CodeBook, FedPCA, Person
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy import Ledger, epsilon_of
-from fedpower.report.page import result_page as page
 from fedpower.report.result import read_result
 from fedpower.rules.rules import table_rules
 from fits import fed_pca
@@ -95,7 +94,7 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     said = str(model.privacy_)
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
-    assert "The column 'patient_id' says whose each row is" in said
+    assert "The column 'patient_id' identifies the person of each row" in said
     assert "very row counts for one person" not in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)
@@ -227,10 +226,3 @@ def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
     assert 0 < clipped <= read == len(frames["north"])
     assert model.result_.clipping is None or "of the persons' rows" in model.result_.clipping
     assert "3000 persons" in repr(model.result_)
-
-
-def test_a_page_and_advice_count_persons():
-    model = fed_pca(1, epsilon=0.1, unit="patient_id", **TOLD)
-    with pytest.warns(NoiseWarning, match="the number of persons, 400"):
-        model.fit_silos({"north": visits(1)})
-    assert "<dt>Persons</dt><dd>400</dd>" in page(model.result_)

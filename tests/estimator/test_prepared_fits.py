@@ -89,31 +89,12 @@ def test_ranges_hold_what_the_columns_are(fitted, silos):
     assert ((book.scale / np.maximum(X.std(0), 1e-12))[:7] < 5).all()
 
 
-def test_a_constant_column_takes_no_part(fitted):
-    assert np.abs(fitted.components_[:, 7]).max() < 0.2
-
-
-def test_variances_are_in_standardised_units_and_scores_too(fitted, silos):
-    X = np.vstack(list(silos.values()))
-    scores = fitted.transform(X)
-    assert scores.var(axis=0) == pytest.approx(fitted.explained_variance_, rel=0.5)
-    assert fitted.mean_ == pytest.approx(X.mean(0), rel=0.5, abs=1e-5)
-
-
 def test_a_code_book_is_read_as_it_was_written(fitted, tmp_path):
     path = write_code_book(fitted.codebook_, tmp_path / "codebook.toml")
     again = read_code_book(path)
     assert again.treatment == fitted.codebook_.treatment
     assert again.found == fitted.codebook_.found
     assert (again.epsilon, again.mu) == (fitted.codebook_.epsilon, fitted.codebook_.mu)
-
-
-def test_a_result_folder_keeps_the_code_book(fitted, tmp_path):
-    folder = fitted.save(tmp_path / "result")
-    assert read_code_book(folder / "codebook.toml").treatment == fitted.codebook_.treatment
-    found = read_result(folder)
-    assert found.code_book.treatment == fitted.codebook_.treatment
-    assert found.study == fitted.study_
 
 
 def test_a_fit_with_a_code_book_is_charged_for_its_moment_alone(fitted, silos, tmp_path):
@@ -156,7 +137,7 @@ def test_names_of_columns_carry_ranges():
     model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(table_)
     assert (model.codebook_.low[0], model.codebook_.high[0]) == (1900, 2100)
     assert model.codebook_.columns == tuple("abcdefgh")
-    with pytest.raises(InputError, match="ranges must be of columns of the fit, got 'zz'"):
+    with pytest.raises(InputError, match=r"ranges must be of the columns .*, got 'zz'"):
         FedPCA(2, ranges={"zz": (0, 1)}).fit(table_)
 
 
@@ -179,7 +160,9 @@ def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, s
 def test_a_code_book_of_other_columns_is_refused(fitted, silos):
     with pytest.raises(InputError, match="a code book must have numbers for each of the 3 columns"):
         FedPCA(2, codebook=fitted.codebook_).fit(silos["north"][:, :3])
-    with pytest.raises(InputError, match="a code book whose numbers were found must have no row_norm and no"):
+    with pytest.raises(
+        InputError, match="a code book whose numbers were found must not have row_norm or normalize"
+    ):
         FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
 
 
@@ -189,22 +172,6 @@ def test_few_rows_give_a_result_all_the_same_and_say_that_it_is_noise(n):
         model = FedPCA(2, epsilon=0.5, delta=1e-6).fit(table(n))
     assert np.isfinite(model.components_).all()
     assert model.result_.determined == [False, False]
-
-
-def test_exact_standardised_fits_are_scikit_learns(silos):
-    from sklearn.decomposition import PCA
-    from sklearn.preprocessing import StandardScaler
-
-    X = np.vstack(list(silos.values()))[:, :7]
-    ours = FedPCA(3, epsilon=np.inf, standardize=True).fit_silos([X[:9_000], X[9_000:]])
-    scaler = StandardScaler().fit(X)
-    theirs = PCA(3, svd_solver="full").fit(scaler.transform(X))
-    assert np.abs(ours.explained_variance_ - theirs.explained_variance_).max() < 1e-8
-    assert np.abs(np.abs(np.sum(ours.components_ * theirs.components_, axis=1)) - 1).max() < 1e-8
-    signs = np.sign(np.sum(ours.components_ * theirs.components_, axis=1))
-    wanted = theirs.transform(scaler.transform(X)) * signs
-    assert np.abs(ours.transform(X) - wanted).max() < 1e-8 * np.abs(wanted).max()
-    assert ours.explained_variance_ratio_ == pytest.approx(theirs.explained_variance_ratio_, abs=1e-8)
 
 
 def levels(n=30_000, seed=0):

@@ -13,7 +13,7 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
-from fedpower.estimator.fit_warnings import NoiseWarning, PrivacyLeakWarning
+from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -147,19 +147,6 @@ def test_a_ledger_of_another_silo_is_refused_and_untouched(parts: dict[str, Arra
     assert {name: path.read_bytes() for name, path in paths.items()} == before
 
 
-def test_angles_tell_noise_from_a_direction() -> None:
-    rng = np.random.default_rng(0)
-    flat = rng.standard_normal((3000, 30)) / 10
-    strong = flat.copy()
-    strong[:, 0] *= 10
-    model = FedPCA(2, epsilon=1.0, center=False, standardize=False, codebook=CodeBook(row_norm=2.0))
-    with pytest.warns(NoiseWarning, match="no component is determined"):
-        model.fit(flat)
-    assert model.result_.determined == [False, False]
-    assert model.fit(strong).result_.determined == [True, False]
-    assert not FedPCA(2, epsilon=float("inf")).fit(flat).component_angles_.any()
-
-
 def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
     parts: dict[str, Array], tmp_path: Path
 ) -> None:
@@ -291,7 +278,7 @@ class TestWhatALedgerNeverBooks:
             if experiment:
                 assert run().privacy.is_private
             else:
-                with pytest.raises(InputError, match="must book private releases, got seeded noise"):
+                with pytest.raises(InputError, match="must record private releases, got seeded noise"):
                     run()
             with Ledger.open(path) as ledger:
                 assert ledger.spent().n_releases == experiment

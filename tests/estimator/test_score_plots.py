@@ -132,16 +132,8 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
 )
 def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
     result = fed_pca(2, random_state=0, **EXACT).fit_silos(silos()).result_
-    with pytest.raises(InputError, match="fit again or bring back the folder"):
+    with pytest.raises(InputError, match=r"must be as fedpower wrote it|must be squares of one size"):
         _ = with_run(result, {**result.run, "scores": wrong}).score_counts
-
-
-def test_places_below_the_noise_are_drawn_empty():
-    far = silos(sizes=(40,))
-    terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.01, "row_norm": 8.0}
-    found = fed_pca(2, random_state=0, **terms).fit_silos(far).score_counts_
-    assert found.clear > 2.5 * found.noise_std
-    assert (found.counts["north"] < found.clear).mean() > 0.9
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import json
 import queue
 import resource
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class NoiseByRound:
 
 
 class ByRound:
-    """A silo whose noise begins anew with every question."""
+    """A silo whose noise begins again with every question."""
 
     def __init__(self, silo, noise: NoiseByRound) -> None:
         self._silo = silo
@@ -59,23 +59,11 @@ class ByRound:
 
 
 def hold(folder: Path, what: str) -> None:
-    """Wait while the file is there, and say so."""
     mark, ends = folder / what, time.monotonic() + WAIT_S
     if mark.exists():
         (folder / f"reached-{what}").touch()
         while mark.exists() and time.monotonic() < ends:
             time.sleep(0.02)
-
-
-@contextmanager
-def full_disk():
-    """Let no file of this process grow."""
-    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, usual[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
 
 
 class Held:
@@ -85,8 +73,11 @@ class Held:
 
     def answer(self, question):
         hold(self._folder, f"before-{question.round}")
-        with full_disk() if (self._folder / "full").exists() else nullcontext():
-            answer = self._silo.answer(question)
+        usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if (self._folder / "full").exists():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, usual[1]))
+        answer = self._silo.answer(question)
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
         hold(self._folder, f"after-{question.round}")
         with (self._folder / "sent").open("a") as file:
             digest = hashlib.sha256(encode(answer)).hexdigest()
@@ -140,22 +131,22 @@ class HeldQuestions(coordinator.Questions):
             "empty": b"",
             "oversized": b"x" * (2 * most_question_bytes(self._study)),
         }
-        found = {}
+        sizes = {}
         for number, (name, content) in enumerate(junk.items(), start=10**6):
             self.junk_numbers.add(number)
             assert self._links.send(silo, ASK, number, content)
             if name == "oversized":
                 for connected in (False, True):
                     assert self.changes.get(timeout=WAIT_S) == (silo, connected)
-                found[name] = None if self.back.empty() else len(self.back.get()[1])
+                sizes[name] = None if self.back.empty() else len(self.back.get()[1])
             else:
-                found[name] = len(self.back.get(timeout=WAIT_S)[1])
-        return found
+                sizes[name] = len(self.back.get(timeout=WAIT_S)[1])
+        return sizes
 
 
 class HeldService(coordinator.CoordinatorService):
     def questions(self, node, stopped):
-        self._held = HeldQuestions(self.links, node.coordinator, node.study, stopped)
+        self._held = HeldQuestions(self.links, node.study, stopped)
         return self._held
 
     def closed(self, closed):

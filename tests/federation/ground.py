@@ -1,13 +1,14 @@
-"""A federation of four silos on this machine, for tests: started once, held up and killed at will."""
+"""A federation of separate processes on this machine, for tests: held up and killed at will."""
 
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from fedpower.federation import processes
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
-from fedpower.federation.runner import Runner
+from fedpower.federation.runner import Runner, open_session
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import read_study, to_toml
 from fedpower.privacy.ledger import Ledger
@@ -29,37 +30,13 @@ from fedpower.privacy.ledger import Ledger
 SILOS = ("north", "south", "east", "west")
 COLUMNS = ("a", "b", "c", "d", "e", "f")
 WAIT_S = 120.0
-
-
-def study_text(
-    *,
-    min_silos: int = 4,
-    deadline: float = 60.0,
-    grace: float | None = None,
-    secure: bool = False,
-    prepared: bool = False,
-) -> str:
-    rounds = {"min_silos": min_silos, "deadline": deadline}
-    if grace is not None:
-        rounds["grace"] = grace
-    content = study_content("faults", SILOS, epsilon=2.0, **rounds)
-    if prepared:
-        content |= {"rows": {}, "privacy": {"epsilon": 2.0, "delta": 1e-6}, "solver": {}}
-    if secure:
-        content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}
-        content["solver"] = {}
-        content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
-    return to_toml(content)
-
-
-def write_rows(folder: Path) -> dict[str, Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {}
-    for place, name in enumerate(SILOS):
-        rows = np.random.default_rng(place).normal(size=(400 + 50 * place, 6)) * [3, 2, 1, 1, 0.5, 0.5]
-        paths[name] = folder / f"{name}.csv"
-        np.savetxt(paths[name], rows, delimiter=",", header=",".join(COLUMNS), comments="")
-    return paths
+KINDS: dict[str, dict[str, Any]] = {
+    "steps": {},
+    "moment": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "noise": "moment"}, "solver": {}},
+    "prepared": {"rows": {}, "privacy": {"epsilon": 2.0, "delta": 1e-6}, "solver": {}},
+    "secure": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}, "solver": {}},
+}
+"""By name: tables of a study in place of those of one in which every step is noised."""
 
 
 @contextmanager
@@ -75,11 +52,29 @@ def held_up() -> Iterator[None]:
 class Ground(LocalFederation):
     """A local federation whose parties can be held up and killed."""
 
-    def __init__(self, folder: Path, **terms) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(
+        self,
+        folder: Path,
+        kind: str = "steps",
+        *,
+        silos: Sequence[str] = SILOS,
+        min_silos: int = 4,
+        **rounds: float,
+    ) -> None:
+        content = study_content(
+            "faults", silos, epsilon=2.0, min_silos=min_silos, **{"deadline": 60.0, **rounds}
+        )
+        content |= KINDS[kind]
+        if kind == "secure":
+            content["identities"] = {name: str(place) * 64 for place, name in enumerate(silos)}
         path = folder / "agreed.toml"
-        path.write_text(study_text(**terms))
-        super().__init__(read_study(path), folder / "ground", write_rows(folder / "rows"))
+        path.write_text(to_toml(content))
+        self.rows = {}
+        for place, name in enumerate(silos):
+            rows = np.random.default_rng(place).normal(size=(400 + 50 * place, 6)) * [3, 2, 1, 1, 0.5, 0.5]
+            self.rows[name] = folder / f"{name}.csv"
+            np.savetxt(self.rows[name], rows, delimiter=",", header=",".join(COLUMNS), comments="")
+        super().__init__(read_study(path), folder / "ground", self.rows)
         self.sentences: list[str] = []
         self.rounds: list[dict] = []
 
@@ -87,14 +82,14 @@ class Ground(LocalFederation):
         return self.kits / party
 
     def fresh(self) -> None:
-        """Forget earlier charges, runs and flags: silos have their ledgers open, so they start anew."""
-        running = [name for name in SILOS if name in self.processes]
+        """Forget earlier charges, runs and flags: silos have their ledgers open, so they start again."""
+        running = [name for name in self.silos if name in self.processes]
         self.stop(*running)
-        for party in (COORDINATOR, *SILOS):
+        for party in (COORDINATOR, *self.silos):
             for flag in ("before-*", "after-*", "between-*", "reached-*", "full", "sent", "junk*", "replay*"):
                 for path in self.place(party).glob(flag):
                     path.unlink()
-        for name in SILOS:
+        for name in self.silos:
             self.ledger(name).unlink(missing_ok=True)
             self.make_ledger(name)
         self.sentences, self.rounds = [], []
@@ -111,19 +106,32 @@ class Ground(LocalFederation):
         """Wait until a party is held up."""
         wait_for((self.place(party) / f"reached-{what}").exists, f"{party} at {what}")
 
+    def closed(self, number: int) -> None:
+        """Wait until a round is closed."""
+        wait_for(lambda: any(closed["round"] == number for closed in self.rounds), f"round {number}")
+
     def kill(self, party: str) -> None:
         """Kill -9 a party's own process; a silo's node finds out by itself."""
         child = self.processes.pop(party)
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
 
-    def gone(self, party: str) -> bool:
-        """Whether no process of a party is left; a node ends a moment after its vault was killed."""
-        return not processes_naming(self.place(party))
+    def gone(self, party: str) -> None:
+        """Wait until no process of a party is left; a node ends a moment after its vault was killed."""
+        wait_for(lambda: not processes_naming(self.place(party)), f"the end of {party}")
 
     def charges(self, name: str) -> list[tuple]:
         """Return every release in a silo's ledger, in order."""
         return charges(self.ledger(name))
+
+    def connected(self) -> set[str]:
+        with open_session(self.runner, patience=WAIT_S) as session:
+            return set(session.status()["connected"])
+
+    def wait_until_connected(self, *silos: str) -> None:
+        """Wait until exactly these silos are connected, all by default."""
+        with open_session(self.runner, patience=WAIT_S) as session:
+            wait_for(lambda: set(session.status()["connected"]) == set(silos or self.silos), "the silos")
 
     def run(self, name: str, *, resume: bool = False, patience: float = 90.0) -> "Running":
         return Running(self, self.folder / name, resume=resume, patience=patience)
@@ -143,7 +151,7 @@ class Running:
         def go() -> None:
             try:
                 runner.run(folder, resume=resume)
-            except BaseException as error:  # told to the test's thread
+            except BaseException as error:  # raised in the test's thread
                 self.error = error
 
         self._thread = threading.Thread(target=go, daemon=True)
@@ -160,21 +168,21 @@ class Running:
 
 def processes_naming(kit: Path) -> list[int]:
     """Return the processes that have a kit in their command, or in the environment they began with."""
-    found = []
+    naming = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
+            words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         except OSError:  # it has just ended
             continue
-        if str(kit).encode() in told:
-            found.append(int(folder.name))
-    return found
+        if str(kit).encode() in words:
+            naming.append(int(folder.name))
+    return naming
 
 
-def wait_for(condition, what: str) -> None:
-    ends = time.monotonic() + WAIT_S
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> None:
+    ends = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < ends, f"waited {WAIT_S:.0f} s for {what}"
+        assert time.monotonic() < ends, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.05)
 
 
@@ -184,9 +192,8 @@ def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]
     with ExitStack() as stack:
         silos = {}
         for name in SILOS:
-            text = (ground.place(name) / "silo.toml").read_text()
             path = folder / f"{name}.toml"
-            path.write_text(text)
+            path.write_text((ground.place(name) / "silo.toml").read_text())
             epsilon, delta = LEDGER_CAP
             Ledger.create(folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name).close()
             noise = NoiseByRound(name)

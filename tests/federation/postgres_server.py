@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpower.federation.local import free_port
+
 START_SECONDS = 60
-OWNER = "postgres"
-"""Who runs the server where we are root, which PostgreSQL refuses to run as."""
+OWNER = "postgres"  # runs the server where we are root, which PostgreSQL refuses to run as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,6 @@ class PostgresServer:
     def url(self) -> str:
         """The URL of the administrator's database, without its password."""
         return f"postgresql://{OWNER}@127.0.0.1:{self.port}/postgres"
-
-    @property
-    def version(self) -> str:
-        """The server's version."""
-        return self.sql("SHOW server_version").partition(" ")[0]
 
     def sql(self, statements: str, *, rows: str | None = None) -> str:
         """Run statements as the administrator and return what they print; `rows` feed a COPY."""
@@ -77,7 +72,7 @@ def private_server(password: str) -> Iterator[PostgresServer]:
         data = folder / "data"
         _check([programs / "initdb", "-D", data, "-U", OWNER, "-A", "scram-sha-256", "--no-sync",
                 "--locale=C", "-E", "UTF8", f"--pwfile={secret}"], folder, owner)  # fmt: skip
-        port = _free_port()
+        port = free_port()
         command = [programs / "postgres", "-D", data, "-p", str(port), "-k", folder,
                    "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]  # fmt: skip
         with (folder / "log").open("w") as log:
@@ -96,12 +91,6 @@ def _check(command: list[Any], folder: Path, owner: dict[str, Any]) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **owner)
     if done.returncode:
         raise RuntimeError(f"{command[0]} failed: {done.stderr}")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def _wait(programs: Path, port: int, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -1,12 +1,148 @@
-"""A study for tests of federations, what its ledgers hold, and processes that a test started."""
+"""A study of three silos on disk, with its parties' own files."""
 
+import copy
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+
+from fedpower.federation.coordinator import StudyRun
+from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.privacy.ledger import Ledger
+from fedpower.protocol import coordinator as driving
+from fedpower.protocol.coordinator import in_turn
+from fedpower.protocol.messages import AskMoment, Message
+from fedpower.protocol.secure import Identity
+from fedpower.protocol.silo import Silo
+from problems import Array, spiked_rows, split
+
+COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
+SIZES = {"north": 60, "south": 50, "east": 40}
+RUN = "0123456789abcdef"
+KEYS = {name: Identity.new() for name in SIZES}
+CONTENT: dict[str, Any] = {
+    "name": "heart-2026",
+    "columns": {"names": list(COLUMNS)},
+    "rows": {"row_norm": 10.0, "center": True, "standardize": False},
+    "components": {"n_components": 2},
+    "privacy": {"epsilon": 1.0, "delta": 1e-6},
+    "rounds": {"deadline": 60.0},
+    "silos": {"names": list(SIZES)},
+    "coordinator": {"host": "localhost", "port": 8002},
+}
+
+
+def content_with(**tables: Any) -> dict[str, Any]:
+    """Return the study's content with some tables' keys changed; None takes a key or a table out."""
+    content = copy.deepcopy(CONTENT)
+    for table, changes in tables.items():
+        if not isinstance(changes, dict):
+            content[table] = changes
+        else:
+            content[table] = {**content.get(table, {}), **changes}
+            content[table] = {key: value for key, value in content[table].items() if value is not None}
+    return {table: value for table, value in content.items() if value is not None}
+
+
+def write_study(folder: Path, **tables: Any) -> StudyFile:
+    path = folder / "study.toml"
+    path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
+    return read_study(path)
+
+
+def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:
+    """Return a question to north, for its moment unless another body is given."""
+    fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
+    return Message(**{**fields, "body": body or AskMoment(), **changes})
+
+
+def silo_rows(name: str) -> Array:
+    rows = spiked_rows(sum(SIZES.values()), len(COLUMNS), rank=2, seed=3) + 1.0
+    return dict(zip(SIZES, split(rows, list(SIZES.values())), strict=True))[name]
+
+
+def write_rows(path: Path, rows: Array, columns: tuple[str, ...] = COLUMNS) -> None:
+    np.savetxt(path, rows, delimiter=",", header=",".join(columns), comments="")
+
+
+def write_silo(folder: Path, name: str = "north", *, cap: float | None = 2.0, more: str = "") -> SiloFile:
+    """Write a silo's rows and its own file, and make its ledger unless it is there.
+
+    ``more`` is put at the file's end; without a ``cap`` no ledger is made.
+    """
+    write_rows(folder / f"{name}.csv", silo_rows(name))
+    ledger = f'[ledger]\npath = "{name}.ledger"\n'
+    ledger += "" if cap is None else f"epsilon = {cap}\ndelta = 1e-5\n"
+    path = folder / f"{name}.toml"
+    path.write_text(f'silo = "{name}"\n[data]\npath = "{name}.csv"\n{ledger}{more}\n')
+    if cap is not None and not (folder / f"{name}.ledger").exists():
+        Ledger.create(folder / f"{name}.ledger", epsilon=cap, delta=1e-5, silo=name).close()
+    return read_silo(path)
+
+
+def secure_tables(folder: Path, **privacy: Any) -> dict[str, Any]:
+    """Return the tables of a study with secure sums, whose silos' keys are put into a folder."""
+    for name, key in KEYS.items():
+        if not (folder / f"{name}.pem").exists():
+            key.save(folder / f"{name}.pem")
+    identities = {name: key.public for name, key in KEYS.items()}
+    return {"privacy": {"aggregation": "secure", **privacy}, "identities": identities}
+
+
+class Counted:
+    """Counts the questions that reach silos."""
+
+    def __init__(self, nodes: dict[str, OpenSilo]) -> None:
+        self.nodes = nodes
+        self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
+        self.ledgers = {name: node.ledger for name, node in nodes.items()}
+        self.n = 0
+
+    def charges(self) -> list[int]:
+        return [0 if ledger is None else ledger.spent().n_releases for ledger in self.ledgers.values()]
+
+    def finish(self, run: StudyRun, rounds: int = 10**6) -> None:
+        def ask(questions):
+            self.n += len(questions)
+            return in_turn(self.silos)(questions)
+
+        for _ in islice(driving.rounds(run.coordinator, ask), rounds):
+            pass
+
+
+@contextmanager
+def open_silos(
+    study: StudyFile, folder: Path, *, cap: float = 5.0, write: Callable[[Path, str], None] | None = None
+) -> Iterator[Counted]:
+    """Give all silos as they start: rows and ledgers from disk, nothing of an earlier process."""
+    more = '[identity]\npath = "{}.pem"' if study.options.aggregation.name == "secure" else ""
+    with ExitStack() as stack:
+        nodes = {}
+        for name in study.silos:
+            own = write_silo(folder, name, cap=cap, more=more.format(name))
+            if write is not None:
+                write(folder / str(own.data.path), name)
+            nodes[name] = stack.enter_context(open_silo(study, own))
+        yield Counted(nodes)
+
+
+def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
+    """Return a whole run, its result in the folder ``result``."""
+    with open_silos(study, folder, **silos) as opened:
+        done = StudyRun(study, run=run, checkpoint=folder / f"{run}.journal")
+        opened.finish(done)
+        done.write_result(folder / "result")
+    return done
+
+
+# --- for live tests ---
 
 MARK = "PYTHON_KILLED_OUTRIGHT"
 """In the environment of all that is started here, and so of all that it starts: a silo's node inherits
@@ -44,11 +180,11 @@ def charges(ledger: Path) -> list[tuple[Any, ...]]:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Return the processes that descend from what was started under a mark, zombies aside."""
-    found = []
-    for each in psutil.process_iter():
+    running = []
+    for process in psutil.process_iter():
         try:
-            if each.environ().get(MARK) == mark and each.status() != psutil.STATUS_ZOMBIE:
-                found.append(each)
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                running.append(process)
         except psutil.Error:
             continue
-    return found
+    return running

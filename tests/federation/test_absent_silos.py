@@ -13,26 +13,16 @@ from fedpower.protocol.coordinator import Answers
 from fedpower.report.result import read_result
 
 PREPARED: dict[str, Any] = {"rows": {"row_norm": None}}
-STEPS = {"privacy": {"noise": "step"}, "solver": {"solver": "fedpower", "n_steps": 3}}
-EXACT = {"epsilon": float("inf"), "delta": None}
+EXACT: dict[str, Any] = {"privacy": {"epsilon": float("inf"), "delta": None}, **PREPARED}
+POWER = {"solver": "fedpower", "n_steps": 3}
 MODES: dict[str, tuple[dict[str, Any], str]] = {
     "moment": ({}, "moment"),
     "prepared": (PREPARED, "moment"),
-    "exact": ({"privacy": EXACT, "rows": {"row_norm": None}}, "moment"),
-    "krylov": ({"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "krylov"}}, "steps"),
-    "power": (
-        {"privacy": EXACT, "rows": {"row_norm": None}, "solver": {"solver": "fedpower", "n_steps": 3}},
-        "steps",
-    ),
-    "drift": (
-        {
-            "privacy": EXACT,
-            "rows": {"row_norm": None},
-            "solver": {"solver": "fedpower", "n_steps": 3, "drift_correction": True},
-        },
-        "steps",
-    ),
-    "steps": (STEPS, "steps"),
+    "exact": (EXACT, "moment"),
+    "krylov": (EXACT | {"solver": {"solver": "krylov"}}, "steps"),
+    "power": (EXACT | {"solver": POWER}, "steps"),
+    "drift": (EXACT | {"solver": POWER | {"drift_correction": True}}, "steps"),
+    "steps": ({"privacy": {"noise": "step"}, "solver": POWER}, "steps"),
     "clipped": ({"privacy": {"noise": "clipped"}}, "product 1"),
 }
 """By name: a study's settings, and the kind of the rounds from which its result comes."""
@@ -62,18 +52,18 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         node = StudyRun(study, run="a-run", checkpoint=tmp_path / "rounds.journal")
         drive(node, silos.silos, lost="south", before=[kind])
         node.write_result(tmp_path / "result")
-    found = read_result(tmp_path / "result")
-    assert found.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
-    assert found.n_samples == SIZES["north"] + SIZES["east"]
-    assert found.absent == ("south",)
-    assert found.run["absent"] == ["south"]
-    said = f"2 components of {found.n_samples} rows held by 2 silos, without south"
-    assert found.headline == said
-    assert "rows, without south" in repr(found)
-    assert f"<h1>{said}</h1>" in (tmp_path / "result" / "report.html").read_text()
+    result = read_result(tmp_path / "result")
+    assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
+    assert result.n_samples == SIZES["north"] + SIZES["east"]
+    assert result.absent == ("south",)
+    assert result.run["absent"] == ["south"]
+    headline = f"2 components of {result.n_samples} rows held by 2 silos, without south"
+    assert result.headline == headline
+    assert "rows, without south" in repr(result)
+    assert f"<h1>{headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
 
 
-def test_a_secure_sum_counts_those_of_its_roll(tmp_path: Path) -> None:
+def test_a_secure_sum_counts_the_members_of_its_session(tmp_path: Path) -> None:
     study = write_study(tmp_path, **secure_tables(tmp_path), rounds={"deadline": 60.0, "min_silos": 2})
     with open_silos(study, tmp_path) as silos:
         node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
@@ -82,26 +72,22 @@ def test_a_secure_sum_counts_those_of_its_roll(tmp_path: Path) -> None:
     assert node.result.absent == ("south",)
 
 
-def test_other_questions_after_a_complete_run_are_refused_and_not_charged(tmp_path: Path) -> None:
-    study = write_study(tmp_path, **PREPARED, rounds={"deadline": 60.0, "min_silos": 2})
+@pytest.mark.parametrize("tables", [PREPARED, {}], ids=["prepared", "moment"])
+def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
+    tables: dict[str, Any], tmp_path: Path
+) -> None:
+    """Other questions are refused; the same ones are answered from the ledgers."""
+    study = write_study(tmp_path, **tables, rounds={"deadline": 60.0, "min_silos": 2})
     with open_silos(study, tmp_path) as silos:
         first = StudyRun(study, run="first", checkpoint=tmp_path / "first.journal")
         drive(first, silos.silos, lost="", before=[])
         spent = [ledger.spent() for ledger in silos.ledgers.values()]
         again = StudyRun(study, run="again", checkpoint=tmp_path / "again.journal")
-        with pytest.raises(RefusedError, match="ask the same questions again, which is free"):
+        if tables == PREPARED:
+            with pytest.raises(RefusedError, match="ask the same questions again"):
+                drive(again, silos.silos, lost="south", before=["enrol"])
+        else:
             drive(again, silos.silos, lost="south", before=["enrol"])
-        assert [ledger.spent() for ledger in silos.ledgers.values()] == spent
-
-
-def test_a_moment_asked_for_again_while_a_silo_is_away_comes_from_the_ledgers(tmp_path: Path) -> None:
-    study = write_study(tmp_path, rounds={"deadline": 60.0, "min_silos": 2})
-    with open_silos(study, tmp_path) as silos:
-        first = StudyRun(study, run="first", checkpoint=tmp_path / "first.journal")
-        drive(first, silos.silos, lost="", before=[])
-        spent = [ledger.spent() for ledger in silos.ledgers.values()]
-        again = StudyRun(study, run="again", checkpoint=tmp_path / "again.journal")
-        drive(again, silos.silos, lost="south", before=["enrol"])
+            assert again.result.absent == ("south",)
         assert [ledger.spent() for ledger in silos.ledgers.values()] == spent
     assert not first.result.absent
-    assert again.result.absent == ("south",)

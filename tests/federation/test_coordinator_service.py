@@ -1,4 +1,4 @@
-"""The coordinator's process without a network: one answer a question, and what a runner may call for."""
+"""The coordinator's process without a network: one answer per question, and what a runner may call for."""
 
 import json
 import logging
@@ -10,20 +10,17 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from studies import write_study
+from studies import RUN, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import InputError, ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
-from fedpower.federation.certificates import COORDINATOR, RUNNER
+from fedpower.federation.certificates import RUNNER
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
-from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.coordinator import MOST_ATTEMPTS, Unreadable, drive
 from fedpower.protocol.messages import Message, Refusal, decode, encode
-
-RUN = "0123456789abcdef"
 
 
 class FakeLinks:
@@ -45,6 +42,9 @@ class FakeLinks:
     def connected(self) -> list[str]:
         return list(self.there)
 
+    def number_for(self, silo: str) -> int:
+        return next(number for peer, _, number, _ in self.sent if peer == silo)
+
 
 @pytest.fixture
 def links() -> FakeLinks:
@@ -56,66 +56,43 @@ def stopped() -> threading.Event:
     return threading.Event()
 
 
-@pytest.fixture
-def case() -> str:
-    return "fedpower"
+def questions_of(links: FakeLinks, stopped: threading.Event | None = None) -> Questions:
+    return Questions(links, study_of("fedpower"), stopped or threading.Event())  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def asked(case: str, links: FakeLinks, stopped: threading.Event) -> Iterator[Any]:
+def asked(links: FakeLinks, stopped: threading.Event) -> Iterator[Any]:
     """Questions of a first round that are on their way, and the answers that silos give."""
-    coordinator = coordinator_of(case)
-    questions = Questions(links, coordinator, study_of(case), stopped)  # type: ignore[arg-type]
-    round_of = {each.silo: each for each in coordinator.next()}
-    for each in round_of.values():
-        questions.send(each)
-    parties = parties_of(case)
-    answers = {name: parties[name].answer(each) for name, each in round_of.items()}
+    questions, parties = questions_of(links, stopped), parties_of("fedpower")
+    answers = {}
+    for question in coordinator_of("fedpower").next():
+        questions.send(question)
+        answers[question.silo] = parties[question.silo].answer(question)
     yield questions, answers
     questions.leave()
 
 
-def number_for(links: FakeLinks, silo: str) -> int:
-    return next(number for peer, _, number, _ in links.sent if peer == silo)
-
-
-def test_each_silo_is_sent_its_own_question_under_its_own_number(asked: Any, links: FakeLinks) -> None:
+def test_an_answer_is_taken_once_under_the_number_of_its_question(asked: Any, links: FakeLinks) -> None:
+    """Others are dropped unread: another silo's number or a future one, a stranger's, one after the round."""
+    questions, answers = asked
     assert [(peer, kind) for peer, kind, _, _ in links.sent] == [(name, ASK) for name in NAMES]
-    assert len({number for _, _, number, _ in links.sent}) == len(NAMES)
     assert [decode(content).silo for *_, content in links.sent] == list(NAMES)
-
-
-def test_an_answer_is_taken_once(asked: Any, links: FakeLinks) -> None:
-    questions, answers = asked
-    number, content = number_for(links, "north"), encode(answers["north"])
-    for _ in range(3):
-        questions.take("north", number, content)
-    arrived = questions.wait(0.0)
-    assert isinstance(arrived, Message)
-    assert encode(arrived) == content
-    assert questions.wait(0.0) is None
-
-
-def test_answers_to_no_open_question_are_dropped_unread(asked: Any, links: FakeLinks) -> None:
-    """Under no number, another silo's, one of the future; of a stranger; and after the round."""
-    questions, answers = asked
-    content, own = encode(answers["north"]), number_for(links, "north")
-    for silo, number in (("north", 0), ("north", number_for(links, "south")), ("north", own + 100)):
+    own, content = links.number_for("north"), encode(answers["north"])
+    for silo, number in (("north", 0), ("north", links.number_for("south")), ("north", own + 100)):
         questions.take(silo, number, content)
     questions.take("stranger", own, content)
     questions.take("stranger", 0, content)
     assert questions.wait(0.0) is None
-    questions.leave()
-    questions.take("north", own, content)
+    for _ in range(3):
+        questions.take("north", own, content)
+    arrived = questions.wait(0.0)
+    assert isinstance(arrived, Message)
+    assert encode(arrived) == content
     assert questions.wait(0.0) is None
-
-
-def test_an_answer_of_the_round_before_does_not_count_in_the_next(asked: Any, links: FakeLinks) -> None:
-    questions, answers = asked
-    late = number_for(links, "north")
     questions.leave()
     questions.send(replace(answers["north"], body=decode(links.sent[0][3]).body))
-    questions.take("north", late, encode(answers["north"]))
+    questions.take("north", own, content)
+    questions.take("south", links.number_for("south"), encode(answers["south"]))
     assert questions.wait(0.0) is None
 
 
@@ -133,25 +110,19 @@ def test_what_is_no_answer_is_reported_and_not_kept(
     spoil: Callable[[bytes], bytes], problem: str, asked: Any, links: FakeLinks
 ) -> None:
     questions, answers = asked
-    spoilt = spoil(encode(answers["north"]))
-    questions.take("north", number_for(links, "north"), spoilt)
-    kept = list(questions._arrived.queue)
-    assert all(len(content) < 10**6 for _, content in kept)
+    questions.take("north", links.number_for("north"), spoil(encode(answers["north"])))
+    assert all(len(content) < 10**6 for _, content in questions._arrived.queue)
     arrived = questions.wait(0.0)
     assert isinstance(arrived, Unreadable)
     assert arrived.silo == "north"
     assert problem in arrived.problem
-
-
-def test_an_answer_in_another_s_name_is_not_taken(asked: Any, links: FakeLinks) -> None:
-    """Who sent it is what the certificate says."""
-    questions, answers = asked
-    questions.take("south", number_for(links, "south"), encode(answers["north"]))
+    # Who sent an answer is what the certificate says.
+    questions.take("south", links.number_for("south"), encode(answers["north"]))
     arrived = questions.wait(0.0)
     assert arrived == Unreadable(silo="south", problem="an answer must be its silo's own, got another's")
 
 
-def test_a_silo_that_returns_is_asked_again_and_not_for_ever(asked: Any, links: FakeLinks) -> None:
+def test_a_silo_that_returns_is_asked_again_a_few_times(asked: Any, links: FakeLinks) -> None:
     questions, answers = asked
     for _ in range(10):
         links.there.remove("west")
@@ -164,67 +135,48 @@ def test_a_silo_that_returns_is_asked_again_and_not_for_ever(asked: Any, links: 
     questions.take("west", to_west[0][0], encode(answers["west"]))
     assert isinstance(questions.wait(0.0), Message)
     questions.change("west", True)
-    assert len(links.sent) == len(NAMES) + 3, "who has answered is not asked again"
+    assert len(links.sent) == len(NAMES) + 3, "a silo that has answered is not asked again"
 
 
-def test_a_silo_that_is_not_there_is_asked_when_it_comes(stopped: threading.Event) -> None:
+def test_a_silo_that_is_not_there_is_asked_when_it_comes() -> None:
     links = FakeLinks(connected=NAMES[:3])
-    coordinator = coordinator_of("fedpower")
-    questions = Questions(links, coordinator, study_of("fedpower"), stopped)  # type: ignore[arg-type]
-    for each in coordinator.next():
-        questions.send(each)
+    questions = questions_of(links)
+    for question in coordinator_of("fedpower").next():
+        questions.send(question)
     for _ in range(10):
-        questions.change("west", True)  # it went again before it could be sent anything
+        questions.change("west", True)  # it left again before it could be sent anything
     assert "west" not in {peer for peer, *_ in links.sent}
     links.there.append("west")
     questions.change("west", True)
     assert [peer for peer, *_ in links.sent] == list(NAMES)
 
 
-def test_a_round_waits_for_a_missing_silo_for_some_seconds_and_no_longer(
-    asked: Any, links: FakeLinks, monkeypatch: pytest.MonkeyPatch
+def test_a_round_waits_some_seconds_for_a_missing_silo_and_to_the_deadline_for_a_connected_one(
+    asked: Any, links: FakeLinks, stopped: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     questions, answers = asked
+    monkeypatch.setattr(serving, "_RETURN_S", 1e-9)
+    began = time.monotonic()
+    assert questions.wait(0.3) is None
+    assert time.monotonic() - began >= 0.3
     monkeypatch.setattr(serving, "_RETURN_S", 0.2)
     for name in NAMES[:3]:
-        questions.take(name, number_for(links, name), encode(answers[name]))
+        questions.take(name, links.number_for(name), encode(answers[name]))
         questions.wait(0.0)
     links.there.remove("west")
     began = time.monotonic()
     assert questions.wait(None) is None
     assert time.monotonic() - began >= 0.2
-    assert questions.gone == ("west",)
     assert questions.waiting_for == ("west",)
-
-
-def test_a_silo_that_is_connected_is_waited_for_until_the_deadline(
-    asked: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    questions, _ = asked
-    monkeypatch.setattr(serving, "_RETURN_S", 1e-9)
-    began = time.monotonic()
-    assert questions.wait(0.3) is None
-    assert time.monotonic() - began >= 0.3
-
-
-def test_a_run_that_is_told_to_stop_waits_for_nobody(asked: Any, stopped: threading.Event) -> None:
-    questions, _ = asked
-    threading.Timer(0.1, stopped.set).start()
+    stopped.set()
     with pytest.raises(serving._StoppedError):
         questions.wait(None)
 
 
-def answering(links: FakeLinks, answer: Callable[[Message], bytes | None]) -> Questions:
+def answering(links: FakeLinks, answer: Callable[[Message], bytes]) -> Questions:
     """Return questions whose silos answer as soon as they are asked, through the queue."""
-    coordinator = coordinator_of("fedpower")
-    questions = Questions(links, coordinator, study_of("fedpower"), threading.Event())  # type: ignore[arg-type]
-
-    def on_send(peer: str, number: int, content: bytes) -> None:
-        found = answer(decode(content))
-        if found is not None:
-            questions.take(peer, number, found)
-
-    links.on_send = on_send
+    questions = questions_of(links)
+    links.on_send = lambda peer, number, content: questions.take(peer, number, answer(decode(content)))
     return questions
 
 
@@ -237,92 +189,70 @@ def test_a_round_does_not_wait_for_a_silo_that_refused_when_no_other_can_answer(
     links.there.remove(last)
 
     def answer(question: Message) -> bytes:
-        found = parties[question.silo].answer(question)
-        if question.silo == first:
-            found = replace(found, body=Refusal(reason="no budget is left"))
-        return encode(found)
+        honest = parties[question.silo].answer(question)
+        refusal = Refusal(reason="no budget is left")
+        return encode(replace(honest, body=refusal) if question.silo == first else honest)
 
     questions = answering(links, answer)
     coordinator = coordinator_of("fedpower", min_silos=1)
-    questions._coordinator = coordinator
     drive(coordinator, paced(questions, coordinator, Pace()))  # no deadline would close a round
-    assert all(tuple(each.answers) == tuple(others) for each in coordinator.history)
+    assert all(tuple(closed.answers) == tuple(others) for closed in coordinator.history)
 
 
 def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_aside(links: FakeLinks) -> None:
-    parties = parties_of("fedpower")
-    spoils = NAMES[0]
-
-    def answer(question: Message) -> bytes:
-        return b"" if question.silo == spoils else encode(parties[question.silo].answer(question))
-
-    questions = answering(links, answer)
-    coordinator = questions._coordinator
+    parties, spoils = parties_of("fedpower"), NAMES[0]
+    questions = answering(
+        links, lambda asked: b"" if asked.silo == spoils else encode(parties[asked.silo].answer(asked))
+    )
+    coordinator = coordinator_of("fedpower")
     with pytest.raises(ProtocolError, match="was set aside: an answer must hold a message, got none"):
         drive(coordinator, paced(questions, coordinator, Pace(deadline=1.0)))
     numbers = [number for peer, _, number, _ in links.sent if peer == spoils]
     assert len(numbers) == len(set(numbers)) == MOST_ATTEMPTS
 
 
+# --- what a runner may call for ---
+
+
 @pytest.fixture
 def service(tmp_path: Path) -> CoordinatorService:
-    write_study(tmp_path)
+    study = write_study(tmp_path)
     made = CoordinatorService(tmp_path)
-    made.links = FakeLinks(connected=("north",))  # type: ignore[assignment]
+    assert made.study.digest == study.digest
+    assert made.links._accepts == {**dict.fromkeys(study.silos, ANSWER), RUNNER: CALL}
+    made.links = FakeLinks(connected=("north", RUNNER))  # type: ignore[assignment]
     return made
 
 
 def call(service: CoordinatorService, content: bytes | dict[str, Any]) -> tuple[Any, bytes]:
     """Return what a runner gets in reply, and whatever else is in it."""
-    text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    service._answer_call(7, text)
+    service._answer_call(7, content if isinstance(content, bytes) else json.dumps(content).encode())
     peer, kind, number, reply = service.links.sent.pop()  # type: ignore[attr-defined]
     assert (peer, kind, number) == (RUNNER, REPLY, 7)
     head, _, more = reply.partition(b"\n")
     return json.loads(head), more
 
 
-def test_who_may_send_what_is_settled_before_anybody_connects(tmp_path: Path) -> None:
-    study = write_study(tmp_path)
-    links = CoordinatorService(tmp_path).links
-    assert links._accepts == {**dict.fromkeys(study.silos, ANSWER), RUNNER: CALL}
-    assert COORDINATOR not in links._accepts
+CALLS = (
+    b"", b"no json", b"\xff\xfe\x00", b"[]", b"7", b"null", b"{}", b'{"do": "shutdown"}', b'{"do": "_fetch"}',
+    b'{"do": ["status"]}', b'{"do": null}', b"[" * 100_000,
+)  # fmt: skip
 
 
-def test_the_status_names_silos_that_are_connected_and_no_runner(service: CoordinatorService) -> None:
-    service.links.there.append(RUNNER)  # type: ignore[attr-defined]
-    found, more = call(service, {"do": "status"})
-    assert (found["connected"], found["run"], found["under_way"]) == (["north"], None, False)
-    assert more == b""
-
-
-NOT_DONE = "the coordinator could not do this; its log says why"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"no json",
-        b"\xff\xfe\x00",
-        b"[]",
-        b"7",
-        b"null",
-        b"{}",
-        b'{"do": "shutdown"}',
-        b'{"do": "_fetch"}',
-        b'{"do": ["status"]}',
-        b'{"do": null}',
-        b"[" * 100_000,
-    ],
-)
+@pytest.mark.parametrize("content", CALLS)
 def test_a_call_that_is_none_is_refused_without_a_word_of_what_went_wrong(
     content: bytes, service: CoordinatorService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        assert call(service, content) == ({"error": NOT_DONE}, b"")
+        assert call(service, content) == (
+            {"error": "the coordinator could not do this; its log says why"},
+            b"",
+        )
     assert "refused a call of the runner" in caplog.text
-    assert service._run is None
+    service._take("north", ANSWER, 1, b"an answer")  # before any run it is dropped
+    service._change("north", True)
+    status, more = call(service, {"do": "status"})
+    assert (status, more) == ({"connected": ["north"], "run": None, "under_way": False}, b"")
 
 
 BAD_IDS: list[Any] = [
@@ -337,8 +267,8 @@ def test_a_run_has_a_name_of_sixteen_digits_or_is_none(
     do: str, run: Any, service: CoordinatorService
 ) -> None:
     before = sorted(service.kit.rglob("*"))
-    found, more = call(service, {"do": do, "run": run})
-    assert found["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
+    reply, more = call(service, {"do": do, "run": run})
+    assert reply["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
     assert more == b""
     assert service._run is None
     assert sorted(service.kit.rglob("*")) == before
@@ -346,6 +276,8 @@ def test_a_run_has_a_name_of_sixteen_digits_or_is_none(
 
 @pytest.fixture
 def result(service: CoordinatorService) -> Path:
+    reply, more = call(service, {"do": "fetch", "run": RUN})
+    assert (reply, more) == ({"error": "a run must have a result, got one that has none yet"}, b"")
     folder = service.place(RUN) / "result"
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(b'{"a": 1}\n')
@@ -366,59 +298,34 @@ def test_a_result_is_listed_and_sent_in_pieces(
     assert pieces == [b'{"a":', b" 1}\n", b"", b""]
 
 
-@pytest.mark.parametrize(
-    "name", ["../rounds.journal", "/etc/passwd", "", ".", "..", "run.json/", "./run.json", "run.json\0"]
-)
-def test_a_file_that_is_none_of_the_result_s_is_not_sent(
-    name: str, service: CoordinatorService, result: Path
+ODD_OFFSETS = (None, "x", -1, [0], 1e400)
+ODD_FILES = (7, ["run.json"], {"a": 1}, True, "../rounds.journal", "/etc/passwd", "", ".", "..", "run.json/",
+             "./run.json", "run.json\0")  # fmt: skip
+
+
+def test_odd_files_and_offsets_get_no_byte(service: CoordinatorService, result: Path) -> None:
+    odd = [(file, offset) for file in ODD_FILES for offset in (0, *ODD_OFFSETS)]
+    for file, offset in odd + [("run.json", offset) for offset in ODD_OFFSETS]:
+        reply, more = call(service, {"do": "fetch", "run": RUN, "file": file, "offset": offset})
+        assert "error" in reply
+        assert more == b""
+        if isinstance(file, str) and offset == 0:
+            assert reply["error"].startswith("a file must be one of the result's, got another")
+
+
+# --- how runs end ---
+
+
+def test_a_run_without_silos_ends_and_may_be_started_again(
+    service: CoordinatorService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, more = call(service, {"do": "fetch", "run": RUN, "file": name, "offset": 0})
-    assert found["error"].startswith("a file must be one of the result's, got another")
-    assert more == b""
-
-
-@pytest.mark.parametrize("file", [7, ["run.json"], {"a": 1}, True])
-@pytest.mark.parametrize("offset", [0, None, "x", -1, [0], 1e400])
-def test_odd_files_and_offsets_get_no_byte(
-    file: Any, offset: Any, service: CoordinatorService, result: Path
-) -> None:
-    found, more = call(service, {"do": "fetch", "run": RUN, "file": file, "offset": offset})
-    assert "error" in found
-    assert more == b""
-
-
-@pytest.mark.parametrize("offset", [None, "x", -1, [0], 1e400])
-def test_an_odd_offset_gets_no_byte(offset: Any, service: CoordinatorService, result: Path) -> None:
-    found, more = call(service, {"do": "fetch", "run": RUN, "file": "run.json", "offset": offset})
-    assert "error" in found
-    assert more == b""
-
-
-def test_a_result_that_is_not_there_yet_is_told_without_a_path(service: CoordinatorService) -> None:
-    found, more = call(service, {"do": "fetch", "run": RUN})
-    assert found == {"error": "a run must have a result, got one that has none yet; finish it first"}
-    assert more == b""
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds wait for nobody who is not there."""
     monkeypatch.setattr(serving, "_RETURN_S", 0.0)
-
-
-def wait_until_over(service: CoordinatorService) -> dict[str, Any]:
-    assert service._run is not None
-    service._run._thread.join(30)
-    state: dict[str, Any] = call(service, {"do": "status"})[0]["run"]
-    return state
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_run_without_silos_ends_and_may_be_started_again(service: CoordinatorService) -> None:
     service.links.there.clear()  # type: ignore[attr-defined]
     for _ in range(2):
         assert call(service, {"do": "start", "run": RUN})[0] == {"run": RUN}
-        state = wait_until_over(service)
+        assert service._run is not None
+        service._run._thread.join(30)
+        state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
         assert "needs 3 answers and got 0" in state["reason"]
     assert (service.place(RUN) / "rounds.journal").is_file()
@@ -457,49 +364,29 @@ class Failing(RunThread):
         raise self.error
 
 
-@pytest.mark.parametrize(
-    ("error", "opens", "again", "refused"),
-    [
-        (ProtocolError("a checkpoint must be sound"), False, False, False),
-        (InputError("a checkpoint must be sound"), False, False, False),
-        (ProtocolError("round 1 needs 3 answers"), True, True, False),
-        (ProtocolError("silo 'refused: no' is silent"), True, True, False),
-        (RefusedError("silo 'north' refused: no budget is left"), True, True, True),
-        (InputError("n_participants must lie between 1 and 3"), True, False, False),
-    ],
-)
+ENDS: list[tuple[Exception, bool, bool, bool]] = [
+    (ProtocolError("a checkpoint must be sound"), False, False, False),
+    (InputError("a checkpoint must be sound"), False, False, False),
+    (ProtocolError("round 1 needs 3 answers"), True, True, False),
+    (ProtocolError("silo 'refused: no' is silent"), True, True, False),
+    (RefusedError("silo 'north' refused: no budget is left"), True, True, True),
+    (InputError("n_participants must lie between 1 and 3"), True, False, False),
+    (ZeroDivisionError("of a silo's number"), True, False, False),
+]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=str)
 def test_how_a_run_ended_says_whether_another_start_could_help(
-    error: Exception, opens: bool, again: bool, refused: bool, service: CoordinatorService
+    end: tuple[Exception, bool, bool, bool], service: CoordinatorService, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What nobody foresaw is in the log and nowhere else."""
+    error, opens, again, refused = end
     run = Failing(service, error, opens=opens)
-    run._go()
-    ended = {"done": False, "reason": str(error), "again": again, "refused": refused}
-    assert {name: run.state[name] for name in ended} == ended
-
-
-def test_what_nobody_foresaw_is_in_the_log_and_nowhere_else(
-    service: CoordinatorService, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = Failing(service, ZeroDivisionError("of a silo's number"))
+    assert json.loads(json.dumps(run.state)) == {"run": RUN, "rounds": [], "waiting_for": []}
     with caplog.at_level(logging.ERROR):
         run._go()
-    assert run.state["reason"] == "the coordinator failed; its log says why"
-    assert "of a silo's number" in caplog.text
-
-
-def test_a_state_is_what_a_runner_can_read(service: CoordinatorService, tmp_path: Path) -> None:
-    run = RunThread(service, RUN)
-    assert json.loads(json.dumps(run.state)) == {
-        "run": RUN, "rounds": [], "waiting_for": [], "gone": [], "seconds": {},
-    }  # fmt: skip
-
-
-def test_answers_that_come_before_any_run_are_dropped(service: CoordinatorService, tmp_path: Path) -> None:
-    service._take("north", ANSWER, 1, b"an answer")
-    service._change("north", True)
-    assert service._run is None
-
-
-def test_the_study_of_the_kit_is_the_study_that_is_run(tmp_path: Path) -> None:
-    study: StudyFile = write_study(tmp_path)
-    assert CoordinatorService(tmp_path).study.digest == study.digest
+    unforeseen = isinstance(error, ZeroDivisionError)
+    reason = "the coordinator failed; its log says why" if unforeseen else str(error)
+    ended = {"done": False, "reason": reason, "again": again, "refused": refused}
+    assert {name: run.state[name] for name in ended} == ended
+    assert str(error) in caplog.text

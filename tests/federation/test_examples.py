@@ -1,4 +1,4 @@
-"""The examples of a federation keep the network from the rows, and the image can be built."""
+"""Examples and the page of a federation: the network is kept from the rows, and what they name is there."""
 
 import os
 import re
@@ -16,6 +16,7 @@ from studies import write_study
 
 from fedpower.cli import COMMANDS
 from fedpower.cli.parties import silo
+from fedpower.federation import silo_file, study_file
 from fedpower.federation.kits import check_certificate, kit_study, make_kits
 
 ROOT = Path(__file__).parents[2]
@@ -61,9 +62,14 @@ def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name: str) -> Non
     assert settings["CapabilityBoundingSet"] == [""]
     assert settings["User"] != ["root"]
     assert settings["Restart"][0] in ("on-failure", "always")
+    if name != "coordinator":
+        # The first line is what may be called; one with a tilde takes from it; a later one adds again.
+        filters = settings["SystemCallFilter"]
+        assert filters[:2] == ["@system-service", "~@privileged"]
+        assert {"seccomp", "capset", "landlock_restrict_self"} <= set(filters[2].split())
 
 
-def test_node_and_vault_are_units_of_different_users_that_share_a_socket() -> None:
+def test_node_and_vault_are_units_of_different_users_that_share_a_socket_and_no_folder() -> None:
     node, vault = unit("node"), unit("vault")
     assert node["User"] != vault["User"]
     assert node["SupplementaryGroups"] == vault["Group"]
@@ -73,24 +79,12 @@ def test_node_and_vault_are_units_of_different_users_that_share_a_socket() -> No
     assert vault["RuntimeDirectoryMode"] == ["0750"]
     assert "fedpower-vault.service" in node["After"][-1].split()
     assert node["Requires"] == ["fedpower-vault.service"]
-
-
-def test_the_vault_s_unit_has_no_network_and_the_node_s_no_way_to_the_vault_s_folder() -> None:
-    node, vault = unit("node"), unit("vault")
     assert vault["PrivateNetwork"] == ["yes"]
     assert vault["RestrictAddressFamilies"] == ["AF_UNIX"]
     folder = vault["WorkingDirectory"][0]
     assert node["InaccessiblePaths"] == [folder]
     assert not {"ReadWritePaths", "StateDirectory", "RuntimeDirectory"} & node.keys()
     assert vault["ReadWritePaths"] == [f"{folder}/north/ledger"]
-
-
-@pytest.mark.parametrize("name", ["node", "vault"])
-def test_a_unit_leaves_what_a_silo_needs_to_confine_itself(name: str) -> None:
-    """The first line is what may be called; one with a tilde takes from it; a later one adds again."""
-    filters = unit(name)["SystemCallFilter"]
-    assert filters[:2] == ["@system-service", "~@privileged"]
-    assert {"seccomp", "capset", "landlock_restrict_self"} <= set(filters[2].split())
 
 
 @pytest.mark.programs
@@ -202,3 +196,27 @@ def _copied() -> list[str]:
 
 def _sources(volumes: Iterable[str]) -> set[str]:
     return {volume.split(":")[0] for volume in volumes}
+
+
+# --- the page ---
+
+PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
+OF_A_SILO = (silo_file.Data, silo_file._Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
+
+
+def test_every_key_of_a_study_and_of_a_silo_is_explained() -> None:
+    tables = [*study_file.TABLES.items(), *((kind.__name__.strip("_").lower(), kind) for kind in OF_A_SILO)]
+    for table, kind in tables:
+        rows = [row for row in PAGE.splitlines() if row.startswith(f"| `[{table}]")]
+        for key in kind.__struct_fields__:
+            assert any(re.search(rf"\b{key}\b", row) for row in rows), (table, key)
+
+
+def test_every_command_and_every_test_that_the_page_and_the_units_name_is_there() -> None:
+    for text in (PAGE, *((EXAMPLES / f"fedpower-{name}.service").read_text() for name in UNITS)):
+        named = re.findall(r"(?:`|\$ |bin/)fedpower ([a-z]+)", text)
+        assert named
+        assert set(named) <= set(COMMANDS)
+    tests = set(re.findall(r"`(test_\w+\.py)`", PAGE))
+    assert tests
+    assert tests <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}

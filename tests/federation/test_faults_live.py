@@ -1,4 +1,4 @@
-"""A coordinator and four silos as separate processes, mutual TLS on the loopback; what befalls them.
+"""A coordinator and four silos as separate processes, of which some are killed, late, full, spent or gone.
 
 Every test asserts on the result and on the ledgers: nothing lost, nothing charged twice, no hang.
 """
@@ -12,81 +12,96 @@ import numpy as np
 import pytest
 from ground import SILOS, Ground, held_up, in_process, wait_for
 
+from fedpower.errors import ProtocolError
 from fedpower.federation.kits import COORDINATOR
+from fedpower.privacy.ledger import Ledger
+from fedpower.report.result import read_result
 
 pytestmark = pytest.mark.federation
 
 
-@pytest.fixture(scope="module")
-def held():
-    with held_up():
-        yield
+def ground_fixture(*kind, **rounds):
+    @pytest.fixture(scope="module")
+    def ground(tmp_path_factory):
+        with held_up():
+            made = Ground(tmp_path_factory.mktemp("ground"), *kind, **rounds)
+            made.start()
+            yield made
+            made.stop()
+
+    return ground
 
 
-@pytest.fixture(scope="module")
-def strict(held, tmp_path_factory):
-    """A federation that goes on only with all four."""
-    ground = Ground(tmp_path_factory.mktemp("strict"), min_silos=4, deadline=25.0)
-    ground.start()
-    yield ground
-    ground.stop()
+strict = ground_fixture(deadline=25.0)  # goes on only with all four
+lenient = ground_fixture(min_silos=3, deadline=20.0, grace=4.0)  # goes on with three
+prepared = ground_fixture("prepared", min_silos=3, deadline=20.0, grace=2.0)  # finds its own scales
+summed = ground_fixture("secure", deadline=25.0)  # a secure sum over all four or none
 
 
 @pytest.fixture(scope="module")
 def expected(strict, tmp_path_factory):
     """What the same study gives in this process, with the same noise."""
-    folder = tmp_path_factory.mktemp("in-process") / "run"
-    return in_process(strict, folder)
+    return in_process(strict, tmp_path_factory.mktemp("in-process") / "run")
 
 
 def assert_as_expected(ground, run, expected):
     node, charges = expected
-    found = node.result
+    result = node.result
     arrays = run.result()
-    np.testing.assert_array_equal(arrays["components"], found.components)
-    np.testing.assert_array_equal(arrays["explained_variance"], found.explained_variance)
+    np.testing.assert_array_equal(arrays["components"], result.components)
+    np.testing.assert_array_equal(arrays["explained_variance"], result.explained_variance)
     assert {name: ground.charges(name) for name in SILOS} == charges
 
 
-def test_separate_processes_give_the_bytes_of_one_process(strict, expected):
-    strict.fresh()
+def test_processes_give_the_bytes_of_one_and_a_replayed_round_its_own_and_junk_none(strict, expected):
+    strict.hold(COORDINATOR, "replay-2")
+    strict.hold(COORDINATOR, "junk")
     assert_as_expected(strict, strict.run("plain"), expected)
-    assert [each["answered"] for each in strict.rounds] == [list(SILOS)] * 5
+    assert [closed["answered"] for closed in strict.rounds] == [list(SILOS)] * 5
     record = json.loads((strict.folder / "plain" / "run.json").read_text())
     assert record["federation"]["agreement"] == strict.study.digest
     assert record["study"]["hash"] == expected[0].study.digest
+    place = strict.place(COORDINATOR)
+    replayed = json.loads((place / "replayed.json").read_text())
+    for name in SILOS:
+        sent = [line.split() for line in (strict.place(name) / "sent").read_text().splitlines()]
+        assert {digest for number, _, digest in sent if number == "2"} == {replayed[name]}
+    reported = json.loads((place / "junk.json").read_text())
+    assert reported == {"malformed": 0, "empty": 0, "oversized": None}
+    assert strict.log("north").count("refused what is no question of this study") == 2
 
 
-def test_a_silo_killed_within_a_round_comes_back_without_a_second_charge(strict, expected):
+RUNNER = """
+import sys
+from pathlib import Path
+from fedpower.federation.runner import Runner
+kit, place = map(Path, sys.argv[1:])
+Runner(kit=kit, patience=90.0, say=print, on_round=print).run(place, resume=False)
+"""
+
+
+def test_a_killed_runner_silo_and_coordinator_and_a_damaged_checkpoint_are_survived(
+    strict, expected, tmp_path
+):
     strict.fresh()
-    strict.hold("west", "after-2")
-    run = strict.run("silo-killed")
+    for what in ("before-2", "after-2"):
+        strict.hold("west", what)
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(strict.runner), str(tmp_path)])
+    strict.reached("west", "before-2")
+    wait_for(lambda: len(strict.charges("north")) == 2, "north's second release")
+    runner.kill()
+    runner.wait()
+    strict.kill(COORDINATOR)  # within a round
+    strict.release("west", "before-2")
     strict.reached("west", "after-2")
     assert len(strict.charges("west")) == 2, "charged before it leaves"
     strict.kill("west")
     strict.release("west", "after-2")
-    strict.start("west")
-    assert_as_expected(strict, run, expected)
-
-
-def test_a_coordinator_killed_within_a_round_goes_on_with_it(strict, expected):
-    strict.fresh()
-    strict.hold("west", "before-2")
-    run = strict.run("coordinator-killed-within")
-    strict.reached("west", "before-2")
-    wait_for(lambda: len(strict.charges("north")) == 2, "north's second release")
-    strict.kill(COORDINATOR)
-    strict.release("west", "before-2")
-    strict.start(COORDINATOR)
-    assert_as_expected(strict, run, expected)
-
-
-def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_survived(strict, expected):
-    strict.fresh()
     strict.hold(COORDINATOR, "between-3")
-    run = strict.run("coordinator-killed-between")
+    strict.start(COORDINATOR, "west")
+    run = strict.run("resumed", resume=True)
     strict.reached(COORDINATOR, "between-3")
-    strict.kill(COORDINATOR)
+    strict.kill(COORDINATOR)  # between rounds
     strict.release(COORDINATOR, "between-3")
     journal = max((strict.place(COORDINATOR) / "runs").glob("*/rounds.journal"), key=os.path.getmtime)
     content = bytearray(journal.read_bytes())
@@ -99,36 +114,81 @@ def test_a_coordinator_killed_between_rounds_and_a_damaged_checkpoint_are_surviv
     assert "damaged bytes" in strict.log(COORDINATOR)
 
 
-RUNNER = """
-import sys
-from pathlib import Path
-from fedpower.federation.runner import Runner
-kit, place = map(Path, sys.argv[1:])
-Runner(kit=kit, patience=90.0, say=print, on_round=print).run(place, resume=False)
-"""
-
-
-def test_a_runner_that_is_killed_takes_its_run_up_again(strict, expected, tmp_path):
-    strict.fresh()
-    strict.hold("west", "before-2")
-    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(strict.runner), str(tmp_path)])
-    strict.reached("west", "before-2")
-    runner.kill()
-    runner.wait()
-    strict.release("west", "before-2")
-    assert_as_expected(strict, strict.run("resumed", resume=True), expected)
-
-
-def test_a_replayed_round_gets_the_same_bytes_and_junk_gets_none_and_neither_is_charged(strict, expected):
-    strict.fresh()
-    strict.hold(COORDINATOR, "replay-2")
-    strict.hold(COORDINATOR, "junk")
-    assert_as_expected(strict, strict.run("replayed"), expected)
-    place = strict.place(COORDINATOR)
-    replayed = json.loads((place / "replayed.json").read_text())
+def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_charged_nothing(lenient):
+    for number in (1, 2, 3):
+        lenient.hold("west", f"before-{number}")
+    run = lenient.run("straggler")
+    lenient.closed(1)
+    lenient.release("west", "before-1")
+    lenient.reached("west", "before-2")
+    before = lenient.charges("west")
+    lenient.hold("west", "full")
+    lenient.release("west", "before-2")
+    lenient.closed(2)
+    assert lenient.charges("west") == before
+    lenient.reached("west", "before-3")
+    lenient.release("west", "full")
+    with Ledger.open(lenient.ledger("west")) as ledger:
+        ledger.set_cap(ledger.spent().epsilon * 1.0001, ledger.cap[1], reason="a test of running out")
+    lenient.release("west", "before-3")
+    run.result()
+    assert lenient.charges("west") == before
+    with Ledger.open(lenient.ledger("west")) as ledger:
+        assert ledger.spent().epsilon <= ledger.cap[0]
+    silent = {closed["round"]: closed["silent"] for closed in lenient.rounds}
+    assert (silent[0], silent[1]) == ([], ["west"])
+    refused = {closed["round"]: closed["refused"] for closed in lenient.rounds if closed["refused"]}
+    assert all(set(each) == {"west"} for each in refused.values())
+    assert refused[2]["west"] == "the silo could not answer; its operator's log says why"
+    assert all("left" in refused[number]["west"] or "spend" in refused[number]["west"] for number in (3, 4))
+    assert "the silo could not answer" in lenient.log("west")
     for name in SILOS:
-        sent = [line.split() for line in (strict.place(name) / "sent").read_text().splitlines()]
-        assert {digest for number, _, digest in sent if number == "2"} == {replayed[name]}
-    reported = json.loads((place / "junk.json").read_text())
-    assert reported == {"malformed": 0, "empty": 0, "oversized": None}
-    assert strict.log("north").count("refused what is no question of this study") == 2
+        assert len({key for key, *_ in lenient.charges(name)}) == len(lenient.charges(name)) <= 4
+    assert len(lenient.charges("north")) == 4
+
+
+def test_a_silo_that_is_away_is_named_and_not_counted_and_a_repeated_study_charges_nothing(prepared):
+    first = prepared.run("complete").result()
+    charges = {name: prepared.charges(name) for name in SILOS}
+    prepared.kill("west")
+    prepared.gone("west")
+    with pytest.raises(ProtocolError, match="without west, so it asks other questions") as caught:
+        prepared.run("incomplete", patience=1.0).result()
+    assert "run again without --resume" in str(caught.value)
+    prepared.start("west")
+    again = prepared.run("again").result()
+    assert np.array_equal(again["components"], first["components"])
+    assert {name: prepared.charges(name) for name in SILOS} == charges
+    prepared.fresh()
+    prepared.hold("west", "before-5")
+    run = prepared.run("vanished")
+    prepared.reached("west", "before-5")  # between tallies and moment
+    prepared.kill("west")
+    prepared.release("west", "before-5")
+    run.result()
+    result = read_result(prepared.folder / "vanished")
+    assert result.absent == ("west",)
+    assert result.silo_sizes == {"north": 400, "south": 450, "east": 500}
+    assert result.n_samples == 1350
+    assert len(prepared.charges("west")) == 4
+
+
+def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(summed):
+    """Its key died with it; the others' uploads come from their ledgers, and the next session is summed."""
+    summed.hold("west", "before-2")
+    run = summed.run("session-died")
+    summed.reached("west", "before-2")
+    wait_for(lambda: all(summed.charges(name) for name in SILOS[:3]), "the others' uploads")
+    summed.kill("west")
+    summed.gone("west")
+    summed.release("west", "before-2")
+    summed.start("west")
+    run.result()
+    charged = {name: len(summed.charges(name)) for name in SILOS}
+    assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
+    assert [closed["restarted"] for closed in summed.rounds] == [[], [], ["west"], [], []]
+    kinds = [closed["kind"] for closed in summed.rounds]
+    assert kinds == ["enrol", "open-session", "moment", "open-session", "moment"]
+    stated = json.loads((summed.folder / "session-died" / "run.json").read_text())["privacy"]
+    spent = max(np.sqrt(sum(mu**2 for _, _, mu, _ in summed.charges(name))) for name in SILOS)
+    assert stated["protections"][1]["mu"] == pytest.approx(spent)

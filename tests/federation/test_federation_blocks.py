@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,8 @@ import pytest
 from grounds import three_hospitals
 from pages import PAGES, SHELL, blocks
 from shown import is_shown
+
+from fedpower.federation.local import free_port
 
 SERVED = [page for page in PAGES if any("run by" in block.remarks for block in blocks(page))]
 FIRST = "docs/how-to/run-a-federation.md"
@@ -28,7 +29,7 @@ class Parties:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def do(self, command: str) -> str | None:
@@ -49,15 +50,9 @@ class Parties:
         """Run a command that ends by itself, and return its output."""
         words = shlex.split(command, comments=True)
         done = subprocess.run(
-            ["bash", "-c", command],
-            check=False,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=LONGEST_S,
-        )
+            ["bash", "-c", command], check=False, cwd=self.folder, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, timeout=LONGEST_S,
+        )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         if words[:2] == ["fedpower", "run"]:
             result = self.folder / words[words.index("-o") + 1]
@@ -79,20 +74,14 @@ class Parties:
                     self.do(f"fedpower budget init {kit}.ledger --epsilon 3 --delta 1e-6")
                 self.start(["fedpower", "silo", f"kits/{kit}", f"{kit}.toml"])
         ends = time.monotonic() + WAIT_S
-        while not self._all_connected():
+        status = ["fedpower", "status", "study.toml"]
+        while True:
+            reported = subprocess.run(
+                status, check=False, cwd=self.folder, capture_output=True, text=True, timeout=LONGEST_S
+            )
+            if reported.returncode == 0 and " no " not in reported.stdout:
+                return
             assert time.monotonic() < ends, "a party does not connect"
-
-    def _all_connected(self) -> bool:
-        """Return whether all silos are connected; parties that start together take their time."""
-        reported = subprocess.run(
-            ["fedpower", "status", "study.toml"],
-            check=False,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
-        )
-        return reported.returncode == 0 and " no " not in reported.stdout
 
     def stop(self, kit: str) -> None:
         process = self.running.pop(kit)
@@ -149,12 +138,6 @@ def _set_up(parties: Parties) -> None:
                     parties.stop("east")
                     return
                 parties.do(command)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_pages_that_need_servers_are_those_about_a_federation() -> None:

@@ -19,7 +19,7 @@ from fedpower.errors import InputError
 from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
-from fedpower.federation.local import _free_port
+from fedpower.federation.local import free_port
 from fedpower.federation.study_file import read_study
 
 FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
@@ -40,16 +40,17 @@ def links(**settings):
     return made, got
 
 
-def test_flare_knows_no_other_frames():
+def test_flare_knows_no_other_frames_and_calls_and_is_pinned_to_the_minor_version_that_was_read():
     found = {name: value for name, value in vars(Types).items() if not name.startswith("_")}
     assert found == FRAMES
     source = inspect.getsource(ConnManager.process_frame_task)
     assert set(re.findall(r"Types\.([A-Z]+)", source)) == READ
-
-
-def test_flare_s_server_has_one_call():
     calls = {name for name in vars(StreamerServicer) if not name.startswith("_")}
     assert calls == {"Stream"}
+    lines = importlib.metadata.requires("fedpower") or []
+    (pinned,) = {line.split(";")[0].strip() for line in lines if line.startswith("nvflare")}
+    assert re.fullmatch(r"nvflare<2\.10,>=2\.9(\.\d+)?|nvflare~=2\.9\.\d+|nvflare==2\.9\.\*", pinned)
+    assert importlib.metadata.version("nvflare").startswith("2.9.")
 
 
 def test_nothing_of_flare_that_could_run_a_command_is_loaded():
@@ -61,13 +62,6 @@ def test_nothing_of_flare_that_could_run_a_command_is_loaded():
     assert [name for name in loaded if name.startswith(closed)] == []
     assert "nvflare.fuel.f3.cellnet.core_cell" not in loaded
     assert "nvflare.fuel.f3.cellnet.cell" not in loaded
-
-
-def test_flare_is_pinned_to_the_minor_version_that_was_looked_at():
-    lines = importlib.metadata.requires("fedpower") or []
-    (pinned,) = {line.split(";")[0].strip() for line in lines if line.startswith("nvflare")}
-    assert re.fullmatch(r"nvflare<2\.10,>=2\.9(\.\d+)?|nvflare~=2\.9\.\d+|nvflare==2\.9\.\*", pinned)
-    assert importlib.metadata.version("nvflare").startswith("2.9.")
 
 
 def test_connections_have_no_receiver_but_our_own():
@@ -114,22 +108,20 @@ def test_one_kind_of_message_is_taken_from_each_peer():
     ):
         made.process_message(Named(peer), Line(), app, Message(headers, b"x"))
     assert len(got) == 1
-
-
-def test_a_connection_that_sends_nothing_else_is_closed():
-    made, got = links()
     line = Line()
     for _ in range(60):
         made.process_message(Named("coordinator"), line, 1, Message({}, b""))
-    assert got == []
-    assert line.closed
+    assert len(got) == 1
+    assert line.closed, "a connection that sends nothing else is closed"
 
 
 @pytest.mark.federation
 def test_idle_links_stay_connected(tmp_path, monkeypatch):
     """Each end asks whether the other is there, more often than gRPC's servers like by default."""
     monkeypatch.setattr(links_module, "_PING_MS", 400)
-    study = read_study(_moved_study(tmp_path))
+    path = tmp_path / "moved.toml"
+    path.write_text(write_study(tmp_path).with_coordinator("localhost", free_port(), {}))
+    study = read_study(path)
     make_kits(study, tmp_path / "kits")
     changes = []
     chair = Links(
@@ -153,12 +145,6 @@ def test_idle_links_stay_connected(tmp_path, monkeypatch):
         chair.stop()
 
 
-def _moved_study(folder):
-    path = folder / "moved.toml"
-    path.write_text(write_study(folder).with_coordinator("localhost", _free_port(), {}))
-    return path
-
-
 def test_a_port_that_is_taken_after_it_was_checked_is_refused(tmp_path, monkeypatch):
     """FLARE's server does not report it."""
     study = write_study(tmp_path)
@@ -174,5 +160,5 @@ def test_a_port_that_is_taken_after_it_was_checked_is_refused(tmp_path, monkeypa
         with pytest.raises(InputError, match=f"port {port} must be free for the coordinator"):
             made.listen("127.0.0.1", port, startup)
     made, _ = links()
-    made.listen("127.0.0.1", _free_port(), startup)
+    made.listen("127.0.0.1", free_port(), startup)
     made.stop()

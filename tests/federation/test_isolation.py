@@ -160,20 +160,22 @@ attempt("rename folder", lambda: os.rename(vault, work / "vault"))
 
 @needs_landlock
 def test_no_secret_is_opened_or_changed_by_any_name(ground: Path, user: int | None):
+    """All of it succeeds where nothing is confined."""
     found = outcomes(ground, user, "node", FILES)
     assert not others(found, "EACCES", "EPERM", "EXDEV")
     assert (ground / "vault/rows.csv").read_bytes() == SECRET
     assert (ground / "vault/ledger.db").read_bytes() == SECRET
     assert sorted(path.name for path in (ground / "vault").iterdir()) == ["ledger.db", "rows.csv"]
-
-
-def test_all_of_it_succeeds_where_nothing_is_confined(ground: Path, user: int | None):
+    for name in ("link", "own"):
+        (ground / "work" / name).unlink(missing_ok=True)
     assert not others(outcomes(ground, user, "open", FILES), "done")
 
 
 @needs_landlock
 def test_a_node_reads_its_kit_and_writes_its_own_folder(ground: Path, user: int | None):
     code = """
+(work / "tool").write_text("#!/bin/sh")
+(work / "tool").chmod(0o755)
 confine()
 attempt("study", lambda: (kit / "study.toml").read_text())
 attempt("startup", lambda: list((kit / "startup").iterdir()))
@@ -183,15 +185,15 @@ attempt("move", lambda: ((work / "sub").mkdir(), os.replace(work / "own", work /
 attempt("remove", lambda: (work / "sub" / "own").unlink())
 attempt("nothing", lambda: open("/dev/null", "r+b", buffering=0))
 attempt("import", lambda: __import__("sqlite3") and None)
+attempt("silo", lambda: os.open(kit / "silo.toml", os.O_RDONLY))
+attempt("kit", lambda: os.open(kit / "study.toml", os.O_WRONLY))
+attempt("own", lambda: os.execv(work / "tool", ["tool"]))
 """
     found = outcomes(ground, user, "node", code)
     assert found.pop("study") == ""
     assert found.pop("read") == "x"
+    assert [found.pop(name) for name in ("silo", "kit", "own")] == ["EACCES"] * 3
     assert not others(found, "done")
-    silo_file = 'confine()\nattempt("silo", lambda: os.open(kit / "silo.toml", os.O_RDONLY))'
-    assert outcomes(ground, user, "node", silo_file) == {"silo": "EACCES"}
-    study = 'confine()\nattempt("kit", lambda: os.open(kit / "study.toml", os.O_WRONLY))'
-    assert outcomes(ground, user, "node", study) == {"kit": "EACCES"}
 
 
 PARENT = f"""
@@ -382,17 +384,6 @@ attempt("capabilities", lambda: opened_by(sys.executable, "-c", caps))
 
 
 @needs_landlock
-def test_programs_outside_of_what_a_node_reads_are_not_started(ground: Path, user: int | None):
-    code = """
-(work / "tool").write_text("#!/bin/sh")
-(work / "tool").chmod(0o755)
-confine()
-attempt("own", lambda: os.execv(work / "tool", ["tool"]))
-"""
-    assert outcomes(ground, user, "node", code) == {"own": "EACCES"}
-
-
-@needs_landlock
 def test_with_threads_files_are_not_confined_and_sockets_are_in_all(ground: Path, user: int | None):
     code = """
 go, at_end = threading.Event(), []
@@ -444,21 +435,14 @@ def test_the_check_passes_in_a_confined_process_and_fails_in_another(ground: Pat
         "later.db": f"{beginning} {vault}/later.db, got a folder in which it can make files; {advice}",
     }
     assert len(list(vault.iterdir())) == 2
-
-
-@needs_landlock
-def test_the_check_names_the_folder_that_leaves_a_secret_open(ground: Path, user: int | None):
-    code = (
-        CHECKED
-        + """
+    code = f"""{CHECKED}
 confine(ground)
 attempt("below", lambda: checked(rows, allowed=[Path("/usr/lib"), ground]))
 """
+    reported = (
+        f"{beginning} {vault}/rows.csv, got a readable file; move it out of {ground}, which the node needs"
     )
-    assert outcomes(ground, user, "node", code) == {
-        "below": f"the node must not be able to open {ground}/vault/rows.csv, got a readable file; "
-        f"move it out of {ground}, which the node needs"
-    }
+    assert outcomes(ground, user, "node", code) == {"below": reported}
 
 
 @pytest.mark.parametrize("user", [None])
@@ -472,12 +456,6 @@ def test_separate_users_pass_the_check(ground: Path):
     code = CHECKED + 'attempt("all", lambda: checked(rows, ledger, vault, vault / "later.db"))'
     found = outcomes(ground, NOBODY, "open", code)
     assert found == {"all": "closed"}
-
-
-def test_a_check_that_settles_nothing_is_no_pass(tmp_path: Path):
-    (tmp_path / "loop").symlink_to("loop")
-    with pytest.raises(OSError, match="symbolic links"):
-        check_confined([tmp_path / "loop"])
 
 
 def test_a_secret_that_can_only_be_written_is_open_too(ground: Path, user: int | None):
@@ -544,15 +522,16 @@ def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(
     assert home in node_reads(kit)
 
 
-def test_what_isolates_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch):
+def test_what_isolates_is_said_in_one_sentence_also_where_nothing_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     users = describe(Isolation.USERS, node=1001, vault=1000)
     assert users == "separate users: the node runs as uid 1001, the vault as uid 1000"
-    monkeypatch.setattr(isolation, "landlock_abi", lambda: 4)
-    assert describe(Isolation.LANDLOCK).startswith("Landlock (ABI 4) and seccomp: the node cannot")
+    assert describe(Isolation.LANDLOCK).startswith("Landlock (ABI ")
     assert describe(Isolation.NONE).startswith("NO ISOLATION: ")
-
-
-def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="symbolic links"):  # a check that settles nothing is no pass
+        check_confined([tmp_path / "loop"])
     monkeypatch.setattr(isolation.platform, "machine", lambda: "riscv64")
     assert isolation.available() is Isolation.NONE
     with pytest.raises(OSError, match="aarch64 or x86_64"):

@@ -1,10 +1,11 @@
-"""Parties as commands of their own: how they are stopped, and a silo in two parts for two users."""
+"""Parties as commands of their own: how they end, what they leave behind, and a silo of two users."""
 
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,25 +15,83 @@ from pathlib import Path
 import psutil
 import pytest
 from ground import SILOS, Ground, fedpower, processes_naming, wait_for
-from studies import PROGRAM
+from studies import COLUMNS, MARK, PROGRAM, SIZES, marked
 
 from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.processes import start_process
 from fedpower.federation.runner import open_session
 
-pytestmark = pytest.mark.federation
-
-STOPPED_S = 12.0
-"""A party ends within so many seconds of a signal."""
+STOPPED_S, SEEN_S, GONE_S = 12.0, 5.0, 30.0
+"""Seconds from a signal to an end, from an end to its notice, and until nothing that was started is left."""
 
 VAULT_USER, NODE_USER, BOTH = 61001, 61002, 61003
 """Users that nobody is, and a group of both."""
 
+STARTER = """
+import os, sys, time
+from fedpower.federation.processes import start_process
+
+child = start_process([sys.executable, "-c", sys.argv[1]], os.environ)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+LATE = """
+import os, time
+time.sleep(float(os.environ["BEGINS_AFTER"]))
+from fedpower.federation.processes import end_with_starter
+end_with_starter()
+time.sleep(600)
+"""
+
+
+def is_there(pid: int) -> bool:
+    """Return whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("begins_after", [0.0, 2.0])
+def test_a_party_ends_with_its_starter_also_one_that_begins_when_that_is_gone(begins_after):
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, LATE],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "BEGINS_AFTER": str(begins_after)},
+    )
+    child = int(starter.stdout.readline())
+    assert is_there(child)
+    starter.kill()
+    starter.wait()
+    wait_for(lambda: not is_there(child), "the child's end")
+
+
+def test_a_node_needs_a_vault_and_killing_one_child_leaves_another_s_alone(tmp_path):
+    node = subprocess.run(
+        [sys.executable, "-m", "fedpower.federation.node"], capture_output=True, text=True, check=False
+    )
+    assert node.returncode != 0
+    assert "must be started by `fedpower silo`" in node.stderr
+    assert "Traceback" not in node.stderr
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    one, other = (start_process(sleep, {}, cwd=tmp_path) for _ in range(2))
+    os.killpg(one.pid, signal.SIGKILL)
+    one.wait()
+    assert other.poll() is None
+    os.killpg(other.pid, signal.SIGKILL)
+    other.wait()
+
+
+# --- live ---
+
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
-    made = Ground(tmp_path_factory.mktemp("parties"), min_silos=4, deadline=30.0)
+    """A coordinator and three silos; west is started by the tests."""
+    made = Ground(tmp_path_factory.mktemp("parties"), deadline=30.0)
     made.start(COORDINATOR, *SILOS[:3])
-    wait_for_silos(made, SILOS[:3])
+    made.wait_until_connected(*SILOS[:3])
     yield made
     made.stop()
 
@@ -64,11 +123,6 @@ def west(ground: Ground) -> tuple[Path, Path]:
     return kit, kit / "silo.toml"
 
 
-def wait_for_silos(ground: Ground, names: tuple[str, ...] = SILOS) -> None:
-    with open_session(ground.runner, patience=60.0) as session:
-        wait_for(lambda: set(session.status()["connected"]) == set(names), "the silos")
-
-
 def send(child: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal as it comes: Ctrl-C to all of a terminal's processes, SIGTERM to one."""
     if number == signal.SIGINT:
@@ -77,45 +131,39 @@ def send(child: subprocess.Popen[bytes], number: int) -> None:
         os.kill(child.pid, number)
 
 
+@pytest.mark.federation
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_silo_is_stopped_by_a_signal_with_its_node_and_a_last_sentence(number, ground, tmp_path):
+def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(number, ground, tmp_path):
     log = tmp_path / "west.log"
     with command(log, "silo", *west(ground)) as silo:
-        wait_for_silos(ground)
+        ground.wait_until_connected()
         (node,) = psutil.Process(silo.pid).children()
         began = time.monotonic()
         send(silo, number)
         assert silo.wait(STOPPED_S) == 0
         assert time.monotonic() - began < STOPPED_S
         assert not node.is_running()
-    lines = log.read_text().splitlines()
-    assert lines[-1] == "fedpower: stopping; releases and charges are on disk"
+    assert log.read_text().splitlines()[-1] == "fedpower: stopping; releases and charges are on disk"
     assert "Traceback" not in log.read_text()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_coordinator_is_stopped_by_a_signal_while_silos_are_connected(number, ground, tmp_path):
+    second = process("coordinator", ground.place(COORDINATOR))
+    assert second.returncode == 2
+    assert "must be free for the coordinator, got address already in use" in second.stderr
+    assert len(second.stderr.splitlines()) == 1
     ground.stop(COORDINATOR)
     log = tmp_path / "coordinator.log"
     try:
         with command(log, "coordinator", ground.place(COORDINATOR)) as coordinator:
-            wait_for_silos(ground, SILOS[:3])
+            ground.wait_until_connected(*SILOS[:3])
             send(coordinator, number)
             assert coordinator.wait(STOPPED_S) == 0
     finally:
         ground.start(COORDINATOR)
-        wait_for_silos(ground, SILOS[:3])
+        ground.wait_until_connected(*SILOS[:3])
     assert log.read_text().splitlines()[-1] == "fedpower: stopping; closed rounds are on disk"
     assert "Traceback" not in log.read_text()
 
 
-def test_a_second_coordinator_is_told_that_its_port_is_taken(ground):
-    said = process("coordinator", ground.place(COORDINATOR))
-    assert said.returncode == 2
-    assert "must be free for the coordinator, got address already in use" in said.stderr
-    assert len(said.stderr.splitlines()) == 1
-
-
+@pytest.mark.federation
 def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, tmp_path):
     """It waits for west, which is not there yet."""
     study, log = ground.folder / "study.toml", tmp_path / "run.log"
@@ -124,7 +172,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
         wait_for(lambda: "waiting for west" in log.read_text(), "the run")
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(STOPPED_S) == 130
-    assert "take the run up again with --resume" in log.read_text()
+    assert "up again with --resume" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "result").exists()
     with command(tmp_path / "west.log", "silo", *west(ground)) as silo:
@@ -143,6 +191,7 @@ def complete_run(ground: Ground, place: Path, name: str) -> None:
     assert json.loads(done.stdout)["federation"]["silent"] == dict.fromkeys(SILOS, 0)
 
 
+@pytest.mark.federation
 def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path):
     """The node may end and be started again; the vault stays, and charges nothing twice."""
     kit, own = west(ground)
@@ -157,7 +206,7 @@ def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path)
         assert place.stat().st_mode & 0o777 == 0o660
         for attempt in range(2):
             with command(tmp_path / f"node-{attempt}.log", *node_words) as node:
-                wait_for_silos(ground)
+                ground.wait_until_connected()
                 complete_run(ground, tmp_path, f"result-{attempt}")
                 if attempt == 0:
                     send(node, signal.SIGINT)
@@ -169,8 +218,8 @@ def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path)
                     assert node.wait(STOPPED_S) != 0, "a node without its vault ends"
     assert not place.exists()
     assert len(ground.charges("west")) == 4
-    said = (tmp_path / "vault.log").read_text()
-    assert said.splitlines()[-1] == "fedpower: stopping; releases and charges are on disk"
+    last = (tmp_path / "vault.log").read_text().splitlines()[-1]
+    assert last == "fedpower: stopping; releases and charges are on disk"
     assert processes_naming(kit) == []
 
 
@@ -188,6 +237,7 @@ def can_run_as(user: int) -> bool:
     return tried.returncode == 0
 
 
+@pytest.mark.federation
 @pytest.mark.skipif(not can_run_as(NODE_USER), reason="no commands can be run as other users here")
 def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_of_the_vault_s(
     ground, tmp_path
@@ -195,11 +245,11 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
     """The kit's key is the node's; rows, ledger and the silo's own file are the vault's."""
     base = Path(tempfile.mkdtemp())  # beside pytest's folders, which nobody else can enter
     base.chmod(0o755)
-    kit, own = base / "kit", base / "own"
+    kit, own, meeting = base / "kit", base / "own", base / "meeting"
     try:
         shutil.copytree(ground.place("west"), kit)
         own.mkdir()
-        rows = ground.folder.parent / "rows" / "west.csv"
+        rows = ground.rows["west"]
         for source in (kit / "silo.toml", kit / "west.ledger", rows):
             shutil.copy(source, own / source.name)
         for name in ("silo.toml", "west.ledger"):
@@ -211,29 +261,92 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
         for path in (kit, *kit.rglob("*")):
             give(path, NODE_USER, BOTH, 0o750 if path.is_dir() else 0o640)
         give(kit / "startup" / "client.key", NODE_USER, NODE_USER, 0o600)
-        meeting = base / "meeting"
         meeting.mkdir()
         give(meeting, VAULT_USER, BOTH, 0o2750)
         place = meeting / "vault.socket"
-        users = {
-            name: {"user": user, "group": user, "extra_groups": [BOTH], "cwd": base}
-            for name, user in (("vault", VAULT_USER), ("node", NODE_USER))
-        }
-        parts = ("--part", "vault", "--socket", place)
-        with command(
-            tmp_path / "vault.log", "silo", kit, own / "silo.toml", *parts, **users["vault"]
-        ) as vault:
+        vault_user, node_user = (
+            {"user": user, "group": user, "extra_groups": [BOTH], "cwd": base}
+            for user in (VAULT_USER, NODE_USER)
+        )
+        vault_words = ("silo", kit, own / "silo.toml", "--part", "vault", "--socket", place)
+        node_words = ("silo", kit, "--part", "node", "--socket", place)
+        with command(tmp_path / "vault.log", *vault_words, **vault_user) as vault:
             wait_for(place.is_socket, "the vault's socket")
-            with command(
-                tmp_path / "node.log", "silo", kit, "--part", "node", "--socket", place, **users["node"]
-            ):
-                wait_for_silos(ground)
+            with command(tmp_path / "node.log", *node_words, **node_user):
+                ground.wait_until_connected()
                 complete_run(ground, tmp_path, "result")
             vault.send_signal(signal.SIGTERM)
             assert vault.wait(STOPPED_S) == 0
         for secret in own.iterdir():
-            tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **users["node"])
+            tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **node_user)
             assert tried.returncode != 0
             assert tried.stdout == b""
     finally:
         shutil.rmtree(base)
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("killed", ["vault", "node"])
+def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected(killed, ground):
+    ground.start("west")
+    ground.wait_until_connected()
+    silo = ground.processes["west"]
+    wait_for(lambda: psutil.Process(silo.pid).children(), "the node")
+    (node,) = psutil.Process(silo.pid).children()
+    with open_session(ground.runner, patience=60.0) as session:
+        os.kill(silo.pid if killed == "vault" else node.pid, signal.SIGKILL)
+        began = time.monotonic()
+        wait_for(lambda: "west" not in session.status()["connected"], "west's absence")
+        assert time.monotonic() - began < SEEN_S
+    assert silo.wait(10) != 0
+    wait_for(lambda: not is_there(node.pid), "the node's end")
+    if killed == "node":
+        assert "the node stopped, so the silo stops too" in ground.log("west")
+    del ground.processes["west"]
+
+
+@pytest.mark.federation
+def test_a_party_killed_as_a_run_starts_leaves_nothing_and_the_run_goes_on(ground):
+    if "west" not in ground.processes:
+        ground.start("west")
+    for name in ("west", COORDINATOR):
+        ground.fresh()
+        run = ground.run(f"killed-{name}", patience=120.0)
+        party = ground.processes[name].pid
+        wait_for(lambda: any("asking" in sentence for sentence in ground.sentences), "the run's start")
+        started = [child.pid for child in psutil.Process(party).children(recursive=True)]
+        os.kill(party, signal.SIGKILL)
+        wait_for(lambda pids=started: not any(map(is_there, pids)), "the end of what it started")
+        ground.processes.pop(name).wait()
+        ground.start(name)
+        run.result()
+        assert [len(ground.charges(each)) for each in SILOS] == [4] * 4
+
+
+@pytest.mark.federation
+@pytest.mark.parametrize("processes", [3, 8], ids=["as parties begin", "once all nodes are there"])
+def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, tmp_path):
+    mark = f"{os.getpid()}-{processes}"
+    environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
+    made = fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
+        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0
+    with Path(tmp_path / "run.log").open("wb") as log:
+        rehearsal = subprocess.Popen(
+            [*PROGRAM, "run", "study.toml", "--local=3"],
+            env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_for(lambda: len(marked(mark)) >= processes, "its processes")
+    finally:
+        rehearsal.kill()
+        rehearsal.wait()
+    ends = time.monotonic() + GONE_S
+    while marked(mark) and time.monotonic() < ends:
+        time.sleep(0.2)
+    left = marked(mark)
+    for child in left:
+        child.kill()
+    assert not left

@@ -4,129 +4,110 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from ground import fedpower
-from studies import COLUMNS, SIZES, silo_rows, write_rows
+from studies import COLUMNS, KEYS, SIZES, silo_rows, write_rows
 
 from fedpower import FedPCA, read_result
 from fedpower.linalg import sin_theta
-from fedpower.protocol.secure import Identity
 
 pytestmark = pytest.mark.federation
 
 
-def correlated(rows):
-    """Return the components of the correlations of columns."""
-    return np.linalg.svd((rows - rows.mean(axis=0)) / rows.std(axis=0), full_matrices=False)[2]
+@pytest.fixture
+def rows(tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    return folder
 
 
-def test_a_study_with_a_secure_sum_is_rehearsed_with_one_command_and_its_moment_analysed(tmp_path):
-    rows = tmp_path / "rows"
-    rows.mkdir()
-    for name in SIZES:
-        write_rows(rows / f"{name}.csv", np.tile(silo_rows(name), (50, 1)))
-    keys = [f"--identity={name}={Identity.new().public}" for name in SIZES]
+def init(folder, *words, secure=False):
+    keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()] if secure else []
     made = fedpower(
-        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
-        "--deadline=60", *keys, cwd=tmp_path,
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}", "-k2",
+        "--deadline=60", "--delta=1e-6", f"--columns={','.join(COLUMNS)}", "--row-norm=12",
+        *keys, *words, cwd=folder,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
+
+
+def rehearse(folder, *words) -> tuple[dict[str, Any], np.ndarray, str]:
+    """Return the record, the components and the sentences of a rehearsal that ends with a result."""
+    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "round 2 (moment): 3 answered" in done.stderr
-    record = json.loads(done.stdout)
+    with np.load(folder / "result" / "components.npz") as arrays:
+        return json.loads(done.stdout), arrays["components"], done.stderr
+
+
+def components(rows):
+    return np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2]
+
+
+def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(tmp_path, rows):
+    for name in SIZES:
+        table = np.tile(silo_rows(name), (50, 1))
+        ids = np.arange(len(table)) % (len(table) // 2)
+        write_rows(rows / f"{name}.csv", np.column_stack([table, ids]), (*COLUMNS, "patient_id"))
+    init(tmp_path, "--epsilon=50", "--unit=patient_id", secure=True)
+    record, found, said = rehearse(tmp_path)
+    assert "round 2 (moment): 3 answered" in said
     assert record["study"]["terms"]["aggregation"] == "secure"
+    assert record["study"]["terms"]["unit"] == "patient_id"
+    assert record["n_samples"] == 25 * sum(SIZES.values())
+    assert record["privacy"]["unit"] == "one person of one silo"
     assert "summed securely" in (tmp_path / "result" / "privacy.txt").read_text()
-    with np.load(tmp_path / "result" / "components.npz") as arrays:
-        found = arrays["components"]
-    exact = correlated(np.vstack([silo_rows(name) for name in SIZES]))[:2]
+    pooled = np.vstack([silo_rows(name) for name in SIZES])
     # The noise is real: some .1 on these rows once, so .002 on fifty times as many.
-    assert sin_theta(found.T, exact.T) < 0.2
+    assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:2].T) < 0.2
     derived = fedpower("derive", "result", "factor", "-k1", "--json", cwd=tmp_path)
     assert derived.returncode == 0, derived.stderr
     assert json.loads(derived.stdout)["columns"] == list(COLUMNS)
 
 
-def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "gap").mkdir()
+def test_a_clipped_study_with_secure_sums_is_rehearsed_with_one_command(tmp_path, rows):
     for name in SIZES:
-        rows = silo_rows(name)
-        rows[1, 2] = np.nan if name == "south" else rows[1, 2]
-        write_rows(tmp_path / "gap" / f"{name}.csv", rows)
-    fedpower(
-        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
-    )  # fmt: skip
-    for words, sentence in (
-        (("--local=2",), "a rehearsal must have all 3 silos of the study, got 2"),
-        (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
-        (("--local=3", "--data=gap"), "of the data of silo 'south' must hold finite numbers"),
-    ):
-        refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert sentence in refused.stderr
-        assert "are starting on this machine" not in refused.stderr
-        assert not (tmp_path / "result").exists()
+        write_rows(rows / f"{name}.csv", np.tile(silo_rows(name), (50, 1)))
+    init(tmp_path, "--epsilon=50", "--noise=clipped", "--no-standardize", "--energy=0.9", secure=True)
+    record, found, _ = rehearse(tmp_path)
+    terms = record["study"]["terms"]
+    assert (terms["noise"], terms["aggregation"]) == ("clipped", "secure")
+    kinds = ["open-session", "moment", *(f"product {step}" for step in range(1, 7))]
+    assert [closed["kind"] for closed in record["rounds"]] == kinds
+    # Clipping biases what few columns hold by some percent; the noise is less.
+    exact = components(np.vstack([silo_rows(name) for name in SIZES]))[:2]
+    assert sin_theta(found.T, exact.T) < 0.4
 
 
-def write_hospitals(folder):
-    """Write three hospitals' rows as they have them: in German, in parts, under other names and units."""
-    folder.mkdir()
-    rows = {name: np.tile(silo_rows(name), (20, 1)) for name in SIZES}
-    german = pd.DataFrame(rows["north"], columns=COLUMNS).assign(nr="N-17")
-    german.to_csv(folder / "north.csv", sep=";", decimal=",", index=False)
-    (folder / "south").mkdir()
-    for place, part in enumerate(np.array_split(rows["south"], 3)):
-        write_rows(folder / "south" / f"part-{place}.csv", part)
-    own = pd.DataFrame(rows["east"], columns=COLUMNS).rename(columns={COLUMNS[0]: "eigen"})
-    own.assign(eigen=own["eigen"] / 4).to_parquet(folder / "table.parquet")
-    (folder / "east.toml").write_text(
+def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure_keeps_its_folder(
+    tmp_path, rows
+):
+    """Hospitals' rows in German, in parts, and under other names and units."""
+    tables = {name: np.tile(silo_rows(name), (20, 1)) for name in SIZES}
+    german = pd.DataFrame(tables["north"], columns=COLUMNS).assign(nr="N-17")
+    german.to_csv(rows / "north.csv", sep=";", decimal=",", index=False)
+    (rows / "south").mkdir()
+    for place, part in enumerate(np.array_split(tables["south"], 3)):
+        write_rows(rows / "south" / f"part-{place}.csv", part)
+    own = pd.DataFrame(tables["east"], columns=COLUMNS).rename(columns={COLUMNS[0]: "eigen"})
+    own.assign(eigen=own["eigen"] / 4).to_parquet(rows / "table.parquet")
+    (rows / "east.toml").write_text(
         '[data]\npath = "table.parquet"\n'
         f'[columns]\nrename = {{eigen = "{COLUMNS[0]}"}}\nfactors = {{{COLUMNS[0]} = 4}}\n'
     )
-    return rows
-
-
-def init(folder):
-    made = fedpower(
-        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", "--deadline=60",
-        cwd=folder,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-
-
-def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit(tmp_path):
-    rows = write_hospitals(tmp_path / "rows")
-    init(tmp_path)
-    done = fedpower(
-        "run", "study.toml", "--local=3", "--data=rows", "--drop=nr", "--epsilon=inf", "-k3",
-        "--json", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "the study is tried with other settings" in done.stderr
-    assert json.loads(done.stdout)["parameters"]["n_components"] == 3
-    with np.load(tmp_path / "result" / "components.npz") as arrays:
-        found = arrays["components"]
-    pooled = np.vstack(list(rows.values()))
+    init(tmp_path, "--epsilon=1")
+    record, found, said = rehearse(tmp_path, "--drop=nr", "--epsilon=inf", "-k3")
+    assert "the study is tried with other settings" in said
+    assert record["parameters"]["n_components"] == 3
+    pooled = np.vstack(list(tables.values()))
     pooled *= np.minimum(1, 12 / np.linalg.norm(pooled, axis=1))[:, None]
-    exact = correlated(pooled)[:3]
-    assert sin_theta(found.T, exact.T) < 1e-6
-    folder = Path(re.search(r"are starting on this machine, in (.*)", done.stderr)[1])
-    assert not folder.exists()
-
-
-def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
-    write_hospitals(tmp_path / "rows")
-    init(tmp_path)
-    failed = fedpower(
-        "run", "study.toml", "--local=3", "--data=rows", "--drop=nr", "--deadline=0.000001", cwd=tmp_path
-    )
+    assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:3].T) < 1e-6
+    assert not Path(re.search(r"are starting on this machine, in (.*)", said)[1]).exists()
+    words = ("--local=3", "--data=rows", "--drop=nr", "--deadline=0.000001", "--force")
+    failed = fedpower("run", "study.toml", *words, cwd=tmp_path)
     assert failed.returncode == 2
     kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])
     try:
@@ -141,9 +122,17 @@ def test_a_rehearsal_that_fails_keeps_its_folder_and_shows_the_logs(tmp_path):
         shutil.rmtree(kept)
 
 
-def test_options_of_a_rehearsal_go_with_one(tmp_path):
-    init(tmp_path)
+def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path, rows):
+    (tmp_path / "empty").mkdir()
+    for name in SIZES:
+        table = silo_rows(name)
+        table[1, 2] = np.nan if name == "south" else table[1, 2]
+        write_rows(rows / f"{name}.csv", table)
+    init(tmp_path, "--epsilon=1")
     for words, sentence in (
+        (("--local=2",), "a rehearsal must have all 3 silos of the study, got 2"),
+        (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
+        (("--local=3", "--data=rows"), "of the data of silo 'south' must hold finite numbers"),
         (("--epsilon=2",), "--epsilon must go with --local"),
         (("--separator=;",), "--separator must go with --local"),
         (("--local=3", "--drop=nr"), "--drop must go with --data"),
@@ -151,6 +140,8 @@ def test_options_of_a_rehearsal_go_with_one(tmp_path):
         refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert sentence in refused.stderr
+        assert "are starting on this machine" not in refused.stderr
+        assert not (tmp_path / "result").exists()
 
 
 RULES = """
@@ -162,19 +153,15 @@ cd4 = { kind = "number", range = [0, 1500], missing = "offset", missing_words = 
 """
 
 
-def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path):
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "codebook.toml").write_text(RULES)
-    for place, name in enumerate(("north", "south")):
+def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path, rows):
+    book = tmp_path / "codebook.toml"
+    book.write_text(RULES)
+    files = {name: rows / f"{name}.csv" for name in ("north", "south")}
+    for place, path in enumerate(files.values()):
         rng = np.random.default_rng(place)
-        cells = zip(
-            range(80),
-            rng.choice(["F", "M", "X"], 80),
-            np.where(rng.random(80) < 0.2, ".", rng.normal(400, 90, 80).round(2).astype(str)),
-            strict=True,
-        )
-        lines = ["pid,sex,cd4", *(",".join(map(str, row)) for row in cells)]
-        (tmp_path / "rows" / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        cd4 = np.where(rng.random(80) < 0.2, ".", rng.normal(400, 90, 80).round(2).astype(str))
+        table = pd.DataFrame({"pid": range(80), "sex": rng.choice(["F", "M", "X"], 80), "cd4": cd4})
+        table.to_csv(path, index=False)
     made = fedpower(
         "study", "init", "study.toml", "--name=ruled", "--silos=north,south", "-k2",
         "--epsilon=inf", "--codebook=codebook.toml", "--deadline=60", cwd=tmp_path,
@@ -183,60 +170,8 @@ def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path):
     done = fedpower("run", "study.toml", "--local=2", "--data=rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     over = read_result(tmp_path / "result")
-    files = {name: tmp_path / "rows" / f"{name}.csv" for name in ("north", "south")}
-    book = tmp_path / "codebook.toml"
     here = FedPCA(2, epsilon=float("inf"), codebook=book).fit_silos(files)
     assert over.feature_names == ("sex=F", "sex=M", "sex=other", "cd4")
     np.testing.assert_allclose(over.components, here.components_, atol=1e-12)
     scores = over.transform(files["south"])
     np.testing.assert_allclose(scores, here.transform(files["south"]), atol=1e-9)
-
-
-def test_persons_are_rehearsed_with_one_command(tmp_path):
-    (tmp_path / "rows").mkdir()
-    for name in SIZES:
-        rows = np.tile(silo_rows(name), (20, 1))
-        ids = np.arange(len(rows)) % (len(rows) // 2)
-        write_rows(tmp_path / "rows" / f"{name}.csv", np.column_stack([rows, ids]), (*COLUMNS, "patient_id"))
-    made = fedpower(
-        "study", "init", "study.toml", "--name=persons", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=20", "--row-norm=12", "--deadline=60",
-        "--unit=patient_id", cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    assert record["n_samples"] == 10 * sum(SIZES.values())
-    assert record["study"]["terms"]["unit"] == "patient_id"
-    assert record["privacy"]["unit"] == "one person of one silo"
-
-
-def test_a_clipped_study_with_secure_sums_is_rehearsed_with_one_command(tmp_path):
-    (tmp_path / "rows").mkdir()
-    for name in SIZES:
-        write_rows(tmp_path / "rows" / f"{name}.csv", np.tile(silo_rows(name), (50, 1)))
-    keys = [f"--identity={name}={Identity.new().public}" for name in SIZES]
-    made = fedpower(
-        "study", "init", "study.toml", "--name=clipped", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=50", "--delta=1e-6", "--row-norm=12",
-        "--noise=clipped", "--no-standardize", "--energy=0.9", "--deadline=60",
-        *keys, cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    record = json.loads(done.stdout)
-    assert record["study"]["terms"]["noise"] == "clipped"
-    assert record["study"]["terms"]["aggregation"] == "secure"
-    assert [each["kind"] for each in record["rounds"]] == [
-        "open-session",
-        "moment",
-        *(f"product {step}" for step in range(1, 7)),
-    ]
-    with np.load(tmp_path / "result" / "components.npz") as arrays:
-        found = arrays["components"]
-    pooled = np.vstack([silo_rows(name) for name in SIZES])
-    exact = np.linalg.svd(pooled - pooled.mean(axis=0), full_matrices=False)[2][:2]
-    # Clipping bends what few columns hold by some percent; the noise is less.
-    assert sin_theta(found.T, exact.T) < 0.4

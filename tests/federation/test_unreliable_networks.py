@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from federations import CASES, NAMES, Party, coordinator_of, deliver, parties_of, result_bytes, study_of
+from federations import CASES, Party, coordinator_of, deliver, parties_of, result_bytes, study_of
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, decode, encode, journal
 from fedpower.protocol.coordinator import Round
@@ -154,11 +154,8 @@ def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(first: int
 def test_the_faults_happen() -> None:
     """Processes die, rounds go on without somebody, and questions are asked more often than once."""
     ended = [run_to_its_end(list(CASES)[seed % len(CASES)], seed, None) for seed in range(30)]
+    history = [closed for process in ended for closed in process.coordinator.history]
     assert sum(process.n_starts > 1 for process in ended) > 5
-    missed = [
-        set(each.asked) - set(each.answers) for process in ended for each in process.coordinator.history
-    ]
-    assert sum(map(bool, missed)) > 5
-    heard = [party for process in ended for party in process.parties.values()]
-    assert sum(party.n_asked for party in heard) > 1.3 * sum(len(party.asked) for party in heard)
-    assert {name for process in ended for name in process.parties} == set(NAMES)
+    assert sum(set(closed.asked) != set(closed.answers) for closed in history) > 5
+    parties = [party for process in ended for party in process.parties.values()]
+    assert sum(party.n_asked for party in parties) > 1.3 * sum(len(party.asked) for party in parties)

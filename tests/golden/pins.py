@@ -28,14 +28,14 @@ from problems import spiked_rows, split
 HERE = Path(__file__).parent
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 VARIES = (
-    "versions", "started", "finished", "time", "sha256", "fedpower", "bytes_up", "bytes_down",
+    "versions", "started", "finished", "time", "sha256", "moment_sha256", "fedpower", "bytes_up",
+    "bytes_down",
 )  # fmt: skip
 """Keys whose values are another day's or another machine's (bytes count the last digits of numbers that
 a message writes out); that they are there is pinned."""
 
 
 def studies() -> dict[str, Any]:
-    """Return the hashes of every study in ``studies``: its file's, its terms', its ledgers' name."""
     found = {}
     for path in sorted((HERE / "studies").glob("*.toml")):
         study = read_study(path)
@@ -62,7 +62,6 @@ FITS: dict[str, dict[str, Any]] = {
 
 
 def results() -> dict[str, Any]:
-    """Return what is in the result folder of a small fit of each kind, its noise from a seed."""
     return {name: _result(**parameters) for name, parameters in FITS.items()}
 
 
@@ -101,7 +100,6 @@ def _first_line(path: Path) -> str:
 
 
 def ledger() -> dict[str, Any]:
-    """Return a ledger's statement after releases of two studies and another cap."""
     with Ledger.in_memory(2.0, 1e-6, silo="north") as held:
         for number, mu in enumerate((0.1, 0.1, 0.2)):
             held.release(
@@ -117,7 +115,6 @@ def ledger() -> dict[str, Any]:
 
 
 def amounts() -> dict[str, Any]:
-    """Return what releases cost and how much noise they take, over the range of use."""
     reported: dict[str, Any] = {}
     for epsilon in (1e-3, 0.1, 0.5, 1.0, 3.0, 10.0, 60.0):
         for delta in (1e-12, 1e-9, 1e-6, 1e-4):
@@ -140,14 +137,11 @@ def amounts() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One pinned value: how it is made, and how far its numbers may be from what they were."""
-
     made: Callable[[], dict[str, Any]]
     relative: float = 0.0
     absolute: float = 0.0
 
     def text(self, was: Any) -> str:
-        """Return the value as the file's text, numbers close to ``was`` with their old digits."""
         return as_text(self._settled(self.made(), was))
 
     def _settled(self, value: Any, was: Any) -> Any:
@@ -178,18 +172,15 @@ PINS = {
 
 
 def as_text(value: Any) -> str:
-    """Return a pinned value as its file holds it: sorted, and a line for whatever can change."""
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
 def pinned(name: str) -> Any:
-    """Return what was pinned; nothing where there is no file yet."""
     path = HERE / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def update() -> None:
-    """Write every pin anew and say which have changed."""
     for name, pin in PINS.items():
         path, text = HERE / f"{name}.json", pin.text(pinned(name))
         changed = not path.exists() or path.read_text(encoding="utf-8") != text

@@ -18,7 +18,6 @@ def test_nothing_pinned_has_changed(name: str) -> None:
 
 
 def test_every_study_has_terms_of_its_own() -> None:
-    """Else a term that no longer counts in the hash would not be noticed."""
     hashes = pinned("studies")
     assert set(hashes) == {path.stem for path in (HERE / "studies").glob("*.toml")}
     for kind in ("agreement", "terms"):

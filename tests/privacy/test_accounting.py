@@ -24,7 +24,6 @@ EVERYWHERE = [pytest.mark.parametrize("epsilon", EPSILONS), pytest.mark.parametr
 
 
 def exact_delta(mu, epsilon):
-    """[BW18 Thm 8] with 60 digits, as printed."""
     with mpmath.workdps(max(60, mpmath.mp.dps)):
         mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
         first = mpmath.ncdf(mu / 2 - epsilon / mu)
@@ -46,7 +45,6 @@ def everywhere(test):
 
 @everywhere
 def test_delta_is_computed_to_less_than_its_margin(epsilon, delta):
-    """What every promise here rests on: the computed δ may be off by the margin, and is by less."""
     for mu in (mu_of(epsilon, delta) * factor for factor in (1 - 1e-3, 1, 1 + 1e-3)):
         with mpmath.workdps(60):
             off = mpmath.mpf(log_delta(mu, epsilon)) - mpmath.log(exact_delta(mu, epsilon))
@@ -85,7 +83,6 @@ def test_epsilon_is_never_too_small_hardly_too_large_and_undoes_mu_of(epsilon, d
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # its own, far out
 @everywhere
 def test_another_accountant_finds_the_same(epsilon, delta):
-    """`dp_accounting` finds both by other formulas; far out its own are off by some 1e-10."""
     other = dp_accounting.get_sigma_gaussian(epsilon, delta)
     assert multiplier_of(epsilon, delta) == pytest.approx(other, rel=1.2e-9)
     other = dp_accounting.get_epsilon_gaussian(1 / mu_of(epsilon, delta), delta, tol=1e-15)

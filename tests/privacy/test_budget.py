@@ -37,13 +37,6 @@ def test_all_releases_compose_to_what_was_asked_and_never_above(mode, center, ep
     assert budget.slack_delta < 1e-20
 
 
-def test_what_root_finders_give_is_found_once(monkeypatch):
-    budget = replace(STEP)
-    monkeypatch.setattr("fedpower.privacy.accounting.multiplier_of", None)
-    assert budget.total_mu == budget.total_mu
-    assert budget.std(1000) > 0
-
-
 def test_the_noise_is_the_ideal_one_up_to_rounding():
     terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
     for mode in ("paper", "step", "moment"):
@@ -52,7 +45,6 @@ def test_the_noise_is_the_ideal_one_up_to_rounding():
 
 
 def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
-    """Noise over sensitivity, about any centre, is at least the multiplier that is charged for."""
     budget = priced("paper")
     charged = budget.price(PRODUCT).mu
     for center_norm in (0.0, 0.1, 0.7, 3.0, 1e3):
@@ -75,9 +67,9 @@ def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
     ("change", "sentence"),
     [
         ({"epsilon": 61.0}, "from 0.0001 to 60, or inf"),
-        ({"epsilon": 1e-9}, "got 1e-09; a smaller one leaves nothing but noise"),
+        ({"epsilon": 1e-9}, "got 1e-09"),
         ({"epsilon": math.inf}, "from 0.0001 to 60, or inf"),
-        ({"epsilon": 0.0}, "got 0; a smaller one leaves nothing but noise"),
+        ({"epsilon": 0.0}, "got 0"),
         ({"epsilon": 59.0, "delta": 1e-12}, "delta must exceed"),
         ({"delta": 0.0}, "delta must lie between"),
     ],
@@ -97,7 +89,6 @@ def test_up_to_131072_rows_any_order_of_summation_is_covered(s):
 
 
 def test_beyond_it_the_blocks_of_the_data_layer_are_covered():
-    """A term passes through its own block, whatever the order there, and through every panel."""
     for d in (1, 10, 100, 2048, 4096, 40_000, 10**6):
         rows = block_rows(d)
         for s in (2 * 10**5, 10**7, 10**9):
@@ -116,7 +107,6 @@ def test_the_slack_of_products_stays_small_for_ten_million_rows():
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("s", [10**3, 10**8, 10**12])
 def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, center):
-    """In float64 sums it was 25% more at 10⁸ rows; whole numbers beyond 2⁶² are rounded."""
     budget = priced("moment", n_features=100, center=center)
     ideal = budget.price(MOMENT).multiplier * summary_sensitivity(s, with_mean=center)
     assert budget.sensitivity(s) == summary_sensitivity(s, with_mean=center)
@@ -126,7 +116,6 @@ def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, cent
 
 @pytest.mark.parametrize("center", [False, True])
 def test_the_widest_noise_that_can_be_asked_for_is_drawn_from_whole_numbers(center):
-    """Just above the least δ that such a study is not refused for."""
     budget = priced("moment", epsilon=1e-4, delta=1e-33, n_features=2, iteration_rank=2, center=center)
     noise = budget.moment_noise((100,))
     found = float(noise.sensitivity.squared) ** 0.5 / noise.scales[0]
@@ -135,10 +124,6 @@ def test_the_widest_noise_that_can_be_asked_for_is_drawn_from_whole_numbers(cent
 
 @pytest.mark.parametrize("d", [1, 5, 50])
 def test_the_blas_in_use_adds_in_panels_of_128_rows_or_more(d):
-    """A one, then squares of 2⁻⁵⁴ that are lost one by one wherever they are added to it singly.
-
-    What is lost tells how many terms were: all of them would be, if rows were added one at a time.
-    """
     rows = block_rows(d)
     scatter = np.zeros((d, d), order="F")
     n_blocks = max(2, 60_000 // rows)
@@ -153,7 +138,6 @@ def test_the_blas_in_use_adds_in_panels_of_128_rows_or_more(d):
 
 
 def hard_rows(s, d, seed):
-    """Rows whose first block is far from the others, in a ball of norm 1."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(s, d)) * 0.01
     X[:, 0] += np.where(np.arange(s) < block_rows(d), 0.9, -0.9)
@@ -162,7 +146,6 @@ def hard_rows(s, d, seed):
 
 @pytest.mark.parametrize("memory", [1, 2**30])
 def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(memory):
-    """Two neighbours share the slack; extended precision is the truth. By rows, and by a moment."""
     s, d = 150_000, 4
     X = hard_rows(s, d, 0)
     rule = RowTreatment(row_norm=1.0)

@@ -23,7 +23,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def ask(ledger: Ledger, data: DataVersion, content: bytes = b"noised") -> bytes:
-    """Release something of these rows, under the key that their version gives it."""
     return ledger.release(
         key=f"{data.name}/{data.columns}", purpose="a test", study=data.name, mu=0.1, data=data,
         payload=lambda: content,
@@ -51,7 +50,6 @@ def test_other_rows_of_a_version_that_was_booked_are_refused_and_say_what_to_do(
 
 
 def test_rows_that_change_while_a_silo_is_open_are_refused_by_the_release_itself(path: Path) -> None:
-    """Two processes found the version free; the second to release holds other rows."""
     with Ledger.open(path) as one, Ledger.open(path) as two:
         one.check_rows(FIRST)
         two.check_rows(OTHER_ROWS)

@@ -37,7 +37,6 @@ def network(layers: list[list[float]], edge_weight: float) -> NetworkSource:
 
 
 def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) -> Fraction:
-    """The squared change of all that is released, each number in units of its own noise."""
     moved = of_moment(D)
     diagonal, below, trace = moved.scales(multiplier)
     first, second = EdgeMoment(one).sums(), EdgeMoment(two).sums()
@@ -78,7 +77,6 @@ def test_edges_that_were_not_capped_are_refused_before_noise_too_small_for_them_
 
 
 def distinguished(weight: float, n_games: int = 4000) -> float:
-    """How far apart two worlds are, with and without an edge, in standard deviations of the best test."""
     noise = noise_for(of_moment(D), 2.0, (1,))
     source = SeededNoiseForExperiments(5)
     # The first entry below the diagonal.

@@ -17,7 +17,6 @@ from fedpower.sums.lattice import SIDE
 
 
 def change(z: list[int], w: list[int], moved: Sensitivity, scales: list[int]) -> Fraction:
-    """The squared change of all the noised numbers when z becomes w, each in units of its noise."""
 
     def answer(row: list[int]) -> list[int]:
         d = len(row)
@@ -31,7 +30,6 @@ def change(z: list[int], w: list[int], moved: Sensitivity, scales: list[int]) ->
 
 
 def shortened(row: list[int], side: int) -> list[int]:
-    """The row, halved until its squared norm is at most S²."""
     while sum(value**2 for value in row) > side**2:
         row = [int(value / 2) for value in row]
     return row
@@ -81,7 +79,6 @@ def test_the_noise_is_the_ideal_one(n_rows: int) -> None:
 
 
 def test_what_is_added_has_the_stated_standard_deviations() -> None:
-    """4000 draws of each kind: a variance is within 6 sigma, failure probability 4·2e-9."""
     noise = noise_for(of_moment(40, mean_weight=MEAN_WEIGHT), 0.8, (1000,))
     source = SeededNoiseForExperiments(3)
     drawn = np.array([noise.draw(source) for _ in range(100)]).T
@@ -94,7 +91,6 @@ def test_what_is_added_has_the_stated_standard_deviations() -> None:
 
 
 def test_numbers_past_one_word_are_shifted_and_the_rounding_is_paid_for() -> None:
-    """10¹² rows: squares are halved until they fit, and noise is made for what that moves."""
     moved = of_moment(2)
     noise = noise_for(moved, 1.0, (10**12,))
     assert max(noise.exponents) < -10

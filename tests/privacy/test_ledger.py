@@ -140,12 +140,6 @@ def test_a_payload_that_raises_charges_nothing_and_may_be_asked_again(ledger, er
     assert ask(ledger) == SECRET
 
 
-def test_a_payload_must_be_bytes(ledger):
-    with pytest.raises(TypeError, match="got str"):
-        ask(ledger, payload=lambda: "text")
-    assert ledger.spent().n_releases == 0
-
-
 def test_a_payload_may_read_its_ledger_but_not_release_from_it(ledger):
     with pytest.raises(LedgerError, match="from inside a payload"):
         ask(ledger, payload=lambda: ask(ledger, "inner"))
@@ -248,8 +242,6 @@ def test_whatever_is_asked_the_advice_of_a_refusal_is_allowed(epsilon, delta, mu
 
 
 class AnyHistory(RuleBasedStateMachine):
-    """Any sequence of releases, retries, failures, cap changes and restarts."""
-
     keys = Bundle("keys")
 
     def __init__(self) -> None:

@@ -28,7 +28,6 @@ def die() -> None:
 
 
 def run(*bodies: Callable[[], None]) -> list[int | None]:
-    """Return the exit codes of bodies that ran at the same time, each in a child."""
     children = [fork.Process(target=body) for body in bodies]
     for child in children:
         child.start()

@@ -19,7 +19,6 @@ NOBODY = 65534
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """A ledger with one charge, in a folder that every user of the machine can reach."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     with Ledger.create(folder / "n.ledger", epsilon=1.0, delta=1e-6, silo="north") as ledger:
@@ -37,7 +36,6 @@ def ask(ledger: Ledger, key: str, payload: bytes = b"noised") -> bytes:
 
 
 def as_a_reader(path: Path, body: Callable[[], None]) -> int | None:
-    """Return the exit code of a body run by the file's owner, who may write neither file nor folder."""
     path.chmod(0o400)
     if os.getuid() == 0:  # root may write everything, so the owner is somebody else
         os.chown(path, NOBODY, NOBODY)
@@ -58,7 +56,6 @@ def as_a_reader(path: Path, body: Callable[[], None]) -> int | None:
 
 
 def cut_off_a_change(path: Path) -> None:
-    """Leave a journal beside the file, as a kill in the middle of a commit does."""
 
     def body() -> None:
         ledger = Ledger.open(path)

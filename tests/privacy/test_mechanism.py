@@ -42,7 +42,6 @@ def test_rounding_to_a_lattice_is_exact():
 
 
 def test_no_low_bit_of_a_release_is_the_values_own():
-    """Every released number is a multiple of a power of two [docs/privacy.md, rule 5]."""
     values = np.random.default_rng(0).random(25) / 9
     noise = noise_for(reals(0.01, 25), 1.0, (1,))
     released = noise.values(_quantised(values, noise.exponents[0]) + noise.draw(SeededNoiseForExperiments(1)))
@@ -52,7 +51,6 @@ def test_no_low_bit_of_a_release_is_the_values_own():
 
 
 def test_the_noise_is_normal_and_independent_from_number_to_number():
-    """KS of 60000 standardised numbers at 1e-7, and neighbours' correlation within 6 sigma."""
     noise = noise_for(reals(0.01, 60_000), 3.0, (1,))
     standard = noise.draw(SeededNoiseForExperiments(2)) / noise.scales[0]
     assert stats.kstest(standard, "norm").pvalue > 1e-7
@@ -66,7 +64,6 @@ def rows(rng, n, d):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
-    """Integers before noise, on neighbours, with a coarse lattice so that rounding matters."""
     rng = np.random.default_rng(seed)
     s, d = int(rng.integers(1, 30)), int(rng.integers(2, 8))
     r = int(rng.integers(1, d + 1))
@@ -111,7 +108,6 @@ def test_what_cannot_be_released_is_refused_in_one_sentence(multiplier):
 
 
 def test_values_beyond_the_lattice_are_brought_back_and_none_move_farther_apart():
-    """Refusing them would tell that rows had come so far."""
     values = np.array([0.0, 2.0**61, 2.0**61 + 2.0**20, 1e300, -1e300])
     found = _quantised(values, 0)
     assert found.tolist() == [0, 2**61, 2**61, 2**61, -(2**61)]

@@ -4,24 +4,20 @@ Statistical tests state the probability that a correct sampler fails; seeded one
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import ndtr
 
 from fedpower.errors import InputError
 from fedpower.privacy import noise
-from fedpower.privacy.noise import BatchedNoise, SeededNoiseForExperiments, SystemNoise, gaussian_integers
+from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
 N = 1_000_000
 
 
 class Scripted:
-    """Words that were written down beforehand."""
-
     def __init__(self, *words):
         self.left = list(words)
 
@@ -31,14 +27,12 @@ class Scripted:
 
 
 def expected_counts(edges, scale, n):
-    """How many of n rounded normals fall in each (edge, next edge], integer edges."""
     cdf = stats.norm.cdf((np.asarray(edges) + 0.5) / scale)
     return n * np.diff(np.concatenate([[0.0], cdf, [1.0]]))
 
 
 @pytest.mark.parametrize("scale", [1, 3, 1000, 2**24, 2**30, 3_000_000_001, 2**41 + 7, 2**58])
 def test_the_law_is_the_rounded_normal(scale):
-    """Chi-square on up to 200 cells; a correct sampler fails with probability 1e-7 per scale."""
     K = gaussian_integers(SeededNoiseForExperiments(scale), N, scale=scale)
     edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
     observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
@@ -46,7 +40,6 @@ def test_the_law_is_the_rounded_normal(scale):
 
 
 def test_neighbouring_lattice_points_are_hit_as_often_as_they_should_be():
-    """Every integer by itself, at a scale where rounding shows; failure probability 1e-7."""
     K = gaussian_integers(SeededNoiseForExperiments(5), N, scale=7)
     edges = np.arange(-25, 26)
     observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
@@ -54,7 +47,6 @@ def test_neighbouring_lattice_points_are_hit_as_often_as_they_should_be():
 
 
 def test_the_low_bits_are_fair():
-    """Each of the 20 lowest bits, and each sign: 6 sigma, failure probability 21 · 2e-9."""
     K = gaussian_integers(SeededNoiseForExperiments(6), N)
     for bit in range(20):
         assert abs(np.mean(K >> bit & 1) - 0.5) < 6 * 0.5 / math.sqrt(N)
@@ -62,17 +54,12 @@ def test_the_low_bits_are_fair():
 
 
 def test_the_law_is_symmetric():
-    """Two-sample KS of the positive against the mirrored negative; failure probability 1e-7."""
     K = gaussian_integers(SeededNoiseForExperiments(7), N)
     assert stats.ks_2samp(K[K > 0], -K[K < 0]).pvalue > 1e-7
 
 
 @pytest.mark.audits
 def test_the_tail_beyond_five_is_there_at_its_rate():
-    """Counts beyond 3, 4 and 5 within Poisson limits: failure probability 3e-7.
-
-    P[|X| > 5] = 5.7e-7, so 16 of 28 million are expected, and none has probability 1e-7.
-    """
     source, scale, n, batches = SeededNoiseForExperiments(8), 2**30, 2_000_000, 14
     counts = np.zeros(3, dtype=int)
     for _ in range(batches):
@@ -85,7 +72,6 @@ def test_the_tail_beyond_five_is_there_at_its_rate():
 
 
 def test_large_integer_parts_have_their_probability():
-    """k is read off the table to the last of its 128 bits."""
     table = noise._CUMULATIVE
     with localcontext() as context:
         context.prec = 80
@@ -102,7 +88,6 @@ def test_large_integer_parts_have_their_probability():
 
 
 def test_doubtful_candidates_are_settled_as_the_sure_ones(monkeypatch):
-    """With every candidate settled in 192 bits, the same words give the same integers."""
 
     class Replayed(SeededNoiseForExperiments):
         def words(self, n):
@@ -141,10 +126,6 @@ def test_a_rounding_that_64_bits_decide_asks_for_no_more():
 
 
 def test_openDP_draws_from_the_same_law():  # noqa: N802
-    """Two-sample KS against OpenDP's exact discrete Gaussian, whose noise cannot be seeded.
-
-    At scale 1000 the two laws differ by about 1e-7. A correct sampler fails with probability 1e-7.
-    """
     dp = pytest.importorskip("opendp.prelude")
     dp.enable_features("contrib")
     scale, n = 1000, 20_000
@@ -168,8 +149,6 @@ def test_the_seeded_source_repeats_and_says_that_it_gives_no_privacy():
 
 
 class Counted(SeededNoiseForExperiments):
-    """Words of which it is counted how many were taken, and how often."""
-
     calls = taken = 0
 
     def words(self, n):
@@ -179,7 +158,6 @@ class Counted(SeededNoiseForExperiments):
 
 
 def test_a_million_integers_take_four_words_each_and_are_drawn_by_the_thousand():
-    """Their cost: three words a candidate, 1.4 candidates an integer, a sign; none one by one."""
     source = Counted(5)
     gaussian_integers(source, N)
     assert 3 * N < source.taken < 4.5 * N
@@ -199,47 +177,7 @@ def test_a_scale_out_of_range_is_refused(scale):
         gaussian_integers(SystemNoise(), 1, scale=scale)
 
 
-def test_noise_drawn_in_one_go_is_the_sampler_s_own_shared_out_in_turn():
-    """Every integer that is drawn is handed to one silo, once: independence by construction."""
-    batched = BatchedNoise(3, SeededNoiseForExperiments(5))
-    handed = [gaussian_integers(batched, 40, scale=2**40) for _ in range(9)]
-    source = SeededNoiseForExperiments(5)
-    drawn = np.concatenate([gaussian_integers(source, 120, scale=2**40) for _ in range(3)])
-    assert np.array_equal(np.concatenate(handed), drawn)
-
-
-def test_noise_drawn_in_one_go_is_kept_apart_by_scale_and_shares_no_memory():
-    batched = BatchedNoise(4, SeededNoiseForExperiments(6))
-    wide, narrow = (gaussian_integers(batched, 30, scale=scale) for scale in (2**40, 2**10))
-    assert np.abs(narrow).max() < 16 * 2**10 < np.abs(wide).max()
-    before = gaussian_integers(batched, 30, scale=2**40)
-    kept = before.copy()
-    wide[:] = 0
-    assert np.array_equal(before, kept)
-    assert not np.shares_memory(before, gaussian_integers(batched, 30, scale=2**40))
-
-
-def test_threads_that_draw_in_one_go_never_get_the_same_integer():
-    """Of 40,000 integers of scale 2⁵⁸ two are equal by chance with probability below 2⁻²⁸."""
-    batched = BatchedNoise(8)
-    with ThreadPoolExecutor(max_workers=8) as pool:
-        asked = pool.map(lambda n: gaussian_integers(batched, n, scale=2**58), [50] * 800)
-        handed = np.concatenate(list(asked))
-    assert len(set(handed.tolist())) == 40_000
-
-
-def test_noise_drawn_in_one_go_has_the_law_of_the_sampler():
-    """Kolmogorov–Smirnov of 64,000 integers for 16 silos against the normal law; fails with 1e-9."""
-    batched = BatchedNoise(16)
-    drawn = np.concatenate([gaussian_integers(batched, 4000, scale=2**40) for _ in range(16)])
-    uniform = np.sort(ndtr(drawn / 2.0**40))
-    n = uniform.size
-    gap = np.abs(uniform - (np.arange(n) + 0.5) / n).max()
-    assert gap < math.sqrt(math.log(2 / 1e-9) / (2 * n)) + 1 / n
-
-
 def test_integers_that_cores_draw_beside_each_other_have_the_same_law():
-    """Chi-square on 200 cells, and the shares differ; fails with probability 1e-7 where all is well."""
     scale, n = 2**30, 4 * noise._SHARE + 17
     K = gaussian_integers(SystemNoise(), n, scale=scale)
     edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))

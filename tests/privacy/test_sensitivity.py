@@ -24,7 +24,6 @@ def difference(x, y):
 
 
 def ball(rng, n, d):
-    """Rows of norm at most 1, half of them of norm 1."""
     x = rng.normal(size=(n, d))
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x * np.where(rng.random((n, 1)) < 0.5, 1.0, rng.random((n, 1)))
@@ -65,7 +64,6 @@ def test_random_neighbours_never_exceed_the_bounds(d):
 
 
 def test_the_computed_moment_stays_within_the_rounding_slack():
-    """Sums of 20000 rows in float64 against the same in extended precision."""
     rng = np.random.default_rng(3)
     X = ball(rng, 20_000, 3)
     exact = (X.T.astype(np.longdouble) @ X.astype(np.longdouble)) / len(X)

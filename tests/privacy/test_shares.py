@@ -36,13 +36,11 @@ def std_of(budget, sizes):
 
 
 def rounded_law(scale: float, reach: int) -> Array:
-    """P[round(scale·X) = k] for |k| ≤ reach."""
     edges = (np.arange(-reach, reach + 2) - 0.5) / scale
     return np.diff(ndtr(edges))
 
 
 def law_of_sum(scale: float, n_shares: int, reach: int) -> Array:
-    """The exact law of a sum of shares, by convolution."""
     one = rounded_law(scale, reach)
     total = one
     for _ in range(n_shares - 1):
@@ -52,10 +50,6 @@ def law_of_sum(scale: float, n_shares: int, reach: int) -> Array:
 
 
 def law_of_theorem(scale: float, n_shares: int, reach: int) -> Array:
-    """P[round(√h·scale·X + V) = k]: the normal distribution function, differenced h times over uniforms.
-
-    The h-fold integral over uniforms is done by Gauss–Legendre, one uniform after the other.
-    """
     nodes, weights = np.polynomial.legendre.leggauss(24)
     nodes, weights = nodes / 2, weights / 2
     offsets, masses = np.zeros(1), np.ones(1)
@@ -123,7 +117,6 @@ def test_the_order_and_the_sizes_of_silos_do_not_change_a_share():
 @pytest.mark.parametrize("epsilon", [1e-3, 1.0, 50.0])
 @pytest.mark.parametrize("sizes", [[1, 1], [2**22], [10**9] * 10, [2**30] * 1000])
 def test_the_ring_holds_every_sum_for_next_to_no_noise(center, epsilon, sizes):
-    """The largest numbers that rows and draws can give, and the noise beside a curator's."""
     sizes = [*sizes, 1]
     budget = priced("moment", n_features=100, n_sharing=20, epsilon=epsilon, center=center)
     noise = budget.moment_noise(tuple(sizes))
@@ -154,7 +147,6 @@ def test_more_colluders_than_silos_are_refused():
 
 
 def test_drawn_shares_add_up_to_the_noise_they_should():
-    """χ² of 4,000 sums of 5 shares against the full variance; fails by chance with 1e-9."""
     noise = BUDGET.moment_noise((100,) * 5)
     source = SeededNoiseForExperiments(3)
     scale = noise.scales[0]

@@ -54,7 +54,6 @@ def noised_numbers(model):
 
 @MODES
 def test_the_same_random_state_never_gives_the_same_noise(mode):
-    """Rule 4: also after every other seed in reach was set."""
     found = []
     for _ in range(2):
         random.seed(1)
@@ -68,7 +67,6 @@ def test_the_same_random_state_never_gives_the_same_noise(mode):
 
 @MODES
 def test_all_noise_comes_from_the_operating_system(mode, monkeypatch):
-    """Rule 4: with its generator replaced by a repeating one, fits repeat; by nothing else."""
     asked = []
 
     def fit_with_stream():
@@ -86,7 +84,6 @@ def test_all_noise_comes_from_the_operating_system(mode, monkeypatch):
 
 
 def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
-    """Rule 4: what could, does not exist; `noise` takes a mode's name and nothing else."""
     allowed = {"noise", "random_state"}
     for function in (FedPCA.__init__, FedPCA.fit, FedPCA.fit_silos, FedPCA.fit_transform):
         names = set(inspect.signature(function).parameters)
@@ -121,7 +118,6 @@ def test_a_federation_uses_the_system_s_noise_unless_an_experiment_says_otherwis
 
 @MODES
 def test_what_was_clipped_is_told_to_the_operator_and_to_nobody_else(mode):
-    """Rule 6: 173 of 240 rows are clipped; no output says so."""
     rows = silos()
     norms = np.concatenate([np.linalg.norm(part, axis=1) for part in rows.values()])
     bound = float(np.sort(norms)[66:68].mean())
@@ -136,7 +132,6 @@ def test_what_was_clipped_is_told_to_the_operator_and_to_nobody_else(mode):
 
 
 def test_nothing_of_the_rows_diagnostics_is_in_a_run_s_folder(tmp_path, capsys):
-    """Rule 6: counts of clipped rows reach the operator's screen, and no file of the result."""
     paths = []
     for name, rows in silos().items():
         np.save(tmp_path / f"{name}.npy", rows)
@@ -156,14 +151,12 @@ def test_nothing_of_the_rows_diagnostics_is_in_a_run_s_folder(tmp_path, capsys):
 
 
 def write_wide(path, rows):
-    """Write rows so wide that they are read at every step and no moment is made of them."""
     heading = ",".join(f"c{place}" for place in range(rows.shape[1]))
     np.savetxt(path, rows, delimiter=",", header=heading, comments="", fmt="%.17g")
 
 
 @pytest.mark.parametrize("left", [2, 40])
 def test_a_file_overwritten_during_a_fit_gets_no_noise_made_for_other_rows(tmp_path, caplog, left):
-    """Rule 7: no release and no charge after it, whether rows are fewer or only others."""
     rng = np.random.default_rng(0)
     path, book = tmp_path / "north.csv", tmp_path / "north.ledger"
     write_wide(path, rng.normal(size=(40, 600)) / 30)
@@ -209,7 +202,6 @@ TREATMENTS = {
 @pytest.mark.parametrize("treatment", TREATMENTS)
 @pytest.mark.parametrize("mode", ["moment", "step"])
 def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, treatment, mode, extremes):
-    """Rule 8: what is finite counts, with norm 1 at most, however large or small it is."""
     for place, chosen in enumerate(extremes):
         rows = silos(20)["a"]
         for row, extreme in enumerate(chosen):
@@ -231,7 +223,6 @@ def test_no_number_in_a_row_decides_whether_there_is_a_result(tmp_path, kind, tr
 
 
 def test_rows_that_are_all_longer_than_the_bound_give_a_result_and_a_word_to_the_operator(tmp_path, capsys):
-    """Rule 8: with one row more within the bound there was a result before, too."""
     rows = silos(30)["a"]
     rows *= 9 / np.linalg.norm(rows, axis=1, keepdims=True)
     outcomes = {}
@@ -255,7 +246,6 @@ BAD = {"missing": [np.nan], "infinite": [np.inf], "beyond 2^53": [2**53 + 1], "t
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_a_number_is_refused_before_anything_is_charged(tmp_path, what):
-    """Rule 8: when rows are read for the first time, before a question can be asked."""
     path, book = tmp_path / "north.parquet", tmp_path / "north.ledger"
     columns = {"a": list(range(50)), "b": [*range(49), *BAD[what]]}
     if what == "text":

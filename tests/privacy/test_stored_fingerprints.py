@@ -38,7 +38,6 @@ def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
 
 
 def ask_twice(folder: Path, question: Question, world: int, source: Callable[[Path], Any]) -> None:
-    """Let both studies fit the rows of a world; a study that is refused raises."""
     path, ledger = folder / "north.csv", make_ledger(folder / "north.ledger")
     write_world(path, question, world)
     for second, more in enumerate((question.first, question.second)):
@@ -88,7 +87,6 @@ def test_so_is_one_of_rows_elsewhere(tmp_path: Path, asked: str, form: str, worl
 def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
     tmp_path: Path, form: str
 ) -> None:
-    """Two studies that prepare, of which the second has a range for the column."""
     told: list[Any] = []
     for other in ("", "1e300"):
         folder = tmp_path / f"world {other}"
@@ -124,7 +122,6 @@ def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
 def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
     tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
 ) -> None:
-    """In the first world most readings give the same numbers."""
     rows = np.zeros((20, 3))
     rows[:, 0] = np.arange(20) / 20
     rows[0, 1] = world
@@ -137,7 +134,6 @@ def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
 
 
 def test_another_reading_of_a_version_is_another_release(tmp_path: Path) -> None:
-    """Whoever corrects a unit is not given what was released in the wrong one."""
     ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
     rows = np.random.default_rng(0).normal(size=(30, 2))
     pd.DataFrame(rows, columns=["a", "b"]).to_csv(path, index=False)
@@ -167,7 +163,6 @@ def test_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
 def test_a_network_is_answered_in_both_worlds(
     tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
 ) -> None:
-    """In the first world there is no edge, so that both readings give the same numbers."""
     ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
     nodes = [f"v{place}" for place in range(12)]
     path.write_text(f"source,target,weight\nv0,v{world},1\n")
@@ -223,7 +218,6 @@ def test_data_that_changed_under_a_version_are_refused(tmp_path: Path, form: str
 
 @pytest.mark.parametrize("column", NAMES)
 def test_a_change_in_any_column_is_a_change(tmp_path: Path, column: str) -> None:
-    """Of columns that are used and of others, so that what a study uses is not told."""
     ledger, book = make_ledger(tmp_path / "north.ledger"), tmp_path / "book.toml"
     question = Question(
         column=column, other=rows_of(QUESTIONS["is any cd4 missing"], 0)[1][NAMES.index(column)]
@@ -249,7 +243,6 @@ def test_arrays_are_known_by_their_numbers(tmp_path: Path, made: Callable[..., A
 
 
 def test_a_fingerprint_from_before_is_not_held_against_anything(tmp_path: Path) -> None:
-    """It was of rows as a study read them: whether it fits would tell of the rows."""
     ledger = make_ledger(tmp_path / "north.ledger")
     rows = np.random.default_rng(0).normal(size=(20, 3))
     earlier = "0e37ac2bbf4d68e3ac5ac8d6a4a8e1b7"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from budgets import priced
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import shares_of
 from fedpower.privacy.sensitivity import of_means
 from fedpower.protocol.query import Tally
 from fedpower.sums.survey import CELL_SIDE, STAGES, Stage
@@ -48,7 +48,6 @@ def moved(kind):
 
 
 def squared(kind, change):
-    """Return the squared norm of a change, its parts in units of one scale of noise."""
     groups = moved(kind).groups
     assert sum(group.length for group in groups) == change.size
     parts = np.split(change, len(groups))
@@ -90,7 +89,6 @@ def test_rows_at_opposite_ends_of_every_range_move_the_means_by_exactly_the_sens
 @pytest.mark.parametrize("width", [0.0, 5e-324, 1e-310])
 @given(rows=st.tuples(*[st.tuples(CELLS, CELLS, CELLS)] * 2))
 def test_a_range_too_narrow_to_divide_by_moves_no_tally_farther(width, rows):
-    """A silo refuses such a range; were it asked, no cell would be more than Q, or in no bin."""
     for kind in ("bins", "means"):
         narrow = replace(stage(kind), low=np.zeros(3), high=np.full(3, width))
         one, other = (narrow.tally(np.array([row])) for row in rows)

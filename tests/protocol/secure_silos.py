@@ -37,7 +37,6 @@ KEYS = {name: Identity.new() for name in SIZES}
 
 
 def study_of(names: Iterable[str] = SIZES, **changes: Any) -> Study:
-    """The terms of a secure sum over the named silos; two may be missing."""
     listed = tuple((name, KEYS[name].public) for name in names)
     return replace(
         Study(
@@ -64,19 +63,15 @@ def rows_of(name: str) -> Array:
 
 
 def cap(attempts: int) -> tuple[float, float]:
-    """A cap that pays for so many attempts."""
     return 10.0 * EPSILON * attempts, DELTA
 
 
 def masked_moment(session: Any) -> AskQuery:
-    """The question for the one sum of a study of one."""
     return AskQuery(index=0, label="moment", session=session)
 
 
 @dataclass
 class Party:
-    """One silo, its ledger, and what it let out."""
-
     silo: Silo
     ledger: Ledger
 
@@ -147,7 +142,6 @@ def session_of(study: Study, presents: dict[str, SessionKey], *, attempt: int = 
 
 
 def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str = RUN) -> Session:
-    """The session of everybody who is there."""
     presents = {name: each.present(attempt, run=run) for name, each in there.items()}
     return session_of(study, presents, attempt=attempt, run=run)
 

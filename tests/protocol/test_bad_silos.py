@@ -68,7 +68,6 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
 
 
 def mutations(body: Any) -> list[tuple[str, Any]]:
-    """Return every way to spoil one field of an answer, with the answer that it leaves."""
     found: list[tuple[str, Any]] = [("another kind", PackedMoment(triangle=np.zeros(2), total_variance=1))]
     for name in body.__struct_fields__:
         value = getattr(body, name)
@@ -90,7 +89,6 @@ def mutations(body: Any) -> list[tuple[str, Any]]:
 
 
 def sent(message: Message) -> Arrived:
-    """Return a message as it arrives over a network: what cannot be read is known by its silo alone."""
     try:
         return decode(encode(message))
     except (ProtocolError, TypeError, OverflowError, ValueError, NotImplementedError) as error:
@@ -106,7 +104,6 @@ def carried(
     bad_round: int,
     spoil: Callable[[Message], list[Message]],
 ) -> None:
-    """Drive a run in which one silo's answers to one round are replaced; deadlines close what is open."""
 
     def ask(questions: tuple[Message, ...]) -> Asking:
         for question in questions:
@@ -147,13 +144,11 @@ def test_a_spoilt_answer_is_as_if_it_had_not_come(case: str, data: st.DataObject
 
 @functools.cache
 def without_it(case: str, bad_round: int) -> Any:
-    """Return how a run ends in which the bad silo's answers to one round do not come."""
     return ending(case, bad_round, lambda answer: [])
 
 
 @pytest.mark.parametrize("case", ["fedpower", "krylov", "upload", "upload, moment", "krylov, step"])
 def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case: str) -> None:
-    """All of them at every round, one after another; then the honest answer, which is taken."""
     coordinator, parties = coordinator_of(case), parties_of(case)
 
     def ask(questions: tuple[Message, ...]) -> Asking:
@@ -197,7 +192,6 @@ def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: 
 
 
 def test_a_key_that_gives_no_secret_or_is_another_s_is_set_aside() -> None:
-    """Honest silos would refuse the whole session; a signature does not make it a key."""
     study = secure_silos.study_of(attempts=1, min_silos=2)
     parties = secure_silos.parties(study)
     names = [name for name, _ in study.identities]

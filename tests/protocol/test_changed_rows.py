@@ -39,7 +39,6 @@ def one_cell_moved():
 @pytest.mark.parametrize("study", [STEP, PAPER])
 @pytest.mark.parametrize("others", [few, one_cell_moved])
 def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(tmp_path, caplog, study, others):
-    """Two rows left of 300 would have gone out with the noise of 300."""
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
@@ -56,7 +55,6 @@ def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(tmp_path, 
 
 
 def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path):
-    """The first of three products was over the enrolled rows; its noise is thrown away."""
     path = tmp_path / "north.csv"
     write(path, bounded_rows())
     moment = rows_in(path)
@@ -78,7 +76,6 @@ def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path)
 
 @pytest.mark.parametrize("body", [AskMoment(), AskMean(), steps(0)], ids=lambda body: body.kind)
 def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body):
-    """The number of rows of a Parquet file is known from its metadata, before a row is read."""
     pd = pytest.importorskip("pandas")
     path = tmp_path / "north.parquet"
     names = HEADING.split(",")

@@ -161,7 +161,7 @@ def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charg
         silo = private_silo(study, ledger)  # type: ignore[arg-type]
         answer = _answer(silo, ask)
         assert isinstance(answer, Refusal)
-        assert "noised products" in answer.reason
+        assert "one more release" in answer.reason
         with pytest.raises(ProtocolError, match="one more release"):
             silo.releases.steps(ask, run="run")
         assert not ledger.entries()

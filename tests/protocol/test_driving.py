@@ -18,7 +18,6 @@ SILOS = make_silos(split(spiked_rows(), [200] * 3), 3)
 
 
 def spoilt(times: int) -> tuple[Counter[int], object]:
-    """Return how often silo-1 was asked, by round, and what makes its first answers unreadable."""
     asked: Counter[int] = Counter()
 
     def answer(question: Message) -> Arrived:

@@ -38,7 +38,6 @@ def expected() -> Array:
 def test_a_network_that_loses_repeats_reorders_and_corrupts_gives_the_same_result(
     seed: int, expected: Array
 ) -> None:
-    """Every message goes over the wire; the coordinator asks again until each silo was heard."""
     coordinator, silos = federation()
     network = Network(random.Random(seed), faults=0.5)
 
@@ -150,7 +149,6 @@ def test_silos_with_the_same_name_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", [PowerSettings, KrylovSettings])
 def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind: Any) -> None:
-    """Rows about a centre that leaves them out would add a direction of their own."""
     parts = [*split(spiked_rows(), SIZES)[:3], spiked_rows(n_rows=200, seed=9) + 5.0]
     silos = make_silos(parts, 3, center=True)
     steps = {"n_steps": 60} if kind is PowerSettings else {}

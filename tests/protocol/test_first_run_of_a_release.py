@@ -11,7 +11,6 @@ CASES = ["upload, moment", "krylov, moment"]
 
 
 def public_epsilon(case: str, parties: dict[str, Party], run: str) -> tuple[float, float]:
-    """Return the epsilons against the coordinator and against the public."""
     coordinator = coordinator_of(case, run=run)
     deliver(coordinator, parties)
     inside, outside = outcome_of(case, coordinator).privacy.protections
@@ -24,7 +23,6 @@ def test_the_first_run_of_a_release_promises_the_public_more() -> None:
 
 
 def test_rounds_of_products_promise_the_public_no_more_than_the_coordinator() -> None:
-    """Each silo's product is rounded by itself: its digits could be told from those of the result."""
     inside, outside = public_epsilon("krylov, moment", parties_of("krylov, moment"), "first")
     assert outside == inside
 
@@ -63,7 +61,6 @@ def test_one_silo_whose_release_is_older_takes_the_promise_away(case: str) -> No
 
 
 def test_a_run_that_was_begun_and_not_finished_is_the_first_all_the_same() -> None:
-    """What an earlier run was given may have been published; nobody here can know that it was not."""
     case = "krylov, moment"
     parties = parties_of(case)
     deliver(coordinator_of(case, run="abandoned"), parties, rounds=3)

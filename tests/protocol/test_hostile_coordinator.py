@@ -62,13 +62,11 @@ def ledger(path):
 
 
 def sent(silo, body, **where):
-    """The very bytes of an answer, but for the round and run that it repeats from the question."""
     answer = silo.answer(message(silo.study, body, **where))
     return encode(structs.replace(answer, round=0, run=""))
 
 
 def complex_basis():
-    """ZᵀZ = I and a norm of 1.9: what a check without conjugation lets through."""
     z = np.zeros((D, 1), dtype=complex)
     z[0], z[1] = np.cosh(1.0), 1j * np.sinh(1.0)
     return z
@@ -107,7 +105,6 @@ def test_a_bad_basis_is_refused_and_costs_nothing(study, ledger, name):
 
 @both
 def test_gains_and_variances_are_refused_and_cost_nothing(study, ledger):
-    """Columns that are multiplied would be longer than the noise is made for."""
     silo = private_silo(study, ledger)
     for question in (steps(0, gains=np.full(D, 2.0)), AskMean(variances=True)):
         assert "private study" in ask(silo, question).reason
@@ -297,7 +294,6 @@ def test_what_a_study_has_no_price_for_is_refused(study, ledger):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("size", [1e3, 1e80, 1e160, 1e300])
 def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
-    """About a centre of norm c a row can move the product by (1 + c)² as much."""
     study = replace(STEP, center=True)
     with Ledger.create(tmp_path / "l.db", epsilon=EPSILON, delta=DELTA) as ledger:
         silo = private_silo(study, ledger)

@@ -46,14 +46,12 @@ ODD_VALUES = [
 
 @pytest.fixture
 def marked():
-    """Rows that a leak would be seen by: a planted value, scaled only inside the silo."""
     rows = np.random.default_rng(0).normal(size=(200, D))
     rows[17] = MARKER
     return local_moment(open_source(rows), RowTreatment(row_norm=40_000.0), rank=R, steps=4)
 
 
 def odd_array(rng):
-    """A basis, or something that was meant to look like one."""
     good = basis(rng.randrange(6), rng.choice([1, R, R, R, 3]))
     return rng.choice(
         [
@@ -111,7 +109,6 @@ def odd_message(rng, study):
 
 
 def odd_bytes(rng, study):
-    """A valid message's bytes with something changed and, mostly, the checksum put right again."""
     raw = encode(message(study, AskSteps(basis=basis(rng.randrange(6)), n_local_steps=1)))
     content = bytearray(raw[:-32])
     kind = rng.randrange(4)
@@ -173,7 +170,6 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, ma
 
 
 def assert_only_noise_of(body, spent):
-    """Rows of norm 40000 became 1 in the silo; nothing that leaves is of the marker's size."""
     for name in ("product", "basis", "mean", "triangle"):
         array = getattr(body, name, None)
         if array is not None:
@@ -186,7 +182,6 @@ def assert_only_noise_of(body, spent):
 
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
 def test_only_the_operator_s_exception_log_may_hold_details(study, marked, caplog):
-    """What a record says in words is the silo's name and the round; the rest is its exc_info."""
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(study, ledger, moment=marked)
         silo.answer(message(study, AskSteps(basis=basis(0), n_local_steps="many")))  # type: ignore[arg-type]
@@ -196,7 +191,6 @@ def test_only_the_operator_s_exception_log_may_hold_details(study, marked, caplo
 
 
 def test_a_clipped_row_is_nowhere_in_what_leaves():
-    """Rule 6: how many rows the bound shortened is the operator's alone."""
     rows = np.random.default_rng(1).normal(size=(200, D))
     rows[:17] /= 100  # not clipped
     held = local_moment(open_source(rows), RowTreatment(row_norm=0.5), rank=R, steps=4)

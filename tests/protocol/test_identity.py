@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.protocol.secure import Identity, is_signed
+from fedpower.protocol.secure import Identity, is_signed, require_cryptography
 
 
 def test_a_saved_identity_is_private_and_the_same_when_read(tmp_path):
@@ -76,5 +76,6 @@ def test_without_the_package_the_extra_to_install_is_named(monkeypatch):
     for name in [each for each in sys.modules if each.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(builtins, "__import__", without_cryptography)
+    monkeypatch.setattr("fedpower.protocol.secure.require_cryptography", require_cryptography.__wrapped__)
     with pytest.raises(InputError, match=r"pip install '\.\[secure\]'"):
         Identity.new()

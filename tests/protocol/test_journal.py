@@ -76,7 +76,6 @@ def test_cut_short_at_any_byte_the_whole_records_before_it_stand() -> None:
 
 @pytest.mark.slow
 def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
-    """A bit of every byte, drawn with a fixed seed."""
     rounds = finished("upload, moment")
     content = as_bytes(rounds)
     ends = [len(as_bytes(rounds[:count])) for count in range(len(rounds) + 1)]
@@ -94,7 +93,7 @@ def test_with_any_bit_turned_the_records_before_it_stand_and_no_other() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04", b"fedpower-journal/3\n" + b"x" * 99])
 def test_what_was_not_begun_by_fedpower_is_refused(content: bytes) -> None:
-    with pytest.raises(ProtocolError, match=r"must begin as fedpower writes it, got .*; start"):
+    with pytest.raises(ProtocolError, match=r"must begin as fedpower writes it; start"):
         journal.read(content)
 
 

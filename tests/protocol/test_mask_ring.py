@@ -29,7 +29,6 @@ from fedpower.protocol.secure import (
 
 
 def bare_session(n_silos, neighbours, *, attempt=0):
-    """A session whose keys are numbers: enough for who shares masks with whom."""
     places = tuple(
         Member(silo=f"silo-{i}", n_rows=1, key=i.to_bytes(32, "little"), signature=bytes(64))
         for i in range(n_silos)
@@ -38,7 +37,6 @@ def bare_session(n_silos, neighbours, *, attempt=0):
 
 
 def is_connected(session, without):
-    """Whether those left share masks among themselves, if need be through others that are left."""
     left = set(range(len(session.members))) - set(without)
     reached, open_ = set(), [min(left)]
     while open_:
@@ -68,7 +66,6 @@ def test_everybody_has_the_same_number_of_partners_and_they_agree(count, collude
 
 
 def test_the_number_of_neighbours_keeps_the_stated_probability():
-    """m²/2·3^(−k) after 2⁴⁰ sessions is at most 2⁻⁴⁰, and two neighbours fewer would not do."""
     for count in (101, 300, 1000, 10_000):
         k = n_neighbours(count, 1)
         exponent = 2 * math.log2(count) - 1 + 40
@@ -79,7 +76,6 @@ def test_the_number_of_neighbours_keeps_the_stated_probability():
 
 
 def test_fewer_colluders_than_neighbours_never_part_the_others():
-    """Every set of 3 of 9, each with 4 partners; and 4 that do part them, so that the search can fail."""
     session = bare_session(9, 4)
     for without in itertools.combinations(range(9), 3):
         assert is_connected(session, without)
@@ -88,7 +84,6 @@ def test_fewer_colluders_than_neighbours_never_part_the_others():
 
 @pytest.mark.slow
 def test_a_third_of_the_silos_does_not_part_the_others():
-    """200 rings of 150 silos without 50: each fails by chance with 2⁻⁸⁰."""
     rng = np.random.default_rng(0)
     k = n_neighbours(150, 1)
     for attempt in range(200):
@@ -97,7 +92,6 @@ def test_a_third_of_the_silos_does_not_part_the_others():
 
 
 def test_a_ring_that_is_too_thin_is_parted_about_as_often_as_the_theorem_says():
-    """k = 8, 40 of 120: at most m²/2·3^(−8) = 1.1 by the theorem; it happens, and the order is random."""
     rng = np.random.default_rng(1)
     parted = sum(
         not is_connected(

@@ -80,7 +80,6 @@ messages = st.builds(Message, study=st.text(), run=st.text(), round=integers, si
 
 
 def same(first: Message, second: Message) -> bool:
-    """Compare field by field: two wrongs in encode and decode must not make a right."""
     assert type(first.body) is type(second.body)
     for record, other in ((first, second), (first.body, second.body)):
         for name in record.__struct_fields__:
@@ -116,7 +115,6 @@ def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
 
 
 def raw_message(kind: str, blob: bytes = b"", **fields: object) -> bytes:
-    """Return bytes with a right checksum, whatever is in them."""
     body = {"kind": kind, **fields}
     header = msgspec.msgpack.encode({"study": "s", "run": "r", "round": 0, "silo": "a", "body": body})
     content = MAGIC + len(header).to_bytes(4, "little") + header + blob

@@ -25,7 +25,6 @@ def test_everyone_weighs_by_size() -> None:
 
 
 def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
-    """2,000 rounds of K=2; each mean weight is within 5 standard errors (P < 1e-6)."""
     sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(1), n_participants=2)
     total = dict.fromkeys(SIZES, 0.0)
     for _ in range(2000):
@@ -89,7 +88,6 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def without_the_first(questions: tuple[Message, ...]) -> Asking:
-        """Ask as if the first silo had vanished after the enrolment."""
         for question in questions:
             if question.silo != "silo-0" or not isinstance(question.body, AskSteps):
                 yield silos[question.silo].answer(question)

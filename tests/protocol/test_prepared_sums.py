@@ -10,8 +10,7 @@ from test_several_sums import ask, drive, refused
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.accounting import compose
-from fedpower.privacy.budget import MOMENT
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import MOMENT, shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskMoment, Refusal

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from fedpower.privacy.accounting import mu_of
-from fedpower.privacy.division import shares_of
+from fedpower.privacy.budget import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import (

@@ -42,7 +42,6 @@ CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
 
 @pytest.fixture
 def noised(monkeypatch):
-    """Every release that is made, by its noise and what it is made for, in units of the bound."""
     made = []
 
     def record(query, budget, sizes):
@@ -63,7 +62,6 @@ def noised(monkeypatch):
 
 
 def ask_everything(study, ledger, **how):
-    """Return the answers to all that a study allows: T products, or the moment; and the mean."""
     silo = private_silo(study, ledger, **how)
     questions = [AskMean()] if study.center else []
     if study.noise == "moment":
@@ -90,7 +88,6 @@ def epsilon_by_pld(made, delta, *, pessimistic):
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 @pytest.mark.parametrize("study", [STEP, MOMENT, *CENTRED], ids=lambda s: f"{s.noise}-{s.center}")
 def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noised):
-    """The PLD accountant, told only the std and the sensitivity of what was really added."""
     study = replace(study, epsilon=epsilon)
     with Ledger.in_memory(epsilon, DELTA) as ledger:
         answers = ask_everything(study, ledger)
@@ -138,10 +135,6 @@ def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):
 
 @pytest.mark.parametrize("study", [STEP, PAPER, MOMENT, *CENTRED], ids=lambda s: s.digest[:6])
 def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
-    """Rule 5: no low bit of a row's float gets out.
-
-    Of a noised moment the ledger's bytes are looked at, from which everything that leaves is computed.
-    """
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(replace(study, iteration_rank=D), ledger)
         answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
@@ -160,7 +153,6 @@ def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
 
 
 def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal():
-    """300 real releases: standardised entries against the normal law, KS at 1e-7 each."""
     source = SeededNoiseForExperiments(3)
     study = replace(MOMENT, iteration_rank=D)
     exact = ArrayMoment(bounded_rows()).moment()
@@ -178,7 +170,6 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
 
 @pytest.mark.slow
 def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
-    """Products, trace and mean of 300 real runs: KS at 1e-7 each."""
     source, study = SeededNoiseForExperiments(4), replace(STEP, center=True, n_steps=1)
     rows = ArrayMoment(bounded_rows())
     budget, s = budget_of(study), rows.n_rows
@@ -239,7 +230,6 @@ def test_a_noised_moment_serves_every_question_after_it_for_nothing():
 
 
 def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
-    """(S − c mᵀ − m cᵀ + c cᵀ)Z from the noised S and m, as post-processing."""
     study = replace(MOMENT, center=True, iteration_rank=D)
     center = read_only(np.linspace(-0.1, 0.1, D))
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
@@ -282,8 +272,6 @@ def test_a_study_that_cannot_be_paid_to_the_end_is_refused_before_it_begins(stud
 
 
 class Unreadable(ArrayMoment):
-    """Rows that turn out to be bad when they are read again."""
-
     def _fail(self, *_):
         raise InputError("column 'hiv' of /data/patients.csv must hold numbers, got one at row 17")
 
@@ -292,7 +280,6 @@ class Unreadable(ArrayMoment):
 
 @pytest.mark.parametrize("study", [STEP, MOMENT])
 def test_sentences_about_rows_stay_with_the_operator(study, caplog):
-    """Rule 6: they name columns, rows and paths, which are no coordinator's business."""
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
         answer = ask(silo, steps(0))

@@ -38,7 +38,6 @@ def rounds(*step_numbers, answers=4, kind="steps"):
 
 
 def upload(names=SIZES):
-    """The one round of a solver that asks for the moments themselves."""
     return [replace_answers(each, names) for each in rounds(1, kind="moment")]
 
 
@@ -67,7 +66,6 @@ def test_the_paper_s_statement_says_what_its_noise_really_gives():
 
 
 def test_the_paper_s_noise_gives_the_same_to_silos_of_any_size():
-    """Its sensitivity and its noise shrink alike, rounding included."""
     _, coordinator, _ = state(PAPER, sizes={"small": 10, "large": 10**6})
     assert coordinator.mu == budget_of(PAPER).study_mu
 
@@ -85,7 +83,6 @@ def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("sizes", [[300, 300], [50, 200, 1000], [7, 9000]])
 def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
-    """From the definition: a row's effect on Σ w_i(summary_i), over the summed noise's std."""
     study = replace(MOMENT, center=center)
     budget, n = budget_of(study), sum(sizes)
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
@@ -102,7 +99,6 @@ def replace_answers(each, names):
 
 
 def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
-    """Rows x and y with xᵀy = −c² in one of two equal silos: the bound is attained."""
     s, c = 40, 0.5
     rows = [spiked_rows(n_rows=s, n_features=D, rank=2, seed=seed) / 50 for seed in (0, 1)]
 
@@ -151,7 +147,6 @@ def test_a_study_without_noise_promises_nothing():
 
 
 def test_a_statement_holds_nothing_that_the_rows_tell():
-    """Rule 6: no counts of clipped rows, norms or spectra, in words or in JSON."""
     stated, *_ = state(MOMENT)
     for text in (str(stated), repr(stated.as_dict())):
         assert "clip" not in text
@@ -161,7 +156,6 @@ def test_a_statement_holds_nothing_that_the_rows_tell():
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
 def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
-    """Coordinator, silos and ledgers: what is left is nothing, and no charge is above the cap."""
     study = replace(study, center=center)
     ledgers = {name: Ledger.in_memory(EPSILON, DELTA, silo=name) for name in ("north", "south")}
     silos = {}

@@ -32,7 +32,6 @@ SIZES = {"north": 299, "south": 701}
 
 
 def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[str, PackedMoment]]:
-    """Return a run of two silos that is done, and what the silos sent in it."""
     study = replace(study_of("upload, moment"), center=center)
     rows = spiked_rows(n_rows=1000, n_features=D, rank=2)
     rows /= np.linalg.norm(rows, axis=1).max()
@@ -55,11 +54,6 @@ WEIGHTS = (0.299, 0.701)
 
 
 def test_the_digits_of_a_plain_sum_give_the_pair_away() -> None:
-    """As it was: both means rounded to float32, their sum with all its digits, here for a million rows.
-
-    A scan of the 2¹⁹ float32 numbers nearest to the truth, as whoever reads the mean could make of all of
-    them: each leaves a second summand, and only one of those is a float32 number too.
-    """
     _, answers = published()
     shares = (0.299_993, 0.700_007)
     for first, second in zip(answers["north"].mean, answers["south"].mean, strict=True):  # type: ignore[arg-type]
@@ -75,11 +69,6 @@ def test_the_digits_of_a_plain_sum_give_the_pair_away() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_digits_that_are_published_do_not(seed: int) -> None:
-    """A mean is a multiple of 1/(s·S); so is what it leaves of a plain sum.
-
-    Of what is published it leaves one by chance, once in 10⁴ coordinates at most: none of these
-    30 with probability above 0.997, and the seeds are fixed.
-    """
     coordinator, answers = published(seed=seed)
     budget = budget_of(study_of("upload, moment"))
     assert budget is not None
@@ -111,7 +100,6 @@ def test_nothing_of_a_result_is_the_sum_of_what_the_silos_sent(center: bool) -> 
 
 
 def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
-    """All of a packed sum at d = 60: 1,891 draws, of which the spread is 10% off once in 10⁹."""
     budget = priced("moment", n_features=60, center=True)
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
@@ -162,7 +150,6 @@ def test_a_moment_comes_back_centred_as_it_was_but_for_the_noise() -> None:
 def test_what_float64_adds_is_within_the_proof_s_bound(
     sizes: list[int], d: int, center: bool, seed: int
 ) -> None:
-    """The pooled sum as it is computed, beside the sum of fractions of what the silos released."""
     budget = priced("moment", n_features=d, iteration_rank=1, center=center)
     rng = np.random.default_rng(seed)
     size = summary_size(d, with_mean=center)
@@ -189,7 +176,6 @@ def test_what_float64_adds_is_within_the_proof_s_bound(
 
 
 def _sent(vector: Array, d: int, *, center: bool) -> PackedMoment:
-    """Return a packed summary as a silo sends it."""
 
     moment, mean, trace = unpack(vector, d, with_mean=center)
     if mean is None:
@@ -207,6 +193,5 @@ def test_the_price_of_digits_is_next_to_nothing(d: int, sizes: list[int]) -> Non
 
 
 def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed() -> None:
-    """So many rows and silos that the noise is below 2⁻³⁰ of a row's norm."""
     budget = priced("moment", epsilon=60.0, n_features=2, iteration_rank=2)
     assert smoothing(budget, [2**24] * 400) is None

@@ -25,7 +25,6 @@ from runs import drive, make_silos
 
 
 def kept(case: str, coordinator: Coordinator) -> tuple[Round, ...]:
-    """Return the closed rounds as they come back from disk."""
     study = study_of(case).digest
     records = [journal.record(each) for each in closed_rounds(coordinator)]
     return journal.read(journal.opening(study, "a-run") + b"".join(records)).rounds
@@ -107,7 +106,6 @@ def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered
 
 
 def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
-    """What was asked depends on the public randomness; the records of another are of no use."""
     case = "fedpower"
     other = Coordinator(
         CASES[case][1].solve(np.random.default_rng(99)),
@@ -136,7 +134,6 @@ def test_records_beyond_the_end_of_the_run_change_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_run_of_very_many_rounds_is_played_back() -> None:
-    """As many as the default of ``max_rounds`` allows, and more."""
     silos = make_silos(split(spiked_rows(), [300, 300]), 3)
     settings = PowerSettings(n_features=12, rank=K, iteration_rank=3, n_steps=1500)
 

@@ -7,8 +7,7 @@ import pytest
 
 from budgets import priced
 from fedpower.errors import BudgetError, InputError, ProtocolError
-from fedpower.privacy.budget import SCORES
-from fedpower.privacy.division import scores_share
+from fedpower.privacy.budget import SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import (

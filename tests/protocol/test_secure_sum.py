@@ -59,7 +59,6 @@ centred = pytest.mark.parametrize("study", [STUDY, study_of(center=True)], ids=[
 
 
 def drive(coordinator, there, *, lost=frozenset(), spoil=None):
-    """Deliver all but the (round, silo) that are lost, or spoilt; a round ends with its deadline."""
 
     def ask(questions):
         for question in questions:
@@ -76,7 +75,6 @@ def drive(coordinator, there, *, lost=frozenset(), spoil=None):
 
 
 def hidden_words(study, session, seed=0):
-    """What each silo adds to the sum before masks, if its noise is seeded."""
     noise = budget_of(study).moment_noise(tuple(session.sizes.values()))
     return {
         name: moment_of(study).evaluate(ArrayMoment(rows_of(name)), noise.exponents)
@@ -105,7 +103,6 @@ def test_the_sum_does_not_depend_on_the_order_of_arrival():
 
 @centred
 def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
-    """Every number of the pooled moment is within 7 standard deviations: fails by chance with 1e-10."""
     there = parties(study)
     coordinator = coordinator_of(study)
     solution = drive(coordinator, there)
@@ -125,7 +122,6 @@ def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
 
 
 def test_the_noise_of_the_sum_is_the_shares_together():
-    """χ² of the noise in 22 numbers of 60 sums; fails by chance with 1e-9."""
     seen = []
     for _ in range(60):
         there = parties(STUDY)
@@ -142,7 +138,6 @@ def test_the_noise_of_the_sum_is_the_shares_together():
 
 
 def test_a_part_of_the_session_sums_to_noise_over_the_whole_ring():
-    """Kolmogorov–Smirnov of 3 of 4 uploads against uniform; fails by chance with 1e-9."""
     words = []
     for _ in range(40):
         there = parties(STUDY)
@@ -155,10 +150,6 @@ def test_a_part_of_the_session_sums_to_noise_over_the_whole_ring():
 
 
 def test_what_leaves_a_silo_looks_uniform_to_standard_tests():
-    """Bytes (χ²), bits (count, runs), serial correlation: each fails by chance with 1e-7, together 4e-7.
-
-    The same silo, the same rows, 60 attempts; 1,320 words of which every byte counts.
-    """
     kept = []
     for attempt in range(60):
         there = parties(STUDY, attempts=60)
@@ -180,7 +171,6 @@ def test_what_leaves_a_silo_looks_uniform_to_standard_tests():
 
 
 def test_without_a_mask_the_same_tests_would_fail():
-    """The high bits of an unmasked upload are a sign: what the masks are for."""
     there = parties(STUDY)
     data = hidden_words(STUDY, called(STUDY, there))["north"].view(np.uint8)
     counts = np.bincount(data, minlength=256)
@@ -236,13 +226,11 @@ WHOLE = study_of(min_silos=len(SIZES))
 
 
 def restarted(there, name):
-    """The silo started again: its ledger is there, the key it had in memory is not."""
     kept = there[name]
     there[name] = party(name, kept.silo.study, ledger=kept.ledger)
 
 
 def answer_round(coordinator, there):
-    """Deliver one round's questions and their answers."""
     for question in coordinator.next():
         coordinator.receive(there[question.silo].silo.answer(question))
 
@@ -270,8 +258,6 @@ def test_a_silo_restarted_between_roll_call_and_upload_is_called_again_and_the_s
 
 @pytest.mark.parametrize("killed", ["before", "within", "after"])
 def test_a_run_taken_up_after_its_roll_has_died_calls_a_new_one(killed):
-    """The coordinator died with a session open; the journal holds the session call and, if it got so far, the
-    round in which the session turned out dead."""
     there = parties(WHOLE)
     first = coordinator_of(WHOLE)
     answer_round(first, there)
@@ -309,7 +295,6 @@ def test_a_run_taken_up_after_everybody_uploaded_is_done_without_another_charge(
 
 
 def test_a_refusal_that_a_new_roll_would_not_cure_costs_no_further_attempt():
-    """A silo's cap was lowered meanwhile; once that is settled the open session is asked once more."""
     there = parties(WHOLE)
     first = coordinator_of(WHOLE)
     answer_round(first, there)
@@ -366,7 +351,6 @@ def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed
 
 
 def test_the_statement_counts_the_attempts_of_earlier_runs():
-    """Somebody stopped a run after its uploads and began another, without resuming."""
     there = parties(WHOLE)
     first = coordinator_of(WHOLE, run="first")
     answer_round(first, there)
@@ -387,7 +371,6 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
-    """It may have been charged: its upload may have been lost on the way."""
     there = parties(STUDY)
     earlier = coordinator_of(STUDY, run="earlier")
     drive(earlier, there)
@@ -530,12 +513,6 @@ def test_no_roll_is_called_in_a_plain_study(body):
     assert "aggregation='secure'" in answer.reason
 
 
-def test_a_silo_lets_out_what_its_study_says_or_is_not_built():
-    exact = ExactReleases(ArrayMoment(bounded_rows()), STUDY)
-    with pytest.raises(InputError, match="must be made for aggregation='secure'"):
-        Silo("north", STUDY, exact)
-
-
 def test_a_silo_must_hold_the_identity_that_the_study_lists():
     swapped = study_of(
         identities=tuple(
@@ -547,7 +524,6 @@ def test_a_silo_must_hold_the_identity_that_the_study_lists():
 
 
 def test_a_sum_over_bytes_on_a_wire_is_the_sum_over_objects():
-    """Keys and masks differ from run to run; with seeded noise the sum is the same to the last bit."""
 
     def solved(carry):
         there = {
@@ -590,20 +566,8 @@ def test_terms_that_cannot_be_are_refused(change, sentence):
 
 
 def test_no_silo_is_assembled_for_exact_secure_sums():
-    """Not even for terms that were made without being looked at."""
     forged = copy(STUDY)
     for name, value in EXACT.items():
         object.__setattr__(forged, name, value)
     with pytest.raises(InputError, match="so use aggregation='plain' or a finite epsilon"):
         assemble("north", ArrayMoment(bounded_rows()), forged, ledger=None, identity=KEYS["north"])
-
-
-def test_terms_of_secure_sums_are_in_the_hash():
-    digests = {
-        replace(STUDY, **change).digest
-        for change in (
-            {}, {"colluders": 1, "min_silos": 3}, {"min_silos": 3, "colluders": 2},
-            {"attempts": 2}, {"identities": STUDY.identities[::-1]},
-        )
-    }  # fmt: skip
-    assert len(digests) == 5

@@ -72,5 +72,5 @@ def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array
     )
     assert coordinator.receive(first) is Receipt.MALFORMED
     assert coordinator.receive(second) is Receipt.MALFORMED
-    with pytest.raises(ProtocolError, match="silo-0 sent was set aside"):
+    with pytest.raises(ProtocolError, match=r"silo-0 sent was set aside: a covariance must have the"):
         coordinator.deadline()

@@ -1,5 +1,7 @@
 """`fedpower doctor`: whether the installation is sound, and what is missing."""
 
+# ruff: noqa: PLC0415 - what is imported may be missing or broken
+
 import importlib.metadata
 import json
 import os
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from packaging.requirements import Requirement
@@ -22,6 +24,9 @@ from packaging.specifiers import SpecifierSet
 import fedpower
 from fedpower.errors import installing
 from fedpower.federation.isolation import Isolation, available, describe
+
+if TYPE_CHECKING:
+    from fedpower import FedPCA
 
 _MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
@@ -85,7 +90,7 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
 def _print(findings: list[Finding]) -> None:
     rows = [(finding.name, finding.state, finding.detail, finding.advice) for finding in findings]
     try:
-        from fedpower.cli.console import print_table  # noqa: PLC0415
+        from fedpower.cli.console import print_table
     except ImportError:  # rich is missing, as a finding reports
         for row in rows:
             click.echo(" ".join(filter(None, row)))
@@ -129,7 +134,7 @@ def _tried(name: str, test: Callable[[], str]) -> Finding:
             return Finding(name, "broken", what, error.advice)
         return Finding(name, "broken", f"{type(error).__name__}: {what}", REINSTALL)
     if name == "compiled loops" and not detail:
-        from fedpower import native  # noqa: PLC0415
+        from fedpower import native
 
         return Finding(name, "absent", native.account(), f"for speed, a C compiler and {COPY}")
     if name == "GPU" and not detail:
@@ -221,8 +226,8 @@ def run_python(code: str) -> tuple[str, str]:
 
 def blas() -> str:
     """Return which libraries multiply matrices, and with how many threads."""
-    import numpy as np  # noqa: PLC0415
-    import threadpoolctl  # noqa: PLC0415
+    import numpy as np
+    import threadpoolctl
 
     np.ones((2, 2)) @ np.ones((2, 2))
     pools = [
@@ -236,11 +241,11 @@ def blas() -> str:
 
 def loops() -> str:
     """Return that the loops in C give what NumPy gives; empty where there are none."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import native  # noqa: PLC0415
-    from fedpower.rows.treatment import RowTreatment  # noqa: PLC0415
-    from fedpower.sums.lattice import LatticeRows  # noqa: PLC0415
+    from fedpower import native
+    from fedpower.rows.treatment import RowTreatment
+    from fedpower.sums.lattice import LatticeRows
 
     if native.loops() is None:
         return ""
@@ -257,9 +262,9 @@ def loops() -> str:
 
 def exact_fit() -> str:
     """Return that a small fit over two silos is NumPy's eigendecomposition of the pooled rows."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower import FedPCA  # noqa: PLC0415
+    from fedpower import FedPCA
 
     rows = np.random.default_rng(0).standard_normal((60, 4)) * [4.0, 3.0, 2.0, 1.0]
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
@@ -273,9 +278,9 @@ def exact_fit() -> str:
 
 def noise() -> str:
     """Return that the system's noise is fresh and of the size that is asked for."""
-    import numpy as np  # noqa: PLC0415
+    import numpy as np
 
-    from fedpower.privacy.noise import SystemNoise, gaussian_integers  # noqa: PLC0415
+    from fedpower.privacy.noise import SystemNoise, gaussian_integers
 
     n_draws, scale = 20_000, 2**20
     drawn = [gaussian_integers(SystemNoise(), n_draws, scale=scale) for _ in range(2)]
@@ -286,25 +291,28 @@ def noise() -> str:
     return f"{n_draws:,} draws of the operating system's generator, of the size asked for"
 
 
+def _fit_privately(ledgers: dict[str, Path] | None = None) -> "FedPCA":
+    import numpy as np
+
+    from fedpower import CodeBook, FedPCA
+
+    rows = np.random.default_rng(0).standard_normal((60, 4))
+    model = FedPCA(1, epsilon=1.0, delta=1e-6, codebook=CodeBook(row_norm=4.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 60 rows are noise, and are fitted twice
+        return model.fit_silos({"test": rows}, ledgers=ledgers)
+
+
 def private_fit() -> str:
     """Return that private fits have the epsilon they were asked for, and each its own noise."""
-    import numpy as np  # noqa: PLC0415
-
-    from fedpower import CodeBook, FedPCA  # noqa: PLC0415
-    from fedpower.estimator.fit_warnings import NoiseWarning, RepeatedFitWarning  # noqa: PLC0415
-    from fedpower.privacy import epsilon_of, mu_of  # noqa: PLC0415
+    from fedpower.privacy import epsilon_of, mu_of
 
     if abs(epsilon_of(mu_of(1.0, 1e-6), 1e-6) - 1.0) > 1e-6:
         raise SelfTestError("calibration and accounting must agree on epsilon, got two answers")
-    rows = np.random.default_rng(0).standard_normal((60, 4))
-    book = CodeBook(row_norm=4.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NoiseWarning)  # 60 rows are noise, as they are meant to be
-        warnings.simplefilter("ignore", RepeatedFitWarning)
-        fits = [FedPCA(1, epsilon=1.0, delta=1e-6, codebook=book).fit(rows) for _ in range(2)]
-    if not all(model.privacy_.is_private for model in fits):
+    one, other = _fit_privately(), _fit_privately()
+    if not (one.privacy_.is_private and other.privacy_.is_private):
         raise SelfTestError("a fit with epsilon=1 must be private, got one that is not")
-    if np.array_equal(fits[0].explained_variance_, fits[1].explained_variance_):
+    if one.explained_variance_ == other.explained_variance_:
         raise SelfTestError("two private fits must have noise of their own, got the same")
     return "epsilon=1 is calibrated and stated, and two fits differ"
 
@@ -319,30 +327,29 @@ except sqlite3.OperationalError:
 
 
 def ledger(folder: Path | None) -> str:
-    """Return that a ledger can be made, locked, charged and read again in a folder."""
-    from fedpower.privacy import Ledger  # noqa: PLC0415
+    """Return that a ledger can be made, charged, read again and locked in a folder."""
+    from fedpower.privacy import Ledger
 
     with _scratch(folder) as place:
         path = place / "test.ledger"
-
-        def noised() -> bytes:
-            if run_python(f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}")[1] != "locked":
-                raise SelfTestError(
-                    f"{place.parent} must lock a ledger for other processes, got a disk that keeps no locks",
-                    advice="keep ledgers on a disk of this machine",
-                )
-            return b"noised"
-
-        def ask(of: Ledger, payload: Callable[[], bytes]) -> bytes:
-            return of.release(key="k", purpose="self-test", study="none", mu=0.1, payload=payload)
-
-        with Ledger.create(path, epsilon=1.0, delta=1e-6) as made:
-            ask(made, noised)
+        Ledger.create(path, epsilon=1.5, delta=1e-6, silo="test").close()
+        one, again = (_fit_privately({"test": path}) for _ in range(2))
         with Ledger.open(path) as opened:
-            again = ask(opened, lambda: b"other")
-            if again != b"noised" or opened.spent().n_releases != 1:
-                raise SelfTestError("a ledger must keep what it was charged, got something else")
-        return f"made, locked, charged and read again in {place.parent} (SQLite {sqlite3.sqlite_version})"
+            n_releases = opened.spent().n_releases
+        if n_releases != 1 or one.explained_variance_ != again.explained_variance_:
+            raise SelfTestError(
+                "a ledger must answer a repeated question from its record, got another answer"
+            )
+        held = sqlite3.connect(path, isolation_level=None)
+        held.execute("BEGIN IMMEDIATE")
+        answer = run_python(f"import sys; sys.argv[1:] = [{str(path)!r}]\n{LOCKED}")[1]
+        held.close()
+        if answer != "locked":
+            raise SelfTestError(
+                f"{place.parent} must lock a ledger for other processes, got a disk that keeps no locks",
+                advice="keep ledgers on a disk of this machine",
+            )
+        return f"made, charged, read again and locked in {place.parent} (SQLite {sqlite3.sqlite_version})"
 
 
 @contextmanager

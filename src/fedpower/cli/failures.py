@@ -81,7 +81,7 @@ _WORDS = re.compile(
 )
 _SAME_NAME = (
     *("codebook", "data_set", "data_version", "decimal", "drop", "edge_weight", "encoding"),
-    *("force", "n_features", "rename", "separator"),
+    *("force", "rename", "separator"),
 )
 _OTHERS = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},

@@ -46,8 +46,8 @@ def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> Non
     name, so keep the folder in a safe once all is signed.
     """
     needs_flare()
-    from fedpower.federation.certificates import AUTHORITY, RUNNER, parties  # noqa: PLC0415
-    from fedpower.federation.kits import make_authority, make_kits  # noqa: PLC0415
+    from fedpower.federation.certificates import AUTHORITY, RUNNER, Authority, parties  # noqa: PLC0415
+    from fedpower.federation.kits import make_kits  # noqa: PLC0415
 
     read = read_study(study)
     if with_keys:
@@ -69,7 +69,7 @@ def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> Non
         )
         return
     folder = output or Path("authority")
-    made = make_authority(read, folder, days=days)
+    made = Authority.make(read, folder, days=days)
     _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
     click.echo(
         "Each party now runs `fedpower federation request` and sends its request; sign them with "

@@ -46,9 +46,7 @@ _HEAD = """\
     "files",
     option("--draft FILE", "Draft rules from names and stored types here."),
     option("--from-rows", "With --draft: guess kinds from rows; the draft is confidential."),
-    *TEXT,
-    "force",
-    "as_json",
+    f"{TEXT} force as_json",
 )
 def inspect(
     files: tuple[str, ...], *, draft: Path | None, from_rows: bool, force: bool, as_json: bool, **reading: Any

@@ -72,7 +72,7 @@ def report(folder: Path, show: bool, as_json: bool) -> None:
     _ID_COLUMN,
     option("--outliers SD", "Add a column: 1 for rows so many SD out on a component; 6 is usual.", float),
     option("--plot FILE", "Draw the first two scores of every row: an .svg file."),
-    *(*READING, "force", "as_json", "quiet"),
+    f"{READING} force as_json quiet",
 )
 def transform(model: Path, file: Path, **given: Any) -> None:
     """Project the rows of FILE onto the components in the folder MODEL that `fedpower fit` wrote.
@@ -167,7 +167,8 @@ _WITH_ROWS = ("plink", "anndata")
         "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
     ),
     option("--rows FILE", "Rows to score: a file of samples for plink, an .h5ad for anndata."),
-    *(_ID_COLUMN, "force", "as_json"),
+    _ID_COLUMN,
+    "force as_json",
 )
 def export(
     model: Path,

@@ -2,20 +2,20 @@
 
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from fedpower.engines.inprocess import blas_threads, in_runs, run_in_process, share_cores
+from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
 from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
-from fedpower.privacy.noise import BatchedNoise, NoiseSource
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude, with_noise
 from fedpower.protocol.secure import Identity, PairSecrets
@@ -33,40 +33,33 @@ from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.survey import Survey
 
-BATCHED_FROM = 100  # so many silos without ledgers of their own have their noise drawn in one go
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
 # What the silos' operators call their rows: one name for all, or a name for each silo
 Versions = str | Mapping[str, str]
 Moments = Mapping[str, LocalMoment] | Mapping[str, Survey]
+_Rows = TypeVar("_Rows", LocalMoment, Survey)
 # Called with a silo, the rows of a block just read, and how many the silo has, or None if not known
 OnRows = Callable[[str, int, int | None], None]
 _USUAL_STEPS = 20  # how often rows are taken to be multiplied where a run ends when it has converged
 
 
-def survey_silos(
-    sources: Mapping[str, RowSource],
-    *,
-    n_jobs: int | None = None,
-    device: str | None = None,
-    on_rows: OnRows | None = None,
-    fingerprinted: bool = False,
-) -> dict[str, Survey]:
+class Reading(TypedDict, total=False):
+    """How the rows of silos are read."""
+
+    n_jobs: int | None
+    device: str | None
+    on_rows: OnRows | None
+    fingerprinted: bool
+
+
+def survey_silos(sources: Mapping[str, RowSource], **how: Unpack[Reading]) -> dict[str, Survey]:
     """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused."""
-    place = None if device is None else open_device(device, single=False)
-    at_once, threads = share_cores(len(sources), n_jobs)
-    by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
-    surveys = {
-        name: Survey(
-            source,
-            device=place,
-            watch=_watch(name, source, on_rows),
-            workers=threads if by_blocks else 1,
-            fingerprinted=fingerprinted,
-        )
-        for name, source in sources.items()
-    }
-    _prepare(surveys, at_once)
-    return surveys
+    by_blocks = _by_blocks(sources)
+    return _read(
+        sources,
+        lambda source, workers, **rows: Survey(source, workers=workers if by_blocks else 1, **rows),
+        **how,
+    )
 
 
 def read_silos(
@@ -75,64 +68,73 @@ def read_silos(
     *,
     rank: int,
     steps: int,
-    n_jobs: int | None = None,
     private: bool = False,
-    device: str | None = None,
-    on_rows: OnRows | None = None,
-    fingerprinted: bool = False,
     on_lattice: bool = False,
     rereads: bool = False,
+    **how: Unpack[Reading],
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel."""
-    place = None if device is None else open_device(device, single=not private)
-    at_once, threads = share_cores(len(sources), n_jobs)
-    by_blocks = shares_blocks(max(source.n_features for source in sources.values()))
-    moments = {
-        name: local_moment(
+
+    def make(source: RowSource, **rows: Any) -> LocalMoment:
+        density = 1.0 if private else source.density
+        return local_moment(
             source,
             treatment,
             rank=rank,
             steps=steps,
-            density=1.0 if private else source.density,
-            device=place,
-            watch=_watch(name, source, on_rows),
-            workers=threads,
-            fingerprinted=fingerprinted,
+            density=density,
             on_lattice=on_lattice,
             rereads=rereads,
+            **rows,
         )
-        for name, source in sources.items()
-    }
-    with blas_threads(1 if by_blocks else threads):
-        _prepare(moments, at_once)
-    if private and not on_lattice:
-        for moment in moments.values():
-            _require_few(moment)
+
+    limit = 1 if _by_blocks(sources) else share_cores(len(sources), how.get("n_jobs"))[1]
+    with blas_threads(limit):
+        moments = _read(sources, make, single=not private, **how)
+    # The rounding of noised products is accounted for so many rows a person.
+    for moment in moments.values() if private and not on_lattice else ():
+        if moment.n_read > MOST_ROWS * moment.n_rows:
+            raise InputError(
+                f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on average, where "
+                "products are noised, got more; use noise='moment'"
+            )
     return moments
 
 
-def _prepare(moments: Moments, at_once: int) -> None:
-    """Read the rows of silos in parallel; a problem in one stops the others."""
+def _by_blocks(sources: Mapping[str, RowSource]) -> bool:
+    return shares_blocks(max(source.n_features for source in sources.values()))
 
-    def prepare(run: Sequence[LocalMoment | Survey]) -> None:
-        for moment in run:
-            moment.prepare()
 
+def _read(
+    sources: Mapping[str, RowSource],
+    make: Callable[..., _Rows],
+    *,
+    n_jobs: int | None = None,
+    device: str | None = None,
+    on_rows: OnRows | None = None,
+    fingerprinted: bool = False,
+    single: bool = False,
+) -> dict[str, _Rows]:
+    """Return what is made of each silo's rows, read once, in parallel; a problem in one stops the others."""
+    place = None if device is None else open_device(device, single=single)
+    at_once, threads = share_cores(len(sources), n_jobs)
+
+    def watch(name: str, source: RowSource) -> Watch:
+        return Watch(None if on_rows is None else lambda count: on_rows(name, count, source.n_rows))
+
+    made = {
+        name: make(
+            source, device=place, watch=watch(name, source), workers=threads, fingerprinted=fingerprinted
+        )
+        for name, source in sources.items()
+    }
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
         try:
-            list(pool.map(prepare, in_runs(list(moments.values()), at_once)))
+            list(pool.map(lambda rows: rows.prepare(), made.values()))
         except BaseException:
-            _stop(moments)
+            _stop(made)
             raise
-
-
-def _require_few(moment: LocalMoment) -> None:
-    """Refuse more rows a person than the rounding of noised products is accounted for."""
-    if moment.n_read > MOST_ROWS * moment.n_rows:
-        raise InputError(
-            f"{moment.source.name} must have {MOST_ROWS} rows a person at most, on "
-            "average, where products are noised, got more; use noise='moment'"
-        )
+    return made
 
 
 def read_for(
@@ -141,11 +143,17 @@ def read_for(
     treatment: RowTreatment,
     *,
     steps: int | None = None,
-    **how: Any,
+    **how: Unpack[Reading],
 ) -> dict[str, LocalMoment]:
-    """Return each silo's rows read as the study's terms ask for; ``how`` is as for `read_silos`."""
+    """Return each silo's rows read as the study's terms ask for."""
+    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
     for source in sources.values():
-        _require_network(study, source)
+        network = network_of(source)
+        opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+        if opened != agreed:
+            raise InputError(
+                f"{source.name} must be read as {agreed}, which the study protects, got {opened}"
+            )
     return read_silos(
         sources,
         treatment,
@@ -156,18 +164,6 @@ def read_for(
         rereads=study.noise == "clipped" or bool(study.scores),
         **how,
     )
-
-
-def _require_network(study: Study, source: RowSource) -> None:
-    """Refuse edges that are not bounded as the study says, or rows in their place, and the other way."""
-    network = network_of(source)
-    opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
-    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
-    if opened != agreed:
-        raise InputError(
-            f"{source.name} must be read as the {agreed} that the study protects, got {opened}; open it "
-            "as the study says"
-        )
 
 
 def check_ledgers(
@@ -238,8 +234,6 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
         if budget is not None:
             _check_bounded(moments, study)
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
-            if noise is None and not ledgers and len(moments) >= BATCHED_FROM:
-                noise = BatchedNoise(len(moments))
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), options.get("data_version")) if opened and ledgers else {}
         exchange = PairSecrets()
@@ -286,12 +280,6 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
     return coordinator
 
 
-def _watch(name: str, source: RowSource, on_rows: OnRows | None) -> Watch:
-    if on_rows is None:
-        return Watch()
-    return Watch(lambda count: on_rows(name, count, source.n_rows))
-
-
 def _stop(moments: Moments) -> None:
     for moment in moments.values():
         moment.watch.stop()
@@ -317,22 +305,15 @@ def _open_ledgers(
     silos: list[str], budget: Budget, paths: LedgerPaths, stack: ExitStack, data_set: str | None = None
 ) -> dict[str, Ledger]:
     if not isinstance(paths, Mapping):
-        raise InputError(
-            f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}; "
-            "give {'north': 'north.ledger', ...}"
-        )
-    unknown = [name for name in paths if name not in silos]
-    if unknown:
-        raise InputError(
-            f"a ledger must belong to a silo of this fit, got one for {unknown[0]!r}; "
-            f"the silos are {', '.join(silos)}"
-        )
-    without = [name for name in silos if name not in paths]
-    if paths and without:
-        raise InputError(
-            f"every silo must have a ledger or none, got none for {without[0]!r}; what it releases would "
-            "be on no record"
-        )
+        raise InputError(f"ledgers must be a mapping from silo names to files, got {type(paths).__name__}")
+    for name in paths:
+        if name not in silos:
+            raise InputError(
+                f"a ledger must belong to a silo of this fit ({', '.join(silos)}), got one for {name!r}"
+            )
+    for name in silos:
+        if paths and name not in paths:
+            raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
     opened = {
         name: stack.enter_context(
             Ledger.open(Path(paths[name]))
@@ -360,6 +341,6 @@ def _check_bounded(moments: Moments, study: Study) -> None:
             )
         if moment.device is not None and moment.device.single:
             raise InputError(
-                f"the rows of silo {name!r} must be bounded and summed in float64 in a private study, "
-                f"got a device that may use float32; open the device {moment.device.name!r} without it"
+                f"the rows of silo {name!r} must be summed in float64 in a private study, got the device "
+                f"{moment.device.name!r}, which may use float32"
             )

@@ -3,22 +3,17 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import threadpoolctl
 
 from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Transport, drive
 from fedpower.protocol.messages import Message
-
-_Item = TypeVar("_Item")
-
-_LONGEST_RUN, _RUNS_EACH = 8, 8
-"""Silos that a thread answers in one go, if every thread gets at least so many of these runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +26,7 @@ class Pace:
 
     def left(self, elapsed: float, since_enough: float | None) -> float | None:
         """Return how many seconds the round has left, 0 when it is over; None without an end."""
-        ends = []
-        if self.deadline is not None:
-            ends.append(self.deadline - elapsed)
+        ends = [] if self.deadline is None else [self.deadline - elapsed]
         if self.grace is not None and since_enough is not None:
             ends.append(self.grace - since_enough)
         return max(0.0, min(ends)) if ends else None
@@ -58,27 +51,23 @@ def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Transport:
     def ask(questions: tuple[Message, ...]) -> Asking:
         started, enough = time.monotonic(), None
         try:
-            _send(carrier, questions)
-            questions = ()  # what is on its way is not held here: it may be as large as a basis
             while True:
+                for question in questions:
+                    carrier.send(question)
+                question = questions = ()  # type: ignore[assignment]  # they may be as large as a basis
                 now = time.monotonic()
                 if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
                     enough = now
                 left = pace.left(now - started, None if enough is None else now - enough)
-                arrived = carrier.wait(left)
-                if arrived is None:
+                arrived = [carrier.wait(left)]
+                if arrived[0] is None:
                     return
-                box, arrived = [arrived], None  # the driver's must be the only reference to a large answer
-                _send(carrier, (yield box.pop()) or ())
+                # The driver's must be the only reference to a large answer.
+                questions = (yield arrived.pop()) or ()  # type: ignore[misc]
         finally:
             carrier.leave()
 
     return ask
-
-
-def _send(carrier: _Carrier, questions: tuple[Message, ...]) -> None:
-    for question in questions:
-        carrier.send(question)
 
 
 def run_in_process(
@@ -95,12 +84,12 @@ def run_in_process(
     pace = Pace(deadline=deadline, grace=grace, enough=coordinator.min_silos)
     with blas_threads(threads):
         if deadline is None and grace is None:
-            pools, at_once = dict.fromkeys(silos, _pool(busy)), busy
+            pools = dict.fromkeys(silos, _pool(busy))
         else:
             # A thread for each silo and no more: one that sleeps through rounds must not take others'.
-            pools, at_once = {name: _pool(1) for name in silos}, 0
+            pools = {name: _pool(1) for name in silos}
         try:
-            drive(coordinator, paced(_Threads(silos, pools, at_once), coordinator, pace))
+            drive(coordinator, paced(_Threads(silos, pools), coordinator, pace))
         except KeyboardInterrupt:
             if stop is not None:
                 stop()
@@ -118,13 +107,6 @@ def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
     asked = cores if n_jobs is None else n_jobs if n_jobs > 0 else cores + 1 + n_jobs
     busy = max(1, min(asked, n_silos))
     return busy, max(1, cores // busy)
-
-
-def in_runs(items: Sequence[_Item], at_once: int) -> Iterator[Sequence[_Item]]:
-    """Yield the items in runs that a thread does in one go, short enough to share the work evenly."""
-    size = max(1, min(_LONGEST_RUN, len(items) // (_RUNS_EACH * max(1, at_once))))
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
 
 
 def available_cores() -> int:
@@ -169,27 +151,24 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 class _Threads:
     """Carries questions to silos in threads."""
 
-    def __init__(
-        self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor], at_once: int
-    ) -> None:
-        self._silos, self._pools, self._at_once = silos, pools, at_once
-        self._unsent: list[Message] = []
+    def __init__(self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor]) -> None:
+        self._silos, self._pools = silos, pools
         self._begin()
 
     def _begin(self) -> None:
         self._n_open = 0
-        self._runs: list[Future[None]] = []
+        self._tasks: list[Future[None]] = []
         self._over = threading.Event()
         self._arrived: SimpleQueue[Message | BaseException] = SimpleQueue()
 
     def send(self, question: Message) -> None:
-        """Collect a question; threads get all that are sent together."""
-        self._unsent.append(question)
+        """Give a silo's thread its question."""
         self._n_open += 1
+        pool = self._pools[question.silo]
+        self._tasks.append(pool.submit(self._answer, question, self._over, self._arrived))
 
     def wait(self, seconds: float | None) -> Message | None:
         """Return the next answer; None when that time is over, or all have answered."""
-        self._hand_out()
         if not self._n_open:
             return None
         try:
@@ -204,28 +183,16 @@ class _Threads:
     def leave(self) -> None:
         """Forget what is unanswered: a slow silo must not begin with a round that is over."""
         self._over.set()
-        for run in self._runs:
-            run.cancel()
-        self._unsent = []
+        for task in self._tasks:
+            task.cancel()
         self._begin()
 
-    def _hand_out(self) -> None:
-        """Give the threads what was sent; silos that share a pool in runs."""
-        unsent, self._unsent = self._unsent, []
-        for run in in_runs(unsent, self._at_once or len(unsent)):
-            pool = self._pools[run[0].silo]
-            self._runs.append(pool.submit(self._answer, run, self._over, self._arrived))
-
     def _answer(
-        self,
-        questions: Sequence[Message],
-        over: threading.Event,
-        arrived: "SimpleQueue[Message | BaseException]",
+        self, question: Message, over: threading.Event, arrived: "SimpleQueue[Message | BaseException]"
     ) -> None:
-        for question in questions:
-            if over.is_set():
-                return
-            try:
-                arrived.put(self._silos[question.silo].answer(question))
-            except BaseException as error:
-                arrived.put(error)
+        if over.is_set():
+            return
+        try:
+            arrived.put(self._silos[question.silo].answer(question))
+        except BaseException as error:
+            arrived.put(error)

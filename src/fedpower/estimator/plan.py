@@ -66,15 +66,7 @@ class Candidate:
 class Needed:
     """What a wanted error takes, by the prediction for what a fit would take.
 
-    Attributes
-    ----------
-    epsilon
-        The least ε with these rows; None where `_MOST_EPSILON` is not enough.
-    n_rows
-        The fewest rows with this ε, in silos of the same shares; None where a million times those at
-        hand are not enough.
-    sentence
-        The same in words.
+    None where no ε up to `_MOST_EPSILON`, or no number of rows up to a million times those given, is enough.
     """
 
     error: float

@@ -15,8 +15,7 @@ from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
-from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.privacy.division import choose_design, predicted_gain, scores_share, shares_of
+from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
@@ -515,8 +514,8 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     if study is not None and (study.noise in ("step", "paper", "clipped") or study.scores) and seed is None:
         return np.random.default_rng(int(study.digest, 16))
     if seed is None or isinstance(seed, int):  # what scikit-learn makes of it, without its import
-        legacy = np.random if seed is None else np.random.RandomState(seed)
-        return np.random.default_rng(legacy.randint(2**31 - 1))
+        state: Any = np.random if seed is None else np.random.RandomState(seed)
+        return np.random.default_rng(state.randint(2**31 - 1))
     from sklearn.utils import check_random_state  # noqa: PLC0415 - only where it is needed
 
     return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))

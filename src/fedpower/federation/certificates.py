@@ -31,16 +31,9 @@ _PEM = serialization.Encoding.PEM
 
 def parties(study: StudyFile) -> tuple[str, ...]:
     """Return who has a key in a study; refuse names under which two parties would be one."""
-    taken = {COORDINATOR, RUNNER, AUTHORITY} & set(study.silos)
-    if taken:
-        raise InputError(
-            f"a silo must not be called {sorted(taken)[0]!r}, which names another kit; rename it"
-        )
-    if study.host in study.silos:
-        raise InputError(
-            f"a silo must not be called like the coordinator's host, got {study.host!r} for both; rename "
-            "the silo or give the host's full name"
-        )
+    for name in study.silos:
+        if name in (COORDINATOR, RUNNER, AUTHORITY, study.host):
+            raise InputError(f"a silo must not have the name of another party or of the host, got {name!r}")
     return COORDINATOR, RUNNER, *study.silos
 
 
@@ -61,9 +54,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(
-            f"{path} must be a private key, got something else; make one with `fedpower federation request`"
-        )
+        raise InputError(f"{path} must be a private key made by `fedpower federation request`")
     return key
 
 
@@ -107,10 +98,7 @@ class Request:
         except (OSError, ValueError, LookupError, InvalidSignature, UnsupportedAlgorithm):
             key, sound = None, False
         if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-            raise InputError(
-                f"{path} must be a request made by `fedpower federation request`, got "
-                f"{'something else' if path.exists() else 'no file'}; give the file that it wrote"
-            )
+            raise InputError(f"{path} must be a request made by `fedpower federation request`")
         return cls(party=party, study=study, key=key)
 
 
@@ -128,14 +116,10 @@ class Bundle:
             party, authority = x509.load_pem_x509_certificates(path.read_bytes())
             party.verify_directly_issued_by(authority)
         except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            raise InputError(
-                f"{path} must be a certificate signed by `fedpower federation sign`, got "
-                f"{'something else' if path.exists() else 'no file'}; give the file that it wrote"
-            ) from None
+            raise InputError(f"{path} must be a certificate signed by `fedpower federation sign`") from None
         return cls(party=party, authority=authority)
 
     def text(self) -> bytes:
-        """Return both, PEM."""
         return pem(self.party) + pem(self.authority)
 
 
@@ -155,10 +139,7 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / KEY).is_file() or not (folder / CERTIFICATE).is_file():
-            raise InputError(
-                f"{folder} must be an authority made by `fedpower federation init`, got "
-                f"{'something else' if folder.exists() else 'nothing'} there; give the folder it wrote"
-            )
+            raise InputError(f"{folder} must be an authority made by `fedpower federation init`")
         self.folder = folder
         self.study = read_study(folder / STUDY_FILE)
         self.key = read_key(folder / KEY)
@@ -166,7 +147,8 @@ class Authority:
 
     @classmethod
     def make(cls, study: StudyFile, folder: Path, *, days: int = AUTHORITY_DAYS) -> Self:
-        """Return a new authority in a folder that is new or empty."""
+        """Return a new authority in a folder that is new or empty; it has no party's key."""
+        require_new(folder)
         parties(study)
         key = new_key()
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, study.name)])
@@ -189,27 +171,22 @@ class Authority:
         if party not in known or request.study != self.study.digest:
             raise InputError(
                 f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}, got one "
-                f"from {party!r} in study {request.study[:12]}; compare the study files"
+                f"from {party!r} in study {request.study[:12]}"
             )
         place = self.signed(party)
         if place.exists() and not renew:
+            ended = ends(Bundle.read(place).party)
             raise InputError(
-                f"{party!r} must not have a certificate yet, got one that ends on "
-                f"{ends(Bundle.read(place).party)}; renew it with `fedpower federation renew`"
+                f"{party!r} must not have a certificate yet, got one that ends on {ended}; renew it with "
+                "`fedpower federation renew`"
             )
         if renew and not place.exists():
-            raise InputError(
-                f"{party!r} must have a certificate to renew, got none; sign its first with "
-                "`fedpower federation sign`"
-            )
+            raise InputError(f"{party!r} must have a certificate to renew, got none")
         for other in known:
             if other != party and self.signed(other).exists():
                 key = Bundle.read(self.signed(other)).party.public_key()
                 if fingerprint(key) == fingerprint(request.key):
-                    raise InputError(
-                        f"every party must have a key of its own, got that of {other!r} from {party!r}; let "
-                        f"{party!r} make another"
-                    )
+                    raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
         bundle = Bundle(party=self._certificate(request, days), authority=self.certificate)
         private_folder(place.parent)
         write_private(place, bundle.text())
@@ -219,10 +196,7 @@ class Authority:
         now = datetime.now(UTC)
         left = self.certificate.not_valid_after_utc - now
         if left <= timedelta(0):
-            raise InputError(
-                f"the authority must still be valid, got one that ended on {ends(self.certificate)}; make "
-                "another with `fedpower federation init`"
-            )
+            raise InputError(f"the authority must be valid, got one that ended on {ends(self.certificate)}")
         name, host = subject(self.study, request.party), request.party
         builder = _builder(
             name, self.certificate.subject, request.key, self.key, now, min(timedelta(days=days), left)
@@ -230,15 +204,23 @@ class Authority:
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if request.party == COORDINATOR:
             uses, host = [*uses, ExtendedKeyUsageOID.SERVER_AUTH], self.study.host
-        extensions: tuple[tuple[x509.ExtensionType, bool], ...] = (
-            (x509.BasicConstraints(ca=False, path_length=None), True),
-            (_usage(authority=False), True),
-            (x509.ExtendedKeyUsage(uses), False),
-            (x509.SubjectAlternativeName([_host(host)]), False),
+        try:
+            names: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+        except ValueError:
+            names = x509.DNSName(host)
+        return (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(x509.SubjectAlternativeName([names]), critical=False)
+            .sign(self.key, hashes.SHA256())
         )
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical=critical)
-        return builder.sign(self.key, hashes.SHA256())
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder that holds anything."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} must be new or empty, got a folder with files; name another with -o")
 
 
 def ends(certificate: x509.Certificate) -> str:
@@ -281,10 +263,3 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
         crl_sign=authority,
         **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
     )
-
-
-def _host(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

@@ -1,6 +1,7 @@
 """The coordinator: a checkpoint after every round, questions to silos, and what the runner may call for."""
 
 import logging
+import math
 import os
 import queue
 import re
@@ -49,8 +50,6 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, study: str, run: str) -> None:
         self.path = path
-        self._study = study
-        self._run = run
         self.rounds: tuple[Round, ...] = ()
         self.n_lost = 0
         opening = journal.opening(study, run)
@@ -58,9 +57,17 @@ class Checkpoint:
         if opening.startswith(content):  # new, or its writer died before the first round
             private_folder(path.parent)
             self._write(opening, os.O_CREAT | os.O_TRUNC)
-            self._ends: tuple[int, ...] = (len(opening),)
-        else:
-            self._read(content)
+            return
+        stored = journal.read(content)
+        if (stored.study, stored.run) != (study, run):
+            raise ProtocolError(
+                f"checkpoint {path} must belong to run {run} of study {study[:12]}, got run {stored.run} of "
+                f"study {stored.study[:12]}; start a new run"
+            )
+        self.rounds, self._ends = stored.rounds, stored.ends
+        self.n_lost = len(content) - stored.sound
+        if self.n_lost:
+            self._cut(stored.sound)
 
     def append(self, closed: Round) -> None:
         """Put a closed round on disk."""
@@ -71,18 +78,6 @@ class Checkpoint:
         if n_rounds < len(self.rounds):
             self.rounds = self.rounds[:n_rounds]
             self._cut(self._ends[n_rounds])
-
-    def _read(self, content: bytes) -> None:
-        stored = journal.read(content)
-        if (stored.study, stored.run) != (self._study, self._run):
-            raise ProtocolError(
-                f"checkpoint {self.path} must belong to run {self._run} of study "
-                f"{self._study[:12]}, got run {stored.run} of study {stored.study[:12]}; start a new run"
-            )
-        self.rounds, self._ends = stored.rounds, stored.ends
-        self.n_lost = len(content) - stored.sound
-        if self.n_lost:
-            self._cut(stored.sound)
 
     def _cut(self, size: int) -> None:
         with self.path.open("r+b") as file:
@@ -127,7 +122,6 @@ class StudyRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What the run ended with."""
         return conclude(self.coordinator, self.study, self.settings)
 
     @property
@@ -150,10 +144,11 @@ class StudyRun:
         ).with_origin(started=self.started)
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)
-        problems: dict[str, str] = {}
-        for closed in history:
-            for name, problem in closed.set_aside.items():
-                problems.setdefault(name, f"round {closed.number}: {problem}")
+        problems = {  # the first of each silo
+            name: f"round {closed.number}: {problem}"
+            for closed in reversed(history)
+            for name, problem in closed.set_aside.items()
+        }
         federation = FederationRecord(
             name=self.file.name,
             agreement=self.file.digest,
@@ -179,11 +174,8 @@ class _StoppedError(Exception):
 class Questions:
     """Carries the questions of one run to silos, and what comes back."""
 
-    def __init__(
-        self, links: Links, coordinator: Coordinator, study: Study, stopped: threading.Event
-    ) -> None:
-        self._links, self._coordinator, self._study = links, coordinator, study
-        self._stopped = stopped
+    def __init__(self, links: Links, study: Study, stopped: threading.Event) -> None:
+        self._links, self._study, self._stopped = links, study, stopped
         self._lock = threading.Lock()
         self._number = 0
         self._open: dict[str, tuple[int, Message]] = {}
@@ -191,7 +183,6 @@ class Questions:
         self._missing_since: dict[str, float] = {}
         self._arrived: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self.waiting_for: tuple[str, ...] = ()
-        self.gone: tuple[str, ...] = ()
 
     def send(self, question: Message) -> None:
         """Ask a silo, now or when it comes back."""
@@ -257,7 +248,6 @@ class Questions:
     def _can_answer(self) -> bool:
         """Return whether a silo that was asked may still answer; record who is missing."""
         connected, now = set(self._links.connected()), time.monotonic()
-        self.gone = tuple(name for name in self._coordinator.silos if name not in connected)
         with self._lock:
             self.waiting_for = tuple(self._open)
             for name in self._open:
@@ -288,7 +278,6 @@ class RunThread:
         self.stopped = threading.Event()
         self.questions: Questions | None = None
         self._rounds: list[dict[str, Any]] = []
-        self._seconds: dict[int, float] = {}
         self._ended: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._go, name="run", daemon=True)
 
@@ -303,7 +292,6 @@ class RunThread:
 
     @property
     def under_way(self) -> bool:
-        """Whether the run has not ended."""
         return self._thread.is_alive()
 
     @property
@@ -314,8 +302,6 @@ class RunThread:
             "run": self.name,
             "rounds": self._rounds,
             "waiting_for": list(questions.waiting_for) if questions else [],
-            "gone": list(questions.gone) if questions else [],
-            "seconds": {str(number): spent for number, spent in self._seconds.items()},
             **self._ended,
         }
 
@@ -354,28 +340,23 @@ class RunThread:
         study = self._service.study
         pace = Pace(deadline=study.deadline, grace=study.grace, enough=study.min_silos)
         self.questions = self._service.questions(run, self.stopped)
-        started = time.monotonic()
         for closed in rounds(run.coordinator, paced(self.questions, run.coordinator, pace)):
-            self._seconds[closed.number] = time.monotonic() - started
             self._service.closed(closed)
-            started = time.monotonic()
 
     def _record(self, closed: Round) -> None:
-        row = closed.as_row()
-        silent = [name for name in closed.asked if name not in closed.answers]
+        change = closed.notes.get("change", math.nan)
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
         self._rounds.append(
             {
                 "round": closed.number,
                 "kind": closed.kind,
-                "step": closed.step,
                 "answered": [name for name in closed.answers if name not in restarted],
                 "restarted": restarted,
-                "silent": silent,
+                "silent": [name for name in closed.asked if name not in closed.answers],
                 "refused": closed.refused,
                 "set_aside": closed.set_aside,
                 "bytes_up": closed.bytes_up,
-                "change": row["change"] if row["change"] == row["change"] else None,
+                "change": None if math.isnan(change) else change,
             }
         )
 
@@ -387,7 +368,6 @@ class CoordinatorService:
         self.kit = kit.absolute()
         self.study: StudyFile = read_study(kit / STUDY_FILE)
         terms, _, _ = self.study.terms()
-        self._since = time.time()
         self._run: RunThread | None = None
         self._calls: Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
             "status": self._status,
@@ -412,7 +392,7 @@ class CoordinatorService:
 
     def questions(self, run: StudyRun, stopped: threading.Event) -> Questions:
         """Return what carries a run's questions."""
-        return Questions(self.links, run.coordinator, run.study, stopped)
+        return Questions(self.links, run.study, stopped)
 
     def closed(self, closed: Round) -> None:
         """Do nothing; tests wait here after a closed round."""
@@ -443,14 +423,11 @@ class CoordinatorService:
 
     def _status(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         run = self._run
-        connected = [name for name in self.links.connected() if name != RUNNER]
-        status = {
-            "since": self._since,
-            "connected": connected,
+        return {
+            "connected": [name for name in self.links.connected() if name != RUNNER],
             "run": None if run is None else run.state,
             "under_way": run is not None and run.under_way,
-        }
-        return status, b""
+        }, b""
 
     def _start(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""
@@ -468,13 +445,13 @@ class CoordinatorService:
         """Return the names of a result's files, or a piece of one of them."""
         folder = self.place(_run_id(call.get("run"))) / RESULT
         if not folder.is_dir():
-            raise InputError("a run must have a result, got one that has none yet; finish it first")
+            raise InputError("a run must have a result, got one that has none yet")
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         name = call.get("file")
         if name is None:
             return {"files": sizes}, b""
         if name not in sizes:
-            raise InputError("a file must be one of the result's, got another; ask for their names")
+            raise InputError("a file must be one of the result's, got another")
         with (folder / name).open("rb") as file:
             file.seek(int(call["offset"]))
             return {"file": name}, file.read(PIECE_BYTES)
@@ -482,7 +459,5 @@ class CoordinatorService:
 
 def _run_id(name: Any) -> str:
     if not isinstance(name, str) or not _RUN_ID.fullmatch(name):
-        raise InputError(
-            "a run must be named by 16 hexadecimal digits, got something else; let `fedpower run` name it"
-        )
+        raise InputError("a run must be named by 16 hexadecimal digits, got something else")
     return name

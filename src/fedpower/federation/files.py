@@ -36,15 +36,13 @@ def read_toml(path: Path, kind: type[_T], what: str) -> _T:
     try:
         content = msgspec.toml.decode(path.read_bytes())
     except FileNotFoundError:
-        raise InputError(f"{what} must exist, got no file at {path}; check the path") from None
+        raise InputError(f"{what} must exist, got no file at {path}") from None
     except IsADirectoryError:
-        raise InputError(f"{what} must be a file, got the folder {path}; give the file") from None
+        raise InputError(f"{what} must be a file, got the folder {path}") from None
     except OSError as error:
-        raise InputError(f"{what} {path} must be readable, got {error.strerror}; check permissions") from None
+        raise InputError(f"{what} {path} must be readable, got {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{what} {path} must be TOML, got something else ({error}); correct that line"
-        ) from None
+        raise InputError(f"{what} {path} must be TOML, got something else ({error})") from None
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -61,16 +59,16 @@ def _explain(problem: str, path: Path, kind: type[Table]) -> str:
         hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
         return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
     if match := _MISSING.match(problem):
-        return f"{_table(keys, path)} must have {match[1]!r}, got none; add it"
+        return f"{_table(keys, path)} must have {match[1]!r}, got none"
     name = f"{keys[1]} in [{keys[0]}] of {path}" if len(keys) > 1 else f"{keys[0]} in {path}"
     if match := _TYPE.match(problem):
         wanted, given = (
             " or ".join(_KINDS.get(k, k) for k in kinds.split(" | ")) for kinds in match.groups()
         )
         wanted = f"a list whose entries are {wanted}" if keys[-1].endswith("]") else wanted
-        return f"{name} must be {wanted}, got {given}; change it"
+        return f"{name} must be {wanted}, got {given}"
     choices = ", ".join(map(repr, get_args(_type_at(kind, keys))))
-    return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}; choose one"
+    return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}"
 
 
 def _table(keys: list[str], path: Path) -> str:

@@ -25,6 +25,7 @@ from fedpower.federation.certificates import (
     parties,
     pem,
     read_key,
+    require_new,
     subject,
 )
 from fedpower.federation.files import private_folder, write_private
@@ -72,7 +73,7 @@ def make_kits(
     study: StudyFile, folder: Path, *, days: int = PARTY_DAYS, authority_days: int = AUTHORITY_DAYS
 ) -> None:
     """Write the kits of all parties into a new folder, keys included, and the authority's."""
-    _must_be_new(folder)
+    require_new(folder)
     private_folder(folder)
     authority = Authority.make(study, folder / AUTHORITY, days=authority_days)
     for party in parties(study):
@@ -80,21 +81,15 @@ def make_kits(
         accept(folder / party, authority.signed(party))
 
 
-def make_authority(study: StudyFile, folder: Path, *, days: int = AUTHORITY_DAYS) -> Authority:
-    """Return an authority in a new folder, which has no party's key and needs none."""
-    _must_be_new(folder)
-    return Authority.make(study, folder, days=days)
-
-
 def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path:
     """Return a party's request, after its key was made in its kit."""
     known = parties(study)
     if party not in known:
-        raise InputError(f"a party of the study must be {', '.join(known)}, got {party!r}; name one")
+        raise InputError(f"a party of the study must be {', '.join(known)}, got {party!r}")
     if not renew:
-        _must_be_new(kit)
+        require_new(kit)
     elif kit_study(kit, party).digest != study.digest:
-        raise InputError(f"the kit must be of study {study.digest[:12]}, got another; make a new request")
+        raise InputError(f"the kit must be of study {study.digest[:12]}, got one of another")
     private_folder(kit)
     private_folder(kit / "startup")
     key, request = new_key(), kit / f"{party}.csr"
@@ -108,29 +103,18 @@ def accept(kit: Path, certificate: Path) -> Bundle:
     """Return the certificates that complete a kit, after they were put into it."""
     (path,) = sorted(kit.glob("*.csr")) or (None,)
     if path is None:
-        raise InputError(
-            f"{kit} must hold the request that was signed, got none; begin with `fedpower federation request`"
-        )
+        raise InputError(f"{kit} must hold the request that was signed, got none")
     request, study, bundle = Request.read(path), read_study(kit / STUDY_FILE), Bundle.read(certificate)
     startup, party = kit / "startup", request.party
     side = _side(party)
     waiting, root = startup / NEXT_KEY, startup / _ROOT
     own = waiting if waiting.exists() else startup / f"{side}.key"
     if fingerprint(bundle.party.public_key()) != fingerprint(read_key(own).public_key()):
-        raise InputError(
-            f"{certificate} must certify the key that was made in {kit}, got another's; ask the "
-            f"authority for the one that it signed for {path.name}"
-        )
+        raise InputError(f"{certificate} must certify the key that was made in {kit}, got another's")
     if bundle.party.subject != subject(study, party):
-        raise InputError(
-            f"{certificate} must name {party!r} and the coordinator's host as {kit / STUDY_FILE} does, "
-            "got another name; compare the study files"
-        )
+        raise InputError(f"{certificate} must name {party!r} and the host as {kit / STUDY_FILE} does")
     if root.exists() and x509.load_pem_x509_certificate(root.read_bytes()) != bundle.authority:
-        raise InputError(
-            f"{certificate} must be of the authority that signed before, got one of another; a new "
-            "authority needs new kits of all"
-        )
+        raise InputError(f"{certificate} must be of the authority that signed before, got one of another")
     write_private(startup / f"{side}.crt", pem(bundle.party))
     if waiting.exists():
         waiting.replace(startup / f"{side}.key")
@@ -146,18 +130,15 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     complete = (kit / "startup" / _ROOT).is_file()
     if (kit / "startup" / NEXT_KEY).is_file() and not complete:
         raise InputError(
-            f"{kit} must be a complete kit, got one without its certificate; send its request to the "
-            "authority and put in what comes back with `fedpower federation accept`"
+            f"{kit} must be a complete kit, got one without its certificate; put it in with "
+            "`fedpower federation accept`"
         )
     if not complete or not (kit / STUDY_FILE).is_file():
-        raise InputError(
-            f"{kit} must be a kit made by `fedpower federation request`, got "
-            f"{'something else' if kit.exists() else 'nothing'} there; give the folder it wrote"
-        )
+        raise InputError(f"{kit} must be a kit made by `fedpower federation request`")
     owner = kit_party(kit)
     if party is not None and owner != party:
         wanted = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
-        raise InputError(f"{kit} must be the kit of the {wanted}, got that of {owner!r}; give its own")
+        raise InputError(f"{kit} must be the kit of the {wanted}, got that of {owner!r}")
     return read_study(kit / STUDY_FILE)
 
 
@@ -175,17 +156,14 @@ def check_certificate(kit: Path, *, with_key: bool = True) -> int:
         fits = False
     if not fits:
         raise InputError(
-            f"key, certificate and authority in {kit / 'startup'} must belong together, got some that do "
-            "not; put in the certificate that the authority signed with `fedpower federation accept`"
+            f"key, certificate and authority in {kit / 'startup'} must belong together; put the signed "
+            "certificate in with `fedpower federation accept`"
         )
-    for owner, certificate, hint in (
-        ("kit's", bundle.party, "ask for another with `fedpower federation request --renew`"),
-        ("authority's", bundle.authority, "make a new authority with `fedpower federation init`"),
-    ):
+    for certificate, renewed in ((bundle.party, "request --renew"), (bundle.authority, "init")):
         if days_left(certificate) < 0:
             raise InputError(
-                f"the {owner} certificate in {kit} must be valid, got one that ended on {ends(certificate)}; "
-                f"{hint}"
+                f"certificates in {kit} must be valid, got one that ended on {ends(certificate)}; ask for "
+                f"another with `fedpower federation {renewed}`"
             )
     return days_left(bundle.party)
 
@@ -199,10 +177,7 @@ def kit_certificates(kit: Path) -> Bundle:
             authority=x509.load_pem_x509_certificate((startup / _ROOT).read_bytes()),
         )
     except (OSError, ValueError):
-        raise InputError(
-            f"{kit} must hold a certificate and its authority's, got something else; put it in with "
-            "`fedpower federation accept`"
-        ) from None
+        raise InputError(f"{kit} must hold a certificate and its authority's") from None
 
 
 def kit_party(kit: Path) -> str:
@@ -216,11 +191,3 @@ def kit_party(kit: Path) -> str:
 def _side(party: str) -> str:
     """Return what FLARE calls the side of a party, after which its key and certificate are named."""
     return "server" if party == COORDINATOR else "client"
-
-
-def _must_be_new(folder: Path) -> None:
-    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-    if names:
-        raise InputError(
-            f"{folder} must be new or empty, got a folder that holds {names[0]!r}; name another with -o"
-        )

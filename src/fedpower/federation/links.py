@@ -20,6 +20,8 @@ if "nvflare" not in sys.modules:
     if package is not None:
         sys.modules["nvflare"] = importlib.util.module_from_spec(package)
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.fuel.f3.cellnet.identity import CellIdentityResolver
 from nvflare.fuel.f3.comm_error import CommError
 from nvflare.fuel.f3.connection import Connection
@@ -84,7 +86,7 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         _check_port(address, port)
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, startup, "server")
         # FLARE does not report a port that another process took meanwhile.
-        own = ssl.PEM_cert_to_DER_cert(_first_certificate(startup / "server.crt"))
+        own = x509.load_pem_x509_certificate((startup / "server.crt").read_bytes()).public_bytes(Encoding.DER)
         ends = time.monotonic() + _LISTEN_S
         while _certificate_at(address, port) != own:
             if time.monotonic() >= ends:
@@ -210,7 +212,6 @@ class _OneReceiver(dict[int, MessageReceiver]):
         self._receiver = receiver
 
     def get(self, _app_id: int, _default: Any = None) -> MessageReceiver:
-        """Return the receiver."""
         return self._receiver
 
 
@@ -218,12 +219,11 @@ class _SameThread:
     """Runs what FLARE would queue, at once: an executor without a queue."""
 
     def submit(self, task: Callable[..., None], *args: Any) -> Future[None]:
-        """Run a task."""
         task(*args)
         return Future()
 
     def shutdown(self, wait: bool = True) -> None:
-        """Do nothing: there is nothing to wait for."""
+        pass
 
 
 def _peer_cn(connection: Connection) -> str | None:
@@ -251,15 +251,8 @@ def _check_port(address: str, port: int) -> None:
 
 def _port_in_use(port: int, problem: str) -> InputError:
     return InputError(
-        f"port {port} must be free for the coordinator, got {problem}; stop what uses it, or agree "
-        "on another in [coordinator] of the study"
+        f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] names it"
     )
-
-
-def _first_certificate(path: Path) -> str:
-    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-    text = path.read_text()
-    return text[text.index(begin) : text.index(end) + len(end)] + "\n"
 
 
 def _certificate_at(address: str, port: int) -> bytes | None:

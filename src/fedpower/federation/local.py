@@ -42,22 +42,26 @@ class LocalFederation:
         text = folder / "study.toml"
         keys = {name: Identity.new() for name in study.identities}
         public = {name: key.public for name, key in keys.items()}
-        text.write_text(study.with_coordinator("localhost", _free_port(), public), encoding="utf-8")
+        text.write_text(study.with_coordinator("localhost", free_port(), public), encoding="utf-8")
         self.study = read_study(text)
-        self.folder = folder
-        self.kits = folder / "kits"
+        self.folder, self.kits, self.silos = folder, folder / "kits", tuple(data)
+        self.runner = self.kits / RUNNER
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         make_kits(self.study, self.kits)
         for name, key in keys.items():
             key.save(self.kits / name / _IDENTITY)
+        epsilon, delta = LEDGER_CAP
         for name, path in data.items():
-            self.write_silo(name, path, (own or {}).get(name))
-        self.silos = tuple(data)
-
-    @property
-    def runner(self) -> Path:
-        """The runner's kit."""
-        return self.kits / RUNNER
+            tables = (own or {}).get(name, {})
+            terms: dict[str, Any] = {
+                "silo": name,
+                **tables,
+                "data": {"path": str(path.absolute()), **tables.get("data", {})},
+                "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
+                **({"identity": {"path": _IDENTITY}} if keys else {}),
+            }
+            (self.kits / name / SILO_FILE).write_text(to_toml(terms), encoding="utf-8")
+            self.make_ledger(name)
 
     def ledger(self, name: str) -> Path:
         """Return where a silo's ledger is."""
@@ -67,44 +71,28 @@ class LocalFederation:
         """Return the log of a party's process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def write_silo(self, name: str, data: Path, tables: OwnTables | None = None) -> None:
-        """Write a silo's own file, and make its ledger: this folder is the rehearsal's own."""
-        epsilon, delta = LEDGER_CAP
-        own: dict[str, Any] = {
-            "silo": name,
-            **(tables or {}),
-            "data": {"path": str(data.absolute()), **(tables or {}).get("data", {})},
-            "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
-        }
-        if self.study.identities:
-            own["identity"] = {"path": _IDENTITY}
-        (self.kits / name / SILO_FILE).write_text(to_toml(own), encoding="utf-8")
-        self.make_ledger(name)
-
     def make_ledger(self, name: str) -> None:
-        """Make a silo's ledger, unless it is there already."""
-        if not self.ledger(name).exists():
-            epsilon, delta = LEDGER_CAP
-            Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
+        """Make a silo's ledger: this folder is the rehearsal's own."""
+        epsilon, delta = LEDGER_CAP
+        Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
-        """Start parties by name, all by default; they log to NAME.log."""
-        commands = {name: self._words(name) for name in names or (COORDINATOR, *self.silos)}
+        """Start parties by name, all by default, once every silo can open; they log to NAME.log."""
+        commands = {}
+        for name in names or (COORDINATOR, *self.silos):
+            kit = (self.kits / name).absolute()
+            commands[name] = ["silo", str(kit), str(kit / SILO_FILE)]
+            if name == COORDINATOR:
+                commands[name] = [COORDINATOR, str(kit)]
+                continue
+            with open_silo(self.study, read_silo(kit / SILO_FILE)):
+                pass
         for name, words in commands.items():
-            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-            log = open_private(self.folder / f"{name}.log", flags)
+            log = open_private(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             try:
                 self.processes[name] = start_party(*words, log=log)
             finally:
                 os.close(log)
-
-    def _words(self, name: str) -> tuple[str, ...]:
-        kit = self.kits / name
-        if name == COORDINATOR:
-            return COORDINATOR, str(kit.absolute())
-        path = kit / SILO_FILE
-        with open_silo(self.study, read_silo(path)):
-            return "silo", str(kit.absolute()), str(path.absolute())
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""
@@ -132,15 +120,15 @@ def rehearsal_data(
     if not study.min_silos <= n_silos <= len(study.silos):
         most = len(study.silos)
         wanted = f"{study.min_silos} to {most}" if study.min_silos < most else f"all {most}"
-        raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}; change it")
+        raise InputError(f"a rehearsal must have {wanted} silos of the study, got {n_silos}")
     folder.mkdir(parents=True, exist_ok=True)
     paths = {}
     for place, name in enumerate(study.silos[:n_silos]):
         matches = [] if given is None else [*given.glob(f"{name}.*"), *given.glob(name)]
         if given is not None and len(matches) != 1:
             raise InputError(
-                f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it "
-                f"{name}.csv, {name}.parquet or the like, or put its parts into a folder {name}"
+                f"{given} must hold one file for silo {name!r}, got {len(matches)}; name it {name}.csv, "
+                f"or put its parts into a folder {name}"
             )
         paths[name] = matches[0] if matches else _made_up(study, folder, name, place)
     if given is None:
@@ -148,7 +136,7 @@ def rehearsal_data(
     return paths
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Return a port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

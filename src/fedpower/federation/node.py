@@ -41,8 +41,7 @@ def receive_frame(stream: socket.socket, *, most_bytes: int) -> bytes | None:
     (size,) = _LENGTH.unpack(head)
     if size > most_bytes:
         raise ProtocolError(
-            f"a message between node and vault must have at most {most_bytes} bytes, got {size}; send "
-            "what the study asks for"
+            f"a message between node and vault must have at most {most_bytes} bytes, got {size}"
         )
     return _read_exactly(stream, size)
 
@@ -72,7 +71,6 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     secrets: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the settings as text for the environment."""
         return msgspec.json.encode(self).decode()
 
 
@@ -90,26 +88,35 @@ class Node:
             accepts={"coordinator": ASK},
             most_bytes=settings.most_question_bytes,
             on_message=self._take,
-            on_change=_report,
+            on_change=lambda _, there: logger.info(
+                "%s to the coordinator", "connected" if there else "not connected"
+            ),
         )
 
     def run(self) -> None:
         """Answer questions until the vault is gone."""
+        from fedpower.federation.links import ANSWER  # noqa: PLC0415
+
         settings = self._settings
         threading.Thread(target=self._end_with_vault, name="vault", daemon=True).start()
         self._links.connect(settings.host, settings.port, Path(settings.kit) / "startup")
         threading.Timer(_PATIENCE_S, self._report_no_connection).start()
-        while self._pass_on(*self._questions.get()):
-            pass
+        while True:
+            number, question = self._questions.get()
+            send_frame(self._vault, question)
+            answer = receive_frame(self._vault, most_bytes=settings.most_answer_bytes)
+            if answer is None:
+                return
+            self._links.send("coordinator", ANSWER, number, answer)
 
     def _report_no_connection(self) -> None:
         """Explain to the operator why nothing happens; FLARE tries again without end."""
         if not self._links.connected():
+            place = f"{self._settings.host}:{self._settings.port}"
             logger.warning(
-                "no connection to the coordinator at %s:%s yet; is it running, and does its certificate "
-                "come from the authority of this kit? Trying again",
-                self._settings.host,
-                self._settings.port,
+                "no connection to the coordinator at %s yet; is it running, with a certificate of this kit's "
+                "authority? Trying again",
+                place,
             )
 
     def _end_with_vault(self) -> None:
@@ -127,17 +134,6 @@ class Node:
         except queue.Full:
             logger.warning("refused a question: others wait for an answer already")
 
-    def _pass_on(self, number: int, question: bytes) -> bool:
-        """Return whether the vault answered."""
-        from fedpower.federation.links import ANSWER  # noqa: PLC0415
-
-        send_frame(self._vault, question)
-        answer = receive_frame(self._vault, most_bytes=self._settings.most_answer_bytes)
-        if answer is None:
-            return False
-        self._links.send("coordinator", ANSWER, number, answer)
-        return True
-
 
 def become_node(settings: NodeSettings) -> NoReturn:
     """Turn this process into a node that connects to the socket of its vault."""
@@ -146,15 +142,14 @@ def become_node(settings: NodeSettings) -> NoReturn:
         os.execv(COMMAND[0], COMMAND)  # noqa: S606 (our own interpreter)
     except OSError as error:
         raise InputError(
-            f"the node's user must be able to run {COMMAND[0]}, got {(error.strerror or '').lower()}; "
-            "install fedpower where that user can read it"
+            f"the node's user must be able to run {COMMAND[0]}, got {(error.strerror or '').lower()}"
         ) from None
 
 
 def main() -> None:
     """Run a node with the settings in the environment."""
     if SETTINGS not in os.environ:
-        raise SystemExit("a node must be started by `fedpower silo`, got no settings; use it")
+        raise SystemExit("a node must be started by `fedpower silo`, got no settings")
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
@@ -163,11 +158,17 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     else:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _stop)
+            signal.signal(number, lambda *_: os._exit(0))  # a node keeps nothing
     try:
         vault = _connect(settings.vault)
         if settings.confined:
-            _confine(settings)
+            try:  # before any thread starts: one that ran before would stay free
+                isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
+            except OSError as error:
+                raise ProtocolError(
+                    f"a node must be confined where the kernel can do it, got {error}; run vault and node as "
+                    "two users, with --part and --socket"
+                ) from None
             logger.info("%s", isolation.describe(isolation.Isolation.LANDLOCK))
         end_with_starter()
         Node(settings, vault).run()
@@ -194,26 +195,6 @@ def _connect(vault: int | str) -> socket.socket:
             "first, with --part vault, and let the node's user be in the socket's group"
         ) from None
     return stream
-
-
-def _confine(settings: NodeSettings) -> None:
-    """Give up all files that a node does not need. Threads that ran before would stay free."""
-    try:
-        isolation.confine_node(Path(settings.kit), map(Path, settings.secrets))
-    except OSError as error:
-        raise ProtocolError(
-            f"a node must be confined where the kernel can do it, got {error}; run vault and node as two "
-            "users, with --part and --socket"
-        ) from None
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    """End at once: a node keeps nothing."""
-    os._exit(0)
-
-
-def _report(peer: str, connected: bool) -> None:
-    logger.info("%s to the coordinator", "connected" if connected else "not connected")
 
 
 if __name__ == "__main__":

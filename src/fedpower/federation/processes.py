@@ -33,11 +33,11 @@ def start_process(
     )
 
 
-def start_party(*words: str, log: int | None = None) -> subprocess.Popen[bytes]:
-    """Return the process of `fedpower WORDS`, which ends with this one."""
+def start_party(*words: str, log: int) -> subprocess.Popen[bytes]:
+    """Return the process of `fedpower WORDS`, which ends with this one and writes to a log."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")}
-    error = subprocess.STDOUT if log is not None else None
-    return start_process([sys.executable, "-u", "-m", PROGRAM, *words], environment, stdout=log, stderr=error)
+    command = [sys.executable, "-u", "-m", PROGRAM, *words]
+    return start_process(command, environment, stdout=log, stderr=subprocess.STDOUT)
 
 
 def end_with_starter() -> None:
@@ -48,11 +48,16 @@ def end_with_starter() -> None:
         pipe = int(os.environ.pop(_LIFELINE))
         os.set_inheritable(pipe, False)
     except (ValueError, OSError):
-        raise SystemExit(
-            "a process must be started by `fedpower silo` or `fedpower run`, got no pipe to its starter; "
-            "use one of them"
-        ) from None
-    threading.Thread(target=_watch, args=(pipe,), name="lifeline", daemon=True).start()
+        raise SystemExit("a process must be started by `fedpower silo` or `fedpower run`") from None
+
+    def watch() -> None:
+        try:
+            while os.read(pipe, 1):
+                pass
+        finally:
+            end_group()
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
 
 
 @functools.cache
@@ -60,14 +65,6 @@ def _reading_end(starter: int) -> int:
     """Return the end that children of the process ``starter`` get; the other stays open while it lives."""
     reading, _writing = os.pipe()  # neither is inherited unless it is passed on
     return reading
-
-
-def _watch(pipe: int) -> None:
-    try:
-        while os.read(pipe, 1):
-            pass
-    finally:
-        end_group()
 
 
 def end_group() -> None:
@@ -100,10 +97,9 @@ def stop(child: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(child.pid, number)
+            child.wait(_STOP_S)
         except ProcessLookupError:
             break
-        try:
-            child.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             continue
     child.wait()

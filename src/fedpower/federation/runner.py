@@ -58,7 +58,6 @@ class CoordinatorSession:
 
     @property
     def connected(self) -> bool:
-        """Whether the coordinator is connected."""
         return bool(self._links.connected())
 
     def status(self) -> dict[str, Any]:
@@ -104,8 +103,7 @@ class CoordinatorSession:
             facts = msgspec.json.decode(head, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ProtocolError(
-                "the coordinator must answer as fedpower does, got something else; check that all parties "
-                "run the same version"
+                "the coordinator must answer as fedpower does, got something else; compare versions"
             ) from None
         if "error" in facts:
             raise ProtocolError(cleaned(facts["error"]))
@@ -136,7 +134,7 @@ def open_session(kit: Path, *, patience: float = _CONNECT_S) -> Iterator[Coordin
 
 @dataclass(kw_only=True)
 class Runner:
-    """Follows a run to its result. Whoever restarts parties, it continues after the last closed round."""
+    """Follows a run to its result. When a party is restarted, it continues after the last closed round."""
 
     kit: Path
     patience: float
@@ -174,7 +172,18 @@ class Runner:
                 present = self._gather(session)
                 session.start(run)
                 self.say(f"run {run}: asking {', '.join(present)}")
-                state = self._watch(session, run)
+                while True:
+                    status = session.status()
+                    state: dict[str, Any] = status["run"] or {}
+                    if state.get("run") != run:  # it was lost with the coordinator's process
+                        raise CoordinatorLostError
+                    for closed in state["rounds"]:
+                        if closed["round"] > self._shown:
+                            self._shown = closed["round"]
+                            self.on_round(closed)
+                    if not status["under_way"]:
+                        break
+                    time.sleep(_POLL_S)
                 if state.get("done"):
                     session.fetch(run, destination)
             except CoordinatorLostError:
@@ -205,39 +214,23 @@ class Runner:
                 )
             time.sleep(_POLL_S)
 
-    def _watch(self, session: CoordinatorSession, run: str) -> dict[str, Any]:
-        """Return the state in which a run ended; it is lost with the coordinator's process."""
-        while True:
-            status = session.status()
-            state: dict[str, Any] = status["run"] or {}
-            if state.get("run") != run:
-                raise CoordinatorLostError
-            for closed in state.get("rounds", ()):
-                if closed["round"] > self._shown:
-                    self._shown = closed["round"]
-                    self.on_round(closed)
-            if not status["under_way"]:
-                return state
-            time.sleep(_POLL_S)
-
     def _check_worth_another_start(self, state: dict[str, Any]) -> None:
         """Refuse to start a run again where that could not help."""
         reason = state.get("reason")
-        if reason and not state.get("again", True):
+        if not reason or (state.get("again", True) and not state.get("refused")):
+            return
+        if not state.get("again", True):
             raise ProtocolError(reason)
-        if reason and state.get("refused", False):
-            silent = {name for closed in state.get("rounds", ()) for name in closed["silent"]}
-            missing = ", ".join(name for name in self.study.silos if name in silent)
-            if missing:
-                # Questions follow from earlier answers: without a silo they are others, and not free.
-                raise ProtocolError(
-                    f"{reason}; this run is without {missing}, so it asks other questions than a complete "
-                    "one: bring back the missing silos and run again without --resume, which charges "
-                    "nothing twice"
-                )
+        silent = {name for closed in state.get("rounds", ()) for name in closed["silent"]}
+        if missing := ", ".join(name for name in self.study.silos if name in silent):
+            # Questions follow from earlier answers: without a silo they are others, and not free.
             raise ProtocolError(
-                f"{reason}; what was released stays recorded: fix that and run again with --resume"
+                f"{reason}; this run is without {missing}, so it asks other questions than a complete one: "
+                "bring back the missing silos and run again without --resume, which charges nothing twice"
             )
+        raise ProtocolError(
+            f"{reason}; what was released stays recorded: fix that and run again with --resume"
+        )
 
     def _new_run(self) -> str:
         run = secrets.token_hex(8)
@@ -249,7 +242,7 @@ class Runner:
             last = msgspec.json.decode((self.kit / LAST_RUN).read_bytes(), type=LastRun)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             raise ProtocolError(
-                f"there must be a run to resume, got no trace of one in {self.kit}; run without --resume"
+                f"{self.kit} must have a run to resume, got none; run without --resume"
             ) from None
         if last.study != self.study.digest:
             raise ProtocolError(

@@ -95,7 +95,7 @@ class _Identity(Table, frozen=True):
     path: str
 
 
-class _SiloTable(Table, frozen=True):
+class _Terms(Table, frozen=True):
     silo: str
     data: Data
     columns: _Columns = _Columns()
@@ -104,36 +104,33 @@ class _SiloTable(Table, frozen=True):
     identity: _Identity | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SiloFile:
-    """A silo's own terms."""
+    """A silo's own terms, and where its file is."""
 
-    name: str
     path: Path
+    name: str
     data: Data = field(repr=False)
     columns: _Columns
     ledger: _Ledger | None
     agrees: _Agrees
-    identity_path: Path | None
+    signs_with: _Identity | None
 
     def identity(self) -> Identity:
         """Return the key with which the silo signs in a secure sum."""
-        if self.identity_path is None:
+        if self.signs_with is None:
             raise InputError(
                 f"a secure sum must have this silo's identity, got no [identity] in {self.path}; make "
-                "one with `fedpower identity new` and give its path"
+                "one with `fedpower identity new`"
             )
-        return Identity.load(self.identity_path)
+        return Identity.load(self.path.parent / self.signs_with.path)
 
     def secrets(self) -> list[Path]:
         """Return what only the vault may open: this file, rows, ledger, signing key, password."""
-        folder, database = self.path.parent, self.data.database
-        named = [self.data.path, self.data.password_file, self.ledger and self.ledger.path]
-        secrets = [self.path, *(folder / name for name in named if name)]
-        if database is not None:
-            address = parse_address(database)
-            secrets += [] if address.path is None else [folder / address.path]
-        secrets += [] if self.identity_path is None else [self.identity_path]
+        database = None if self.data.database is None else parse_address(self.data.database).path
+        named = [self.data.path, self.data.password_file, database]
+        named += [each.path for each in (self.ledger, self.signs_with) if each is not None]
+        secrets = [self.path, *(self.path.parent / name for name in named if name)]
         # Parts of a folder may be links to files elsewhere.
         parts = [part for path in secrets if path.is_dir() for part in path.rglob("*")]
         return [path.resolve() for path in (*secrets, *(part for part in parts if part.is_symlink()))]
@@ -141,10 +138,8 @@ class SiloFile:
     def check_agreed(self, study: StudyFile) -> None:
         """Refuse a study that this organisation did not agree to."""
         if self.name not in study.silos:
-            raise ProtocolError(
-                f"silo {self.name!r} must be named in study {study.name!r}, got the silos "
-                f"{', '.join(study.silos)}; correct 'silo' in {self.path}"
-            )
+            silos = ", ".join(study.silos)
+            raise ProtocolError(f"silo {self.name!r} must be named in study {study.name!r}, got {silos}")
         agreed = study.digest if self.agrees.study is None else self.agrees.study
         if not _HASH.fullmatch(agreed):
             raise ProtocolError(
@@ -156,24 +151,19 @@ class SiloFile:
                 f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
-        self._check_price(study)
         if study.min_silos < self.agrees.min_silos:
             raise ProtocolError(
                 f"silo {self.name!r} takes part with at least {self.agrees.min_silos} silos, got a study "
-                f"that continues with {study.min_silos}; change the study or [agrees] in {self.path}"
+                f"that continues with {study.min_silos}"
             )
-
-    def _check_price(self, study: StudyFile) -> None:
-        """Refuse a study that could spend more than was agreed to, all its attempts counted."""
         terms, _, _ = study.terms()
         for name in _CAP:
             most, wanted = getattr(self.agrees, name), getattr(terms, name)
             if wanted > most:
                 raise ProtocolError(
-                    f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with "
-                    f"{name}={wanted:g}; change the study or [agrees] in {self.path}"
+                    f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with {wanted:g}"
                 )
-        most, worst = self.agrees.epsilon, worst_epsilon(terms)
+        most, worst = self.agrees.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
                 f"silo {self.name!r} agrees to epsilon={most:g} at most, got a study that can spend "
@@ -208,15 +198,13 @@ class SiloFile:
         return source if study.rules is None else ruled(source, study.rules)
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
-        """Return the silo's network on the study's nodes."""
         data, network = self.data, study.options.network
         wrong = [key for key in ("query", "drop") if getattr(data, key)]
         wrong += ["extra_columns"] if data.extra_columns != "refuse" else []
         wrong += ["a table [columns]"] if self.columns != _Columns() else []
         if wrong:
             raise InputError(
-                f"[data] of {self.path} must have only the path of a network and its format, got {wrong[0]} "
-                "too; remove it"
+                f"[data] of {self.path} must have only the path of a network and its format, got {wrong[0]}"
             )
         assert network is not None, "the study is one of networks"
         return open_network(
@@ -228,25 +216,10 @@ class SiloFile:
             **cast("Reading", data.given(*_OF_PATH)),
         ).select(study.columns)
 
-    def data_version(self, study: StudyFile, fingerprint: str, reading: str) -> DataVersion:
-        """Return which rows these are, as this organisation declares them."""
-        return DataVersion(
-            silo=self.name,
-            version=self.data.version,
-            columns=columns_digest(study.columns, len(study.columns)),
-            fingerprint=fingerprint,
-            reading=reading,
-            data_set=self.data.name,
-            declared_by=f"version in [data] of {self.path}",
-        )
-
     def open_ledger(self) -> Ledger:
         """Return the silo's ledger; one that is missing is refused and never made."""
         if self.ledger is None:
-            raise InputError(
-                f"a private study must be charged to a ledger, got no [ledger] in {self.path}; add its "
-                "path, and its cap as epsilon and delta"
-            )
+            raise InputError(f"a private study must be charged to a ledger, got no [ledger] in {self.path}")
         path = self.path.parent / self.ledger.path
         cap = {name: getattr(self.ledger, name) for name in _CAP}
         if not path.exists():
@@ -264,7 +237,7 @@ class SiloFile:
                 if cap[name] is not None and not math.isclose(cap[name], held):
                     raise InputError(
                         f"the cap in {self.path} must be that of the ledger, got {name}={cap[name]:g} "
-                        f"where {path} has {held:g}; change the file, or the cap with `fedpower budget cap`"
+                        f"where {path} has {held:g}"
                     )
         except BaseException:
             ledger.close()
@@ -274,46 +247,28 @@ class SiloFile:
 
 def read_silo(path: Path) -> SiloFile:
     """Return a silo's own terms; any problem is reported in one sentence."""
-    content = read_toml(path, _SiloTable, "the silo file")
+    terms = read_toml(path, _Terms, "the silo file")
     path = path.absolute()
-    _check(content, path)
-    return SiloFile(
-        name=content.silo,
-        path=path,
-        data=content.data,
-        columns=content.columns,
-        ledger=content.ledger,
-        agrees=content.agrees,
-        identity_path=None if content.identity is None else path.parent / content.identity.path,
-    )
-
-
-def _check(content: _SiloTable, path: Path) -> None:
-    """Refuse values that mean nothing, or that would let through what they should refuse."""
-    data, where = content.data, f"[data] of {path}"
+    data, ledger, where = terms.data, terms.ledger, f"[data] of {path}"
     queried = data.query is not None or data.database is not None
     for key in ("query", "database") if queried else ("path",):
         if getattr(data, key) is None:
-            raise InputError(f"{where} must have {key!r}, got none; add it")
+            raise InputError(f"{where} must have {key!r}, got none")
     wrong = data.given("path", *_OF_PATH) if queried else data.given(*_OF_QUERY)
     if wrong:
         form = "query" if queried else "path"
-        raise InputError(f"{where} must be a path or a query, got {next(iter(wrong))} with {form}; remove it")
+        raise InputError(f"{where} must be a path or a query, got {next(iter(wrong))} with {form}")
     for key in ("name", "version"):
         if getattr(data, key) is not None:
             check_label(f"{key} in {where}", getattr(data, key))
-    cap = [] if content.ledger is None else [k for k in _CAP if getattr(content.ledger, k) is not None]
-    if len(cap) == 1:
-        raise InputError(
-            f"the cap in [ledger] of {path} must be epsilon and delta together, got {cap[0]} only; add the "
-            "other or remove both"
-        )
+    if ledger is not None and (ledger.epsilon is None) != (ledger.delta is None):
+        raise InputError(f"the cap in [ledger] of {path} must be epsilon and delta together, got one of them")
     for name in _CAP:
-        if not getattr(content.agrees, name) > 0:  # nan is not above 0 either
+        if not getattr(terms.agrees, name) > 0:  # nan is not above 0 either
             raise InputError(
-                f"{name} in [agrees] of {path} must be above 0, got {getattr(content.agrees, name)}; give "
-                "the most that one study may spend"
+                f"{name} in [agrees] of {path} must be above 0, got {getattr(terms.agrees, name)}"
             )
+    return SiloFile(path, *(getattr(terms, name) for name in terms.__struct_fields__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,7 +311,16 @@ def open_silo(
     digest = fingerprint(moment.source) if private else ""
     ledger = silo_file.open_ledger() if private else None
     try:
-        data = silo_file.data_version(study_file, digest, reading_of(moment.source)) if private else None
+        declared = silo_file.data
+        data = DataVersion(
+            silo=name,
+            version=declared.version,
+            columns=columns_digest(study_file.columns, len(study_file.columns)),
+            fingerprint=digest,
+            reading=reading_of(moment.source),
+            data_set=declared.name,
+            declared_by=f"version in [data] of {silo_file.path}",
+        )
         silo = assemble(
             name,
             moment,
@@ -364,7 +328,7 @@ def open_silo(
             ledger=ledger,
             identity=silo_file.identity() if study.aggregation == "secure" else None,
             source=noise,
-            data=data,
+            data=data if private else None,
         )
         yield OpenSilo(
             silo=silo,
@@ -373,7 +337,7 @@ def open_silo(
             moment=moment,
             ledger=ledger,
             fingerprint=digest,
-            data_version=None if data is None else data.version,
+            data_version=declared.version if private else None,
         )
     finally:
         if ledger is not None:

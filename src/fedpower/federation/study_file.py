@@ -192,19 +192,17 @@ def read_study(path: Path) -> StudyFile:
     for name in (content["name"], *silos):
         if not NAME.fullmatch(name):
             raise InputError(
-                "names of studies and silos must be lower-case letters, digits and inner dashes, "
-                f"63 at most, got {name!r}; rename it"
+                "names of studies and silos must be lower-case letters, digits and inner dashes, 63 at most, "
+                f"got {name!r}"
             )
     unknown = [name for name in content.get("identities", {}) if name not in silos]
     if unknown:
-        raise InputError(f"[identities] of {path} must name the study's silos, got {unknown[0]!r}; remove it")
+        raise InputError(f"[identities] of {path} must name the study's silos, got {unknown[0]!r}")
     given = {key: value for table in _PARAMETERS for key, value in content.get(table, {}).items()}
     del given["names"]
     grace, attempts = given.pop("grace", None), given.pop("attempts", None)
     if attempts is not None and given.get("aggregation") != "secure":
-        raise InputError(
-            f'attempts in [privacy] of {path} must go with aggregation = "secure", got it without; remove it'
-        )
+        raise InputError(f'attempts in [privacy] of {path} must go with aggregation = "secure"')
     if "ranges" in given:
         given["ranges"] = [bounds or None for bounds in given["ranges"]]
     if "rules" in content:
@@ -234,8 +232,7 @@ def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> Tab
     wrong += [name for name in rules.dropped if name in columns]
     if wrong:
         raise InputError(
-            f"[rules] of {path} must be of the columns in [columns], or drop others, got {wrong[0]!r}; "
-            "correct one of the two"
+            f"[rules] of {path} must be of the columns in [columns], or drop others, got {wrong[0]!r}"
         )
     completed = rules.completed(columns)
     _names("columns", completed.features)
@@ -254,28 +251,21 @@ def _check(study: StudyFile) -> None:
         if options.is_private and not treatment.bounded:
             raise InputError(
                 "a private study with its own centres, scales or settings must bound the norm of a row, "
-                "got neither row_norm nor normalize in [rows]; agree on one, or remove all of them"
+                "got neither row_norm nor normalize in [rows]"
             )
         treatment.check_width(len(study.columns))
-    if study.grace is not None and not 0 <= study.grace <= study.deadline:
-        raise InputError(
-            f"grace must be between 0 and the deadline of {study.deadline:g} s, got {study.grace:g}; "
-            "change one of them"
-        )
-    if not 1 <= study.port <= 65535:
-        raise InputError(f"port must be between 1 and 65535, got {study.port}; choose one")
-    if not _HOST.fullmatch(study.host):
-        raise InputError(f"host must be a host name or an address, got {study.host!r}; correct it")
+    within = study.grace is None or 0 <= study.grace <= study.deadline
+    require(within, "grace", f"between 0 and the deadline of {study.deadline:g} s", study.grace)
+    require(1 <= study.port <= 65535, "port", "between 1 and 65535", study.port)
+    require(bool(_HOST.fullmatch(study.host)), "host", "a host name or an address", study.host)
     study.terms()
 
 
 def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
-    if not names or not all(names):
-        raise InputError(f"{what} must be a list of names, got {names!r}; name one at least")
+    require(bool(names) and all(names), what, "a list of names", names)
     for name in names:
         if not is_showable(name):
-            raise InputError(f"{what} must have names without control characters, got {name!a}; rename it")
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise InputError(f"{what} must have different names, got {sorted(twice)[0]!r} twice; rename one")
+            raise InputError(f"{what} must have names without control characters, got {name!a}")
+        if names.count(name) > 1:
+            raise InputError(f"{what} must have different names, got {name!r} twice")
     return tuple(names)

@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -99,18 +98,14 @@ def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str 
     )
 
 
-def start_node(settings: NodeSettings, *, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    """Return the process of a node, which ends with this one."""
-    environment = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
-    return start_process(COMMAND, {**environment, SETTINGS: settings.to_json()}, pass_fds=pass_fds)
-
-
 def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
     """Start a node, confined where the system can do it, and answer it until a signal comes."""
     here, there = socket.socketpair()
     secrets = tuple(map(str, own.secrets()))
     settings = msgspec.structs.replace(settings, vault=there.fileno(), secrets=secrets)
-    child = start_node(settings, pass_fds=(there.fileno(),))
+    environment = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
+    environment[SETTINGS] = settings.to_json()
+    child = start_process(COMMAND, environment, pass_fds=(there.fileno(),))
     there.close()
     if not settings.confined:
         say(isolation.describe(Isolation.NONE))
@@ -144,10 +139,7 @@ def _listener(path: Path) -> socket.socket:
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))
-            raise InputError(
-                f"one vault must listen at {path}, got another that does already; stop it, or name "
-                "another place with --socket"
-            )
+            raise InputError(f"one vault must listen at {path}, got another that does already")
         path.unlink()
     listener = socket.socket(socket.AF_UNIX)
     umask = os.umask(0o117)  # the node's user is in the socket's group
@@ -156,8 +148,7 @@ def _listener(path: Path) -> socket.socket:
     except OSError as error:
         problem = (error.strerror or str(error)).lower()
         raise InputError(
-            f"the vault must be able to listen at {path}, got {problem}; name a new file with --socket, "
-            "in a folder that the vault's user can write to"
+            f"the vault must be able to listen at {path}, got {problem}; name a new file with --socket"
         ) from None
     finally:
         os.umask(umask)

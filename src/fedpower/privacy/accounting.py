@@ -137,9 +137,7 @@ def _mu(mu: float) -> float:
 
 def _epsilon(epsilon: float) -> float:
     if not epsilon > 0:
-        raise InputError(
-            f"epsilon must be above 0, got {epsilon!r}; use for example 1, or inf for no privacy"
-        )
+        raise InputError(f"epsilon must be above 0, got {epsilon!r}")
     return float(epsilon)
 
 
@@ -158,10 +156,7 @@ def noise_std(
 ) -> float:
     """Return the standard deviation of the noise of one release in `mode`."""
     if mode not in get_args(NoiseMode):
-        raise InputError(
-            f"the noise mode must be 'paper', 'step' or 'moment', got {mode!r}; use 'moment' "
-            "unless a d×d matrix does not fit"
-        )
+        raise InputError(f"the noise mode must be 'paper', 'step' or 'moment', got {mode!r}")
     multiplier = noise_multiplier(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
     sensitivity = {
         "paper": paper_sensitivity(n_rows, iteration_rank),

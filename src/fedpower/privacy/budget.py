@@ -1,8 +1,8 @@
-"""How a study's (ε, δ) at one silo is divided among the queries that it lists."""
+"""How a study's (ε, δ) at one silo is divided among the queries that it lists, and what each costs."""
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
@@ -11,6 +11,7 @@ from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
     Noise,
     Sensitivity,
+    clipped_sensitivity,
     mean_sensitivity,
     noise_for,
     of_moment,
@@ -19,9 +20,10 @@ from fedpower.privacy.sensitivity import (
     product_sensitivity,
     rounding_slack,
     summary_sensitivity,
-    unit_sensitivity,
+    summary_size,
 )
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.survey import STAGES
 
 _LARGEST_EPSILON = 60.0
 """A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
@@ -83,18 +85,15 @@ class Budget:
     def __post_init__(self) -> None:
         # Root finders take milliseconds: found once, not at every release.
         if not SMALLEST_EPSILON <= self.epsilon <= _LARGEST_EPSILON:
-            what = "larger one promises nothing"
-            if self.epsilon < SMALLEST_EPSILON:
-                what = "smaller one leaves nothing but noise"
             raise InputError(
-                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or "
-                f"inf for no privacy, got {self.epsilon:g}; a {what}"
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf "
+                f"for no privacy, got {self.epsilon:g}"
             )
         slack = delta_with_distance(0.0, self.epsilon, self.distance)
         if self.delta > 0 >= self.delta - slack:
             raise InputError(
                 f"delta must exceed {slack:.1g} to release so many numbers at epsilon={self.epsilon:g}, "
-                f"got {self.delta:g}; ask for a smaller epsilon"
+                f"got {self.delta:g}"
             )
         object.__setattr__(self, "slack_delta", slack)
         object.__setattr__(self, "total_mu", mu_of(self.epsilon, self.left_delta))
@@ -184,8 +183,8 @@ class Budget:
         """Return the sensitivity of a silo's moment or product, rounding of float64 sums included."""
         if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
             alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
-            return unit_sensitivity(alone, self._most)
-        exact = unit_sensitivity(product_sensitivity(n_rows, self.iteration_rank), self._most)
+            return alone * self._most
+        exact = product_sensitivity(n_rows, self.iteration_rank) * self._most
         return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
 
     def product_sensitivity(
@@ -202,7 +201,7 @@ class Budget:
 
     def mean_sensitivity(self, n_rows: int) -> Sensitivity:
         """Return that of the mean row that ``step`` and ``paper`` release by itself."""
-        moved = unit_sensitivity(mean_sensitivity(n_rows), self._most) + self._slack(n_rows, 1)
+        moved = mean_sensitivity(n_rows) * self._most + self._slack(n_rows, 1)
         return of_reals(moved, self.n_features, largest=2.0, n_rows=n_rows)
 
     @property
@@ -233,3 +232,180 @@ def longest_sum(n_rows: int, n_features: int) -> int:
         return n_rows
     panel = max(1, min(PANEL_ROWS, 2**23 // n_features))
     return FREE_ORDER_ROWS + -(-(n_rows - FREE_ORDER_ROWS) // panel)
+
+
+# --- how it is divided, from public facts ------------------------------------------------------------
+
+_MOST = (0.05, 0.03, 0.02, 0.08, 0.02)
+_LEAST = (0.01, 0.01, 0.005, 0.02, 0.005)
+_GOAL = (0.002, 0.002, 0.002, 0.01, 0.002)
+_COARSE = 0.05
+"""Octaves and bins get twice the most where a count's noise would be more than this share of the rows."""
+
+Shares = tuple[float, float, float, float, float]
+"""Of μ², for each of `STAGES`; 0 where one is not asked."""
+
+
+def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float, n_noises: int = 1) -> Shares:
+    """Return what each stage of preparation may spend of μ², from public numbers."""
+    counts = math.sqrt(2.0 * n_open)
+    moved = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
+    shares = []
+    for kind, length, goal, least, most in zip(STAGES, moved, _GOAL, _LEAST, _MOST, strict=True):
+        share = most
+        if n_rows is not None and length:
+            wanted = length / (n_rows * mu)
+            coarse = wanted * math.sqrt(n_noises / most) > _COARSE
+            if kind in ("octaves", "bins") and coarse:
+                share = 2.0 * most
+            else:
+                share = min(max((wanted / goal) ** 2, least), most)
+        # To three digits, so that a study says it as it is.
+        shares.append(float(f"{share:.3g}") if length else 0.0)
+    return (shares[0], shares[1], shares[2], shares[3], shares[4])
+
+
+def scores_share(scores_epsilon: float, epsilon: float, delta: float) -> float:
+    """Return the share of μ² with which counts of scores alone cost ``scores_epsilon`` of ``epsilon``."""
+    share = (mu_of(scores_epsilon, delta) / mu_of(epsilon, delta)) ** 2
+    unit = 10.0 ** (math.floor(math.log10(share)) - 2)
+    return float(f"{math.floor(share / unit) * unit:.3g}")
+
+
+CLIP = 0.5
+"""α over √(E‖Zᵀx‖²): small enough that noise falls by more than clipping takes from the
+signal."""
+
+_WARM_SHARE = 0.3
+_MEAN_SHARE = 0.05
+_WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
+_COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
+"""Widths of the bases, in units of k."""
+
+_CAREFUL_SHARE = 0.4
+_CAREFUL_STEPS = (2.0, 2.0, 2.0, 2.0, 1.5, 1.5, 1.0, 1.0)
+_CAREFUL_BELOW = 1.5
+"""Where the moment alone would show the weakest direction less clearly than this, it gets more, and wide
+bases more steps: so that a direction that it hardly shows is seldom lost."""
+
+_COLD_BELOW = 0.7
+"""Where the moment alone would show the weakest direction less clearly than this, steps start cold."""
+
+_WIDEST_WARM = 8192
+"""Beyond so many columns the moment is not kept easily, and steps start cold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """How the budget of clipped iterates is divided."""
+
+    moment_share: float
+    mean_share: float
+    widths: tuple[int, ...]
+
+    @property
+    def warm(self) -> bool:
+        return self.moment_share > 0
+
+    def queries(self, n_features: int, *, center: bool) -> tuple[QueryTerms, ...]:
+        """Return what is asked, in order."""
+        listed: list[QueryTerms] = []
+        if self.warm:
+            size = summary_size(n_features, with_mean=center)
+            listed.append(QueryTerms(MOMENT, size, self.moment_share))
+        if self.mean_share:
+            listed.append(QueryTerms(MEAN, n_features, self.mean_share))
+        share = (1.0 - self.moment_share - self.mean_share) / len(self.widths)
+        for number, width in enumerate(self.widths, start=1):
+            listed.append(QueryTerms(f"{PRODUCT} {number}", n_features * width + 1, share))
+        return tuple(listed)
+
+
+def clarity(*, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float) -> float:
+    """Return how clearly a moment noised with the whole budget shows the weakest of k directions."""
+    rest = (1.0 - energy) / max(n_features - rank, 1)
+    gap = max(energy / rank - rest, 0.0)
+    return gap * n_rows / (multiplier * math.sqrt(n_features))
+
+
+def usual_energy(n_features: int, rank: int) -> float:
+    """Return what is supposed of the leading directions where nobody guesses: 4k/d, at most a half."""
+    return min(4.0 * rank / n_features, 0.5)
+
+
+def predicted_error(
+    *, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float, design: Design | None
+) -> float:
+    """Return about the sine of the largest angle between found and true directions."""
+    seen = clarity(n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=energy)
+    if seen == 0:
+        return 1.0
+    if design is None:
+        return 1.0 if seen <= 1.0 else min(1.0, (1.0 + math.sqrt(rank / n_features)) / seen)
+    width = design.widths[-1]
+    held = min(energy + (width - rank) * (1.0 - energy) / n_features, 1.0)
+    clip = min(CLIP * math.sqrt(held), 1.0)
+    gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
+    steps = len(design.widths)
+    counted = steps - 1 if design.warm else max(steps - 2, 1)
+    each = (1.0 - design.moment_share - design.mean_share) / steps
+    precision = design.moment_share + counted * each * gain
+    # The first basis must be found at all: by the moment's share, or step by step.
+    if seen <= (0.7 if design.warm else 0.5):
+        return 1.0
+    return min(1.0, (1.0 + math.sqrt(width / n_features)) / (seen * math.sqrt(precision)))
+
+
+def _kept(width: int) -> float:
+    mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
+    return CLIP * mean * math.sqrt(2.0 / width)
+
+
+_CLEAR_GAIN = 0.95
+"""Clipping is taken where the predicted error is below so much of the moment's."""
+
+_FOUND = 0.8
+"""And below this: where neither would find the components, the moment loses no more, and tells more."""
+
+
+def predicted_gain(
+    *, n_features: int, rank: int, n_rows: int | None, multiplier: float, energy: float
+) -> bool:
+    """Return whether clipped products are predicted to be clearly more accurate than the moment."""
+    if n_rows is None:
+        return False
+    facts: dict[str, Any] = {
+        "n_features": n_features, "rank": rank, "n_rows": n_rows, "multiplier": multiplier, "energy": energy
+    }  # fmt: skip
+    clipped = predicted_error(design=choose_design(center=False, **facts), **facts)
+    moment = predicted_error(design=None, **facts)
+    return clipped < min(_CLEAR_GAIN * moment, _FOUND)
+
+
+def choose_design(
+    *,
+    n_features: int,
+    rank: int,
+    center: bool,
+    n_rows: int | None,
+    multiplier: float,
+    energy: float | None,
+    width: int | None = None,
+) -> Design:
+    """Return how a budget is best divided, from public facts."""
+    guess = usual_energy(n_features, rank) if energy is None else energy
+    cold = n_features > _WIDEST_WARM
+    share: float = _WARM_SHARE
+    steps: tuple[float, ...] = _WARM_STEPS
+    if n_rows is not None:
+        facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
+        seen = clarity(multiplier=multiplier, energy=guess, **facts)
+        cold |= seen < _COLD_BELOW
+        if seen < _CAREFUL_BELOW:
+            share, steps = _CAREFUL_SHARE, _CAREFUL_STEPS
+    if cold:
+        share, steps = 0.0, _COLD_STEPS
+    widths = tuple(
+        min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
+    )
+    return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)

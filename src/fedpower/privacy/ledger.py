@@ -218,7 +218,7 @@ class Ledger:
     @classmethod
     def create(
         cls,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         *,
         epsilon: float,
         delta: float,
@@ -228,33 +228,26 @@ class Ledger:
     ) -> Self:
         """Return a new ledger with a cap, in a new file of mode 0600; never overwrites.
 
-        Only one that is ``for_experiments`` takes releases whose noise is seeded, and says so permanently.
+        Only one that is ``for_experiments`` takes releases whose noise is seeded, and it records that.
         """
-        return cls._created(Path(path), (epsilon, delta), silo, data_set, for_experiments=for_experiments)
+        cap = _checked_cap(epsilon, delta)
+        if silo is not None:
+            _check_text("silo", silo)
+        if data_set is not None:
+            check_label("the name of a data set", data_set)
+        place = None if path is None else Path(path)
+        return cls(
+            Store.create(place, silo=silo, data_set=data_set, cap=cap, for_experiments=for_experiments)
+        )
 
     @classmethod
     def in_memory(
         cls, epsilon: float, delta: float, *, silo: str | None = None, data_set: str | None = None
     ) -> Self:
-        """Return a ledger without a file, for a single fit: it forgets when the process ends."""
-        return cls._created(None, (epsilon, delta), silo, data_set, for_experiments=True)
-
-    @classmethod
-    def _created(
-        cls,
-        path: Path | None,
-        cap: tuple[float, float],
-        silo: str | None,
-        data_set: str | None,
-        *,
-        for_experiments: bool,
-    ) -> Self:
-        cap = _checked_cap(*cap)
-        if silo is not None:
-            _check_text("silo", silo)
-        if data_set is not None:
-            check_label("the name of a data set", data_set)
-        return cls(Store.create(path, silo=silo, data_set=data_set, cap=cap, for_experiments=for_experiments))
+        """Return a ledger without a file, for a single fit: it ends with the process."""
+        return cls.create(
+            None, epsilon=epsilon, delta=delta, silo=silo, data_set=data_set, for_experiments=True
+        )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, read_only: bool = False) -> Self:
@@ -273,7 +266,6 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Close the file; closing twice is harmless."""
         self._store.close()
 
     @property
@@ -302,41 +294,18 @@ class Ledger:
     ) -> bytes:
         """Return the bytes that may leave: noised and charged now, or those kept for this key.
 
-        Parameters
-        ----------
-        key : str
-            Names the question. The same key always gets the same bytes, at no charge; the same
-            key with another purpose, study or mu is a different question and is refused.
-        purpose, study : str
-            For the operator: what left, and for which study.
-        mu : float
-            Gaussian-DP parameter of the release, 1/(noise multiplier): finite and positive.
-        slack_delta : float
-            Probability that the release is not μ-GDP.
-        study_mu : float, optional
-            What all releases of this study may cost together; a coordinator that asks for more than
-            was agreed is refused, whatever the cap would allow.
-        data : DataVersion, optional
-            The rows that it is made of. The first release of a version says which rows that is, and from
-            then on the ledger belongs to their silo and data set; other rows, or another's, are refused.
-        payload : callable
-            Draws the noise and returns the noised bytes. Called at most once, after the cap allows
-            it and inside the transaction, so prepare what is slow beforehand. If it raises, nothing
-            is charged.
-
-        Raises
-        ------
-        BudgetError
-            The release would overspend the cap; nothing was charged and nothing left.
-        LedgerError
-            The file cannot be written or does not hold what it held; nothing left.
+        The same ``key`` always gets the same bytes, at no charge; with another purpose, study or mu it is
+        refused. All releases of a study may cost ``study_mu`` together, whatever the cap allows. The first
+        release of a version of ``data`` records which rows that is, and whose: others are refused from then
+        on. ``payload`` draws the noise and returns the noised bytes: it is called at most once, after the cap
+        allows it and inside the transaction, so prepare what is slow beforehand. Where it, or anything
+        else, raises, nothing is charged and nothing may leave.
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
             _check_text(name, text)
         mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
-        without_noise = "a ledger cannot account for releases without noise"
-        require(0 < mu < math.inf, "mu", "positive and finite", mu, without_noise)
-        require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta, "0 if there is none")
+        require(0 < mu < math.inf, "mu", "positive and finite", mu)
+        require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta)
         with self._store.transaction("IMMEDIATE"):
             if data is not None:
                 self._check_rows(data)
@@ -356,7 +325,6 @@ class Ledger:
         return sent
 
     def has(self, key: str) -> bool:
-        """Return whether the answer to a question is kept here."""
         return bool(self._store.query("SELECT 1 FROM release WHERE key = ?", key))
 
     def check_rows(self, data: DataVersion) -> None:
@@ -369,22 +337,17 @@ class Ledger:
         owner, owned = self._owner()
         if owner not in (None, silo):
             raise InputError(
-                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner!r}; give "
-                "each silo its own, or name the silo as its ledger does"
+                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner!r}"
             )
         if owned not in (None, data_set):
             named = "data without a name" if data_set is None else f"the data set {data_set!r}"
             raise InputError(
                 f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
-                f"data set {owned!r}; give each its own ledger, or name the data as their ledger does"
+                f"data set {owned!r}; give each its own"
             )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
-        """Refuse a study whose releases together would overspend, before the first is charged.
-
-        A study that has releases here already is let through: what it asks again is free, and
-        `release` checks the rest one by one.
-        """
+        """Refuse a study whose releases would overspend; one that has releases here is let through."""
         with self._store.transaction():
             known, account = self._charges(study), self._account()
         if not known and not account.charged(mu, slack_delta).holds:
@@ -396,11 +359,14 @@ class Ledger:
 
     def spent(self) -> Spent:
         """Return what all releases so far cost together, at the cap's delta."""
-        return self._spent(None)
+        return self.spent_on(None)
 
-    def spent_on(self, study: str, *, key: str = "") -> Spent:
+    def spent_on(self, study: str | None, *, key: str = "") -> Spent:
         """Return what the releases of one study cost together; only of keys that begin with ``key``."""
-        return self._spent(study, key)
+        with self._store.transaction():
+            charges = self._charges(study, key)
+            account = self._account(charges)
+        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
 
     def left(self) -> float:
         """Return the largest epsilon, at the cap's delta, of one further release that fits."""
@@ -442,11 +408,7 @@ class Ledger:
         ]
 
     def set_cap(self, epsilon: float, delta: float, *, reason: str = "") -> None:
-        """Set another cap, on record: an operator's act, never a study's.
-
-        A cap below what is spent is allowed: nothing is left then. After a rise the guarantee
-        is that of the higher cap.
-        """
+        """Set another cap, on record: an operator's act, never a study's."""
         epsilon, delta = _checked_cap(epsilon, delta)
         if reason:
             _check_text("reason", reason)
@@ -454,10 +416,7 @@ class Ledger:
             self._store.append("cap", epsilon, delta, reason)
 
     def statement(self) -> dict[str, Any]:
-        """Return all but the payloads, ready for JSON; an infinite epsilon is None.
-
-        `seal` fingerprints the history: a later statement's entries must contain the row it names.
-        """
+        """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
         with self._store.transaction():
             seq, seal = self._store.last("release")
             caps, entries = self.cap_changes(), self.entries()
@@ -497,8 +456,8 @@ class Ledger:
         if self._fingerprint_of(data) not in (None, data.fingerprint):
             raise LedgerError(
                 f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is "
-                "public and a new charge, or put the old data back as they were (nothing left the silo)"
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
+                "new charge, or put the old data back (nothing left the silo)"
             )
 
     def _record_rows(self, data: DataVersion) -> None:
@@ -519,9 +478,8 @@ class Ledger:
         spent = self._charges(study)
         if math.hypot(mu, *(charged for charged, _ in spent)) > most * (1 + ROUNDING):
             raise BudgetError(
-                f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
-                f"than its {len(spent)} releases; ask the same questions again, which is free, or "
-                "agree on a new study"
+                f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more than "
+                f"its {len(spent)} releases; ask the same questions again, or agree on a new study"
             )
 
     def _charges(self, study: str | None = None, key: str = "") -> list[tuple[float, float]]:
@@ -539,52 +497,42 @@ class Ledger:
         mu, slack = math.hypot(*(charge[0] for charge in charges)), math.fsum(charge[1] for charge in charges)
         return _Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
 
-    def _spent(self, study: str | None, key: str = "") -> Spent:
-        with self._store.transaction():
-            charges = self._charges(study, key)
-            account = self._account(charges)
-        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
-
     def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
         rows = self._store.query("SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key)
         if not rows:
             return None
         kept_purpose, kept_study, kept_mu, digest, sent = rows[0]
         if (purpose, study) != (kept_purpose, kept_study) or not math.isclose(mu, kept_mu):
-            raise LedgerError(
-                f"a key must name one release but {key!r} was already used with another purpose, "
-                "study or mu; ask under a new key"
-            )
+            raise LedgerError(f"a key must name one release but {key!r} was used for another one")
         if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != digest:
             raise LedgerError(
-                f"release {key!r} must leave as it was first sent but its bytes in ledger "
-                f"{self._store.label} have changed; put back the file as it was last written"
+                f"release {key!r} must leave as it was first sent but its bytes in {self._store.label} "
+                "have changed; put back the file as it was last written"
             )
         return sent
 
 
 def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
     epsilon = float(epsilon)
-    without_noise = "a ledger cannot account for releases without noise"
-    require(0 < epsilon < math.inf, "epsilon", "positive and finite", epsilon, without_noise)
+    require(0 < epsilon < math.inf, "epsilon", "positive and finite", epsilon)
     return epsilon, check_delta(float(delta))
 
 
 def _check_text(name: str, text: str) -> None:
     if not (text and text.isprintable()):
-        raise InputError(f"{name} must be printable text on one line, got {text!a}; choose another name")
+        raise InputError(f"{name} must be printable text on one line, got {text!a}")
 
 
 def _unit_of(purposes: Sequence[str]) -> str:
     by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
     by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
     row = "one row of this silo, replace-one neighbours"
-    if any(by_edge):
-        if all(by_edge):
-            return "one edge of this silo's network, present or absent"
+    if any(by_edge) and not all(by_edge):
         return "one edge by some of its releases and one row by others: keep a ledger for each"
-    if any(by_person):
-        if all(by_person):
-            return "one person of this silo with all rows, replace-one neighbours"
+    if any(by_edge):
+        return "one edge of this silo's network, present or absent"
+    if any(by_person) and not all(by_person):
         return f"{row}, for not all of its releases were by person"
+    if any(by_person):
+        return "one person of this silo with all rows, replace-one neighbours"
     return row

@@ -122,10 +122,7 @@ class Store:
                 f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner"
             )
         if not read_only and not has_writable_folder:
-            raise LedgerError(
-                f"the folder of ledger {path} must be writable (for its journal) but is not; "
-                "move the ledger or change the folder's permissions"
-            )
+            raise LedgerError(f"the folder of ledger {path} must be writable (for its journal) but is not")
         store = cls(path, read_only=read_only)
         try:
             store._check_kind()
@@ -160,10 +157,7 @@ class Store:
             self.query("SELECT 1")  # refuses a closed connection first
             if self._db.in_transaction:
                 if kind == "IMMEDIATE":
-                    raise LedgerError(
-                        f"ledger {self.label} must finish one change before the next but was "
-                        "asked for another from inside a payload; ask for them one by one"
-                    )
+                    raise LedgerError(f"ledger {self.label} was asked for a change from inside a payload")
                 yield
                 return
             self.query(f"BEGIN {kind}")
@@ -209,21 +203,15 @@ class Store:
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise LedgerError(
-                f"ledger {self.label} must be used by the process that opened it but this one "
-                "was forked from it; open the ledger again here"
+                f"ledger {self.label} must be used by the process that opened it; open the ledger again here"
             )
 
     def _check_kind(self) -> None:
         if self.query("PRAGMA application_id") != [(_APPLICATION_ID,)]:
-            raise LedgerError(
-                f"{self.label} must be a fedpower ledger but is another kind of database; check the path"
-            )
+            raise LedgerError(f"{self.label} must be a fedpower ledger but is another kind of database")
         version = self.query("PRAGMA user_version")[0][0]
         if version != SCHEMA_VERSION:
-            raise LedgerError(
-                f"ledger {self.label} must have schema {SCHEMA_VERSION} but has {version}; use the fedpower "
-                "that wrote it"
-            )
+            raise LedgerError(f"ledger {self.label} must have schema {SCHEMA_VERSION} but has {version}")
 
     def _check_seals(self) -> None:
         """Refuse a file whose pages or whose seals do not fit together."""
@@ -268,13 +256,10 @@ def _make_private_file(path: Path) -> None:
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     except FileExistsError:
-        raise LedgerError(
-            f"a ledger is never overwritten but {path} exists already; open it, or choose another path"
-        ) from None
+        raise LedgerError(f"a ledger is never overwritten but {path} exists already") from None
     except OSError as error:
         raise LedgerError(
-            f"a ledger must be created in a writable folder but {path} cannot be "
-            f"({error.strerror}); choose another path"
+            f"a ledger must be created in a writable folder but {path} cannot be ({error.strerror})"
         ) from None
     os.fchmod(handle, 0o600)  # whatever the umask took away
     os.close(handle)
@@ -285,13 +270,11 @@ def _check_private(path: Path) -> None:
         info = path.stat()
     except FileNotFoundError:
         raise LedgerError(
-            f"a ledger must exist before anything is released but there is none at {path}; "
-            "create it with `fedpower budget init`"
+            f"a ledger must exist before anything is released but there is none at {path}; create it with "
+            "`fedpower budget init`"
         ) from None
     except OSError as error:
-        raise LedgerError(
-            f"ledger {path} must be readable but is not ({error.strerror}); check the path"
-        ) from None
+        raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
     mode = stat.S_IMODE(info.st_mode)
     if not stat.S_ISREG(info.st_mode):
         kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
@@ -304,6 +287,6 @@ def _check_private(path: Path) -> None:
         raise LedgerError(f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner")
     if info.st_size == 0:
         raise LedgerError(
-            f"ledger {path} must be whole but is empty; if `fedpower budget init` was interrupted "
-            "delete it and run that again, else put back the file as it was last written"
+            f"ledger {path} is empty; if `fedpower budget init` was interrupted delete it and run that "
+            "again, else put back the file as it was last written"
         )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from typing import Any, Protocol
@@ -62,85 +60,28 @@ class SeededNoiseForExperiments:
         return np.asarray(self._bits.random_raw(n), dtype=np.uint64)
 
 
-class BatchedNoise:
-    """Noise of many silos that one process simulates, drawn for all of them in one go."""
-
-    def __init__(self, n_users: int, source: NoiseSource | None = None) -> None:
-        self._n_users = n_users
-        self._source = source or SystemNoise()
-        self._lock = threading.Lock()
-        self._left: dict[int, list[NDArray[np.int64]]] = {}
-
-    def words(self, n: int) -> NDArray[np.uint64]:
-        """Return n fresh words."""
-        return self._source.words(n)
-
-    def integers(self, n: int, scale: int) -> NDArray[np.int64]:
-        """Return n integers of this scale that nobody has had, or will have."""
-        with self._lock:
-            taken = self._take(n, scale)
-        if taken is not None:
-            return taken
-        # Outside the lock: threads draw at the same time, each as many as a core draws at once.
-        users = min(self._n_users, max(1, _SHARE // max(1, n)))
-        drawn = gaussian_integers(self._source, n * users, scale=scale)
-        with self._lock:
-            self._left.setdefault(scale, []).append(drawn[n:])
-        return drawn[:n]
-
-    def _take(self, n: int, scale: int) -> NDArray[np.int64] | None:
-        batches = self._left.get(scale, [])
-        for place, left in enumerate(batches):
-            if left.size >= n:
-                batches[place] = left[n:]
-                if left.size == n:
-                    del batches[place]
-                return left[:n]
-        return None
-
-
 def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDArray[np.int64]:
     """Return n independent integers distributed as round(scale·X), X a real standard normal."""
     if not 1 <= scale <= WIDEST_SCALE:
         raise InputError(f"scale must be between 1 and 2**58, got {scale}; use 2**30")
-    if isinstance(source, BatchedNoise):
-        return source.integers(n, scale)
     out = np.empty(n, dtype=np.int64)
-
-    def fill(start: int, stop: int) -> None:
-        for _ in _pieces(source, stop - start, scale, out[start:stop]):
-            pass
-
-    _shared_out(fill, n, source)
+    if n <= _SHARE or not isinstance(source, SystemNoise):
+        _fill(source, scale, out)
+        return out
+    # The system's words have no order: cores draw shares of a large array beside each other.
+    shares = [out[start : start + _SHARE] for start in range(0, n, _SHARE)]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        list(pool.map(lambda share: _fill(source, scale, share), shares))
     return out
 
 
-def _shared_out(work: Callable[[int, int], None], n: int, source: NoiseSource) -> None:
-    if n <= _SHARE or not isinstance(source, SystemNoise):
-        work(0, n)
-        return
-    # The system's words have no order: cores draw shares of a large array beside each other.
-    starts = range(0, n, _SHARE)
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        list(pool.map(work, starts, [min(start + _SHARE, n) for start in starts]))
-
-
-def _pieces(
-    source: NoiseSource, n: int, scale: int, out: NDArray[np.int64] | None = None
-) -> Iterator[NDArray[np.int64]]:
-    if isinstance(source, BatchedNoise):
-        yield source.integers(n, scale)
-        return
-    most = min(_BATCH, n + n // 2 + 16)
-    room = np.empty(most, dtype=np.int64)
-    signed = np.empty(most, dtype=np.int64) if out is None else out
-    while n > 0:
-        count = min(_BATCH, n + n // 2 + 16)
-        magnitudes = _candidates(source, count, scale, room[:count])[:n]
-        yield _with_signs(source, magnitudes, signed[: magnitudes.size])
-        n -= magnitudes.size
-        if out is not None:
-            signed = signed[magnitudes.size :]
+def _fill(source: NoiseSource, scale: int, out: NDArray[np.int64]) -> None:
+    room = np.empty(min(_BATCH, out.size + out.size // 2 + 16), dtype=np.int64)
+    while out.size:
+        count = min(_BATCH, out.size + out.size // 2 + 16)
+        magnitudes = _candidates(source, count, scale, room[:count])[: out.size]
+        _with_signs(source, magnitudes, out[: magnitudes.size])
+        out = out[magnitudes.size :]
 
 
 def _candidates(
@@ -266,9 +207,7 @@ def _integer_parts(source: NoiseSource, words: NDArray[np.uint64]) -> NDArray[np
     return k
 
 
-def _with_signs(
-    source: NoiseSource, magnitudes: NDArray[np.int64], room: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _with_signs(source: NoiseSource, magnitudes: NDArray[np.int64], room: NDArray[np.int64]) -> None:
     bits = source.words(-(-magnitudes.size // 64)).view(np.uint8)
     loops = native.loops()
     if loops is not None:
@@ -279,7 +218,6 @@ def _with_signs(
         negative = np.unpackbits(bits, count=magnitudes.size).astype(bool)
         np.negative(magnitudes, out=room)
         np.copyto(room, magnitudes, where=~negative)
-    return room
 
 
 def _cumulative_table() -> list[int]:

@@ -78,11 +78,6 @@ def whole(name: str, value: int) -> int:
     return int(value)
 
 
-def unit_sensitivity(of_a_row: float, rows_per_unit: int = 1) -> float:
-    """Return C times the sensitivity of what rows contribute: that of persons whose rows weigh C at most."""
-    return of_a_row * whole("rows_per_unit", rows_per_unit)
-
-
 Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75
@@ -111,19 +106,11 @@ def unpack(
     vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
 ) -> tuple[Array, Array | None, float]:
     """Return (moment, mean, trace) from what `pack` made, the moment exactly symmetric."""
-    below, mean, trace = unpack_below(vector, n_features, with_mean=with_mean, mean_weight=mean_weight)
-    return symmetric_of(below, n_features), mean, trace
-
-
-def unpack_below(
-    vector: Array, n_features: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT
-) -> tuple[Array, Array | None, float]:
-    """Return the same with the moment's lower triangle, row by row, in place of the moment."""
     half = n_features * (n_features + 1) // 2
     mean = None
     if with_mean:
         mean = vector[half : half + n_features] / (math.sqrt(2.0) * mean_weight)
-    return vector[:half] / factors(n_features), mean, float(vector[-1])
+    return symmetric_of(vector[:half] / factors(n_features), n_features), mean, float(vector[-1])
 
 
 def summary_size(n_features: int, *, with_mean: bool) -> int:
@@ -288,18 +275,17 @@ def noise_for(
             exponents[place] -= 1
         if min(exponents) < -_MOST_SHIFT and not sensitivity.real:
             raise InputError(
-                f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} silos could need "
-                "more; sum fewer rows or ask for a larger epsilon"
+                f"a secure sum must stay within 2**62 whole numbers, but {n} rows of {m} "
+                "silos could need more"
             )
     if max(scales) > WIDEST_SCALE:
         raise InputError(
-            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}; ask for "
-            "a larger epsilon"
+            f"noise must be at most {WIDEST_SCALE} steps of the rows' lattice, got {max(scales)}"
         )
     if colluders is not None and min(scales) < SMALLEST_SHARE:
         raise InputError(
-            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got {min(scales)} "
-            f"for {m} silos; let fewer silos take part"
+            f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got "
+            f"{min(scales)} for {m} silos"
         )
     return found
 
@@ -313,12 +299,13 @@ def _exponent(square: Fraction, least: int, *, real: bool) -> int:
     return power
 
 
+@functools.lru_cache(maxsize=64)  # a thousand silos ask for the same one
 def of_moment(n_features: int, *, mean_weight: float = 0.0, per_unit: int = 0) -> Sensitivity:
     """Return that of Σ z zᵀ (diagonal, then below it), Σ z where it has a weight, and Σ ‖z‖² (lemma 1)."""
     if not 0 <= mean_weight <= LARGEST_MEAN_WEIGHT:
         raise InputError(
-            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem holds, got "
-            f"{mean_weight}; leave it alone"
+            f"mean_weight must lie between 0 and {LARGEST_MEAN_WEIGHT}, where the theorem "
+            f"holds, got {mean_weight}"
         )
     c, parts = Fraction(mean_weight), UNIT_PARTS if per_unit else 1
     one, square = Fraction(1), SIDE**2

@@ -51,7 +51,6 @@ class Round:
     notes: dict[str, float] = field(default_factory=dict)
 
     def as_row(self) -> dict[str, Any]:
-        """Return the round as a flat row for ``history_``."""
         return {
             "round": self.number,
             "kind": self.kind,
@@ -123,14 +122,12 @@ class Coordinator:
         return not (isinstance(body, AskQuery) and body.session is not None)
 
     def next(self) -> tuple[Message, ...]:
-        """Return the questions of the current round that have no answer yet."""
         if self._round is None or self._ask is None:
             return ()
         open_ = [name for name in self._round.asked if not self._has_answered(name)]
         return tuple(self._message(name) for name in open_)
 
     def receive(self, message: Message) -> Receipt:
-        """Take an answer that arrived, whatever it is, and say what was done with it."""
         current = self._round
         if message.study != self._study or message.run != self.run:
             return Receipt.FOREIGN
@@ -158,7 +155,6 @@ class Coordinator:
         return receipt
 
     def set_aside(self, silo: str, problem: str) -> Receipt:
-        """Take note that something came from a silo that is no answer, and why."""
         current = self._round
         if current is not None and silo in current.asked and not self._has_answered(silo):
             logger.warning("what silo %r sent in round %d was set aside: %s", silo, current.number, problem)
@@ -166,7 +162,6 @@ class Coordinator:
         return Receipt.MALFORMED
 
     def deadline(self) -> None:
-        """Close the round with those who answered; end the run if they are too few."""
         if self._round is not None:
             self._close(self._round)
 
@@ -191,11 +186,10 @@ class Coordinator:
         for name, reason in current.refused.items():
             return RefusedError(f"silo {name!r} refused: {reason}")
         more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
+        silent = ", ".join(name for name in current.asked if name not in current.answers)
         return ProtocolError(
-            f"round {current.number} needs {needed} answers and got "
-            f"{len(current.answers)}; bring back "
-            f"{', '.join(name for name in current.asked if name not in current.answers)} "
-            f"or lower min_silos{''.join(more[:1])}"
+            f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
+            f"{silent} or lower min_silos{''.join(more[:1])}"
         )
 
     def _advance(self, closed: Round | None) -> None:
@@ -223,7 +217,7 @@ class Coordinator:
             self._recorded.clear()
             return False
         for name, body in known.answers.items():
-            # Written down by a coordinator that looked less closely: asked again, from here on.
+            # Written down by a coordinator that checked less: asked again, from here on.
             if name not in opened.asked or self._problem_with(body, name) is not None:
                 self._recorded.clear()
                 opened.answers.clear()
@@ -283,16 +277,13 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
     """Refuse silos that no run can have."""
     if len(set(silos)) != len(silos) or not silos:
         raise ProtocolError(
-            f"silos must have different names and there must be one at least, got {list(silos)}; rename them"
+            f"silos must have different names and there must be one at least, got {list(silos)}"
         )
     for name in silos:
         if not is_showable(name):
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
-        raise ProtocolError(
-            f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}; "
-            "choose a number in between"
-        )
+        raise ProtocolError(f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}")
 
 
 def _digest(question: Question) -> str:

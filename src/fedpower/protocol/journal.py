@@ -11,7 +11,6 @@ from fedpower.protocol.messages import Answer, decode_as, encode
 
 MAGIC = b"fedpower-journal/2\n"
 _LENGTH_BYTES = 8
-_START_AGAIN = "start the run again: silos give the same answers to the same questions at no further charge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +58,14 @@ def record(closed: Round) -> bytes:
 def read(content: bytes) -> Journal:
     """Return what a journal holds, up to the first damage; refuse one whose opening is damaged."""
     if not content.startswith(MAGIC):
-        raise ProtocolError(f"a checkpoint must begin as fedpower writes it, got other bytes; {_START_AGAIN}")
+        raise ProtocolError("a checkpoint must begin as fedpower writes it; start the run again")
     frames = _frames(content, len(MAGIC))
     payload, end = next(frames, (b"", 0))
     try:
         first = decode_as(payload, _Opening)
     except ProtocolError:
         raise ProtocolError(
-            f"a checkpoint must say which run it belongs to, got a damaged opening; {_START_AGAIN}"
+            "a checkpoint must say which run it belongs to, got none; start the run again"
         ) from None
     rounds, ends = [], [end]
     for payload, end in frames:

@@ -238,9 +238,7 @@ def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
     """Return the struct of some kind in ``data``; refuse other bytes."""
     content, digest = memoryview(data)[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not data.startswith(MAGIC) or hashlib.sha256(content).digest() != digest:
-        raise ProtocolError(
-            "a message must arrive as it was sent, got bytes whose checksum does not match; ask for it again"
-        )
+        raise ProtocolError("a message must arrive as it was sent, got bytes whose checksum does not match")
     begin = len(MAGIC) + _LENGTH_BYTES
     end = begin + int.from_bytes(content[len(MAGIC) : begin], "little")
     rest = content[end:]
@@ -265,8 +263,7 @@ def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
             raise ValueError("trailing bytes")
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
         raise ProtocolError(
-            "a message must have the fields of its kind, got one that has not; "
-            "check that both sides run the same version of fedpower"
+            "a message must have the fields of its kind, as this version of fedpower writes them"
         ) from error
     return record
 

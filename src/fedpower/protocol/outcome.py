@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import MOMENT, SCORES, Budget
@@ -27,7 +26,7 @@ from fedpower.privacy.statement import (
     person_neighbours,
 )
 from fedpower.protocol.coordinator import Coordinator, Round
-from fedpower.protocol.messages import Enrolment, QueryAnswer, SessionKey
+from fedpower.protocol.messages import QueryAnswer, SessionKey
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings
 from fedpower.protocol.study import (
     Study,
@@ -71,10 +70,8 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
     """Return the outcome of a coordinator that is done."""
     assert coordinator.done, "a run is concluded once"
     solution: Solution = coordinator.outcome
-    rounds = [each for each in coordinator.history if each.kind != "enrol"]
-    used_before = any(
-        _made_before(answer, coordinator.run) for each in rounds for answer in each.answers.values()
-    )
+    rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
+    made_for = {getattr(answer, "made_for", "") for closed in rounds for answer in closed.answers.values()}
     enrolled = coordinator.history[0].answers
     privacy = state_privacy(
         study,
@@ -83,38 +80,26 @@ def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -
         # have released something too.
         solution.sizes
         if study.aggregation == "secure"
-        else {name: each.n_rows for name, each in enrolled.items()},
+        else {name: answer.n_rows for name, answer in enrolled.items()},
         rounds,
         sampled=getattr(settings, "n_participants", None) is not None,
-        used_before=used_before,
+        used_before=not made_for <= {"", coordinator.run},
     )
     if solution.pooled is not None:
-        privacy = _with_the_moment(privacy)
-    declared = _declared_versions(enrolled)
+        published = (PUBLISHED, "the published moment and all that is computed from it")
+        protections = (replace(row, sees=row.sees.replace(*published)) for row in privacy.protections)
+        privacy = replace(privacy, protections=tuple(protections))
+    versions = [f"{name} {answer.data_version}" for name, answer in enrolled.items() if answer.data_version]
+    if versions:
+        declared = f"the version of its data that each silo declared ({', '.join(versions)})"
+        privacy = replace(privacy, public=(*privacy.public, declared))
     return Outcome(
         solution=solution,
         rounds=rounds,
         study=study,
-        privacy=replace(privacy, public=(*privacy.public, *declared)),
+        privacy=privacy,
         absent=tuple(name for name in coordinator.silos if name not in solution.sizes),
     )
-
-
-def _with_the_moment(privacy: PrivacyStatement) -> PrivacyStatement:
-    said = (PUBLISHED, "the published moment and all that is computed from it")
-    told = (replace(each, sees=each.sees.replace(*said)) for each in privacy.protections)
-    return replace(privacy, protections=tuple(told))
-
-
-def _declared_versions(enrolled: Mapping[str, Enrolment]) -> tuple[str, ...]:
-    named = [f"{name} {each.data_version}" for name, each in enrolled.items() if each.data_version]
-    if not named:
-        return ()
-    return (f"the version of its data that each silo declared ({', '.join(named)})",)
-
-
-def _made_before(answer: Any, run: str) -> bool:
-    return getattr(answer, "made_for", "") not in ("", run)
 
 
 PUBLISHED = "the published components and eigenvalues"
@@ -145,72 +130,6 @@ def state_privacy(
     used_before: bool = False,
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
-    distance = 0.0 if budget is None else budget.distance
-    if budget is not None and budget.n_sharing is not None:
-        stated = _state_secure_privacy(study, budget, sizes, rounds)
-        distance *= attempts_charged(rounds)
-    else:
-        stated = _state_plain_privacy(study, budget, sizes, rounds, sampled=sampled, used_before=used_before)
-    if study.network and stated.protections:
-        return _of_network(study, stated, distance)
-    return _by_person(study, stated, len(sizes), distance)
-
-
-def _of_network(study: Study, statement: PrivacyStatement, distance: float) -> PrivacyStatement:
-    terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
-    if study.network == "edge":
-        terms |= {ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
-    supposed = tuple(terms.get(each, each) for each in statement.assumptions)
-    if study.network == "edge":
-        return replace(statement, unit=EDGE, neighbours=EDGE_NEIGHBOURS, assumptions=supposed)
-    first = statement.protections[0]
-    both = epsilon_within(2.0 * first.mu, first.delta, distance)
-    note = (
-        "a row is a node's edges in one layer as its own row of the matrix tells them. Every edge stands "
-        f"in the rows of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}"
-    )
-    return replace(statement, notes=(*statement.notes, note), assumptions=supposed)
-
-
-def _by_person(study: Study, statement: PrivacyStatement, n_silos: int, distance: float) -> PrivacyStatement:
-    if not study.unit:
-        return statement
-    assumptions = tuple(
-        person_counts(study.unit) if each == ROWS_COUNT else each for each in statement.assumptions
-    )
-    notes = statement.notes
-    if statement.protections and n_silos > 1:
-        notes += (_in_several_silos(study, statement.protections[0], distance),)
-    return replace(
-        statement,
-        unit=PERSON,
-        neighbours=person_neighbours(study.rows_per_unit),
-        assumptions=assumptions,
-        notes=notes,
-    )
-
-
-def _in_several_silos(study: Study, first: Protection, distance: float) -> str:
-    if secure := study.aggregation == "secure":
-        both = epsilon_within(2.0 * first.mu, first.delta, distance)
-    else:
-        both = epsilon_within(math.sqrt(2.0) * first.mu, first.delta, 2.0 * distance)
-    return (
-        "somebody with rows in several silos is protected by each of them. What two of them tell "
-        f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
-        + ("k times mu" if secure else "the square root of k times mu")
-    )
-
-
-def _state_plain_privacy(
-    study: Study,
-    budget: Budget | None,
-    sizes: Mapping[str, int],
-    rounds: Sequence[Round],
-    *,
-    sampled: bool,
-    used_before: bool,
-) -> PrivacyStatement:
     public = _public_facts(study)
     if budget is None:
         return PrivacyStatement(
@@ -221,53 +140,133 @@ def _state_plain_privacy(
             public=public,
             notes=(EXACT_SCORES,) if study.scores else (),
             assumptions=(),  # nothing is promised
+            **({"unit": PERSON, "neighbours": person_neighbours(study.rows_per_unit)} if study.unit else {}),
         )
-    delta, mu = budget.left_delta, budget.study_mu
-    rows = [
-        Protection(
-            observer="the coordinator and whoever reads a silo's messages",
-            sees="everything that silo releases",
-            epsilon=epsilon_of(mu, delta),
-            delta=budget.delta,
-            mu=mu,
+    if secure := budget.n_sharing is not None:
+        attempts = attempts_charged(rounds)
+        distance = attempts * budget.distance
+        protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
+        public = (*public, "who was on the session")
+        assumptions: tuple[str, ...] = (
+            *ASSUMPTIONS,
+            "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",
         )
-    ]
-    sees, outside, left = _published(study), mu, delta
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    noise = None
-    if _is_one_sum(budget, sizes, rounds):
-        noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())
-    summed = not sampled and noise is not None and noise.mu < mu
-    if summed and not used_before:
-        assert noise is not None
-        # Every silo's integers are a little off the ideal, and those that were added to the sum.
-        outside, left = noise.mu, delta - len(sizes) * budget.slack_delta
-        if study.scores:  # each silo's counts are published, with its own noise
-            outside = math.hypot(outside, budget.mu(SCORES))
-        sees += " of this fit and of no other from the same releases"
-        assumptions += (SMOOTHED,)
-    rows.append(
-        Protection(
-            observer="the public",
-            sees=sees,
-            epsilon=epsilon_of(outside, left),
-            delta=budget.delta,
-            mu=outside,
+    else:
+        distance = budget.distance
+        protections, notes, assumptions = _in_plain_sums(
+            study, budget, sizes, rounds, sampled=sampled, used_before=used_before
         )
-    )
+    if study.preparation:
+        notes += (_preparation_note(budget),)
+    if study.scores:
+        notes += (_scores_note(budget),)
+    first, terms, who = protections[0], {}, {}
+    if study.network == "edge":
+        terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
+        who = {"unit": EDGE, "neighbours": EDGE_NEIGHBOURS}
+    elif study.network:
+        terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
+        both = epsilon_within(2.0 * first.mu, first.delta, distance)
+        notes += (
+            "a row is a node's edges in one layer, as its own row of the matrix. Every edge is in the rows "
+            f"of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}",
+        )
+    elif study.unit:
+        terms = {ROWS_COUNT: person_counts(study.unit)}
+        who = {"unit": PERSON, "neighbours": person_neighbours(study.rows_per_unit)}
+        if len(sizes) > 1:
+            times = 2.0 if secure else math.sqrt(2.0)
+            both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
+            notes += (
+                "somebody with rows in several silos is protected by each of them. What two of them tell "
+                f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
+                + ("k times mu" if secure else "the square root of k times mu"),
+            )
     return PrivacyStatement(
         mode=budget.mode,
         asked_epsilon=budget.epsilon,
         delta=budget.delta,
-        protections=tuple(rows),
+        protections=protections,
         public=public,
-        notes=(
-            *((USED_BEFORE,) if summed and used_before else ()),
-            *((_preparation_note(budget),) if study.preparation else ()),
-            *((_scores_note(budget),) if study.scores else ()),
-        ),
-        assumptions=assumptions,
+        notes=notes,
+        assumptions=tuple(terms.get(clause, clause) for clause in assumptions),
+        **who,
     )
+
+
+def _in_plain_sums(
+    study: Study,
+    budget: Budget,
+    sizes: Mapping[str, int],
+    rounds: Sequence[Round],
+    *,
+    sampled: bool,
+    used_before: bool,
+) -> tuple[tuple[Protection, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return protections, notes and assumptions where silos noise by themselves."""
+    mu, left = budget.study_mu, budget.left_delta
+    coordinator = Protection(
+        observer="the coordinator and anyone who reads a silo's messages",
+        sees="everything that silo releases",
+        epsilon=epsilon_of(mu, left),
+        delta=budget.delta,
+        mu=mu,
+    )
+    sees, noise = _published(study), None
+    assumptions: tuple[str, ...] = ASSUMPTIONS
+    asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
+    if budget.mode == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
+        # The result is computed from one sum of everybody's noised moment, and that alone.
+        noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())
+    summed = noise is not None and noise.mu < mu
+    if summed and not used_before:
+        assert noise is not None
+        # Every silo's integers are a little off the ideal, and those that were added to the sum.
+        mu, left = noise.mu, left - len(sizes) * budget.slack_delta
+        if study.scores:  # each silo's counts are published, with its own noise
+            mu = math.hypot(mu, budget.mu(SCORES))
+        sees += " of this fit and of no other from the same releases"
+        assumptions += (SMOOTHED,)
+    public = Protection(
+        observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=budget.delta, mu=mu
+    )
+    return (coordinator, public), ((USED_BEFORE,) if summed and used_before else ()), assumptions
+
+
+def _in_secure_sums(
+    study: Study, budget: Budget, m: int, attempts: int
+) -> tuple[tuple[Protection, ...], tuple[str, ...]]:
+    """Return protections and notes of secure sums over m silos."""
+    c = budget.colluders
+
+    def protection(observer: str, sees: str, known: int) -> Protection:
+        """Return what holds against anyone who knows the shares of so many silos."""
+        together = budget.total_mu * math.sqrt(attempts)
+        if attempts == 1:  # each query's share of the noise is at least as wide as the exact one
+            together *= math.sqrt((m - c) / (m - known)) * (1 + 2.0**-50)
+        epsilon = epsilon_within(together, budget.delta, attempts * budget.distance)
+        return Protection(observer=observer, sees=sees, epsilon=epsilon, delta=budget.delta, mu=together)
+
+    silos = "1 silo" if c == 1 else f"{c} silos"
+    summed = f"{len(study.queries)} noised sums" if len(study.queries) > 1 else "noised sum"
+    protections = (
+        protection("the coordinator by itself", f"the {summed} over all silos", 0),
+        protection(
+            f"the coordinator together with {silos} of the {m}",
+            f"the {summed} over all silos and the noise of those that collude",
+            c,
+        ),
+        protection("the public", _published(study), 0),
+    )
+    times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    notes = (
+        "the silos' moments were summed securely, every silo adding a share of the noise. More than "
+        f"{silos} revealing theirs would leave less than was asked for",
+        f"the silo that was charged most often on these rows was for {times}, runs before this one counted. "
+        f"All {study.attempts} that the study allows would cost "
+        f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
+    )
+    return protections, notes
 
 
 def _preparation_note(budget: Budget) -> str:
@@ -285,17 +284,12 @@ def _scores_note(budget: Budget) -> str:
     return (
         "rows were counted by their scores on the first two components, with noise, out of the same "
         f"epsilon. That took {budget.share(SCORES):.2%} of the budget (of mu squared), which alone is "
-        f"epsilon={alone:.3g}. Where the grid lies follows from what was released before"
+        f"epsilon={alone:.3g}. Where the grid is follows from what was released before"
     )
 
 
 def _published(study: Study) -> str:
     return f"{PUBLISHED}, and the counts of scores" if study.scores else PUBLISHED
-
-
-def _is_one_sum(budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]) -> bool:
-    asked = [(each.kind, len(each.answers)) for each in rounds if each.kind != SCORES]
-    return budget.mode == "moment" and asked == [(MOMENT, len(sizes))]
 
 
 REHEARSED = (
@@ -306,85 +300,26 @@ REHEARSED = (
 
 
 def _public_facts(study: Study) -> tuple[str, ...]:
-    booked = f", booked in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
-    return (
-        f"the study's terms, hash {study.digest[:12]}{booked}",
-        _public_number(study),
-        "the columns, the ranges given, and the code book that preparation found"
-        if study.preparation
-        else _public_columns(study),
-        *(("the rules that turned tables into these columns",) if study.rules else ()),
-    )
-
-
-def _public_columns(study: Study) -> str:
+    """Return what everybody may know about a study."""
+    recorded = f", recorded in ledgers as {study.ledger_name[:12]}" if study.is_private else ""
+    number, columns = "the number of rows of each silo", "the columns, the row bound and any scales given"
     if study.network == "edge":
-        return f"the nodes, and {study.edge_weight:g} as the most that an edge weighs"
-    if study.network:
-        return "the nodes and the bound on rows"
-    return "the columns, the row bound and any scales given"
-
-
-def _public_number(study: Study) -> str:
-    if study.network == "edge":
-        return "the number of silos, and not how many edges or layers one has"
-    if not study.unit:
-        return "the number of rows of each silo"
-    if study.rows_per_unit == 1:
-        return "the number of persons of each silo"
-    return f"how many rows of each silo count, {study.rows_per_unit} of a person at most"
-
-
-def _state_secure_privacy(
-    study: Study, budget: Budget, sizes: Mapping[str, int], rounds: Sequence[Round]
-) -> PrivacyStatement:
-    attempts = attempts_charged(rounds)
-    m, c = len(sizes), budget.colluders
-
-    def protection(observer: str, sees: str, known: int) -> Protection:
-        """Return what holds against whoever knows the shares of so many silos."""
-        together = budget.total_mu * math.sqrt(attempts)
-        if attempts == 1:  # each query's share of the noise is at least as wide as the exact one
-            together *= math.sqrt((m - c) / (m - known)) * (1 + 2.0**-50)
-        return Protection(
-            observer=observer,
-            sees=sees,
-            epsilon=epsilon_within(together, budget.delta, attempts * budget.distance),
-            delta=budget.delta,
-            mu=together,
-        )
-
-    silos = "1 silo" if c == 1 else f"{c} silos"
-    summed = f"{len(study.queries)} noised sums" if len(study.queries) > 1 else "noised sum"
-    return PrivacyStatement(
-        mode=budget.mode,
-        asked_epsilon=budget.epsilon,
-        delta=budget.delta,
-        protections=(
-            protection("the coordinator by itself", f"the {summed} over all silos", 0),
-            protection(
-                f"the coordinator together with {silos} of the {len(sizes)}",
-                f"the {summed} over all silos and the noise of those that collude",
-                c,
-            ),
-            protection("the public", _published(study), 0),
-        ),
-        public=(*_public_facts(study), "who was on the session"),
-        notes=(
-            "the silos' moments were summed securely, every silo adding a share of the noise. More than "
-            f"{silos} telling theirs would leave less than was asked for",
-            f"the silo that was charged most often on these rows was for {_times(attempts)}, runs before "
-            f"this one counted. All {study.attempts} that the study allows would cost "
-            f"epsilon={epsilon_of_attempts(budget, study.attempts):.4g}",
-            *((_preparation_note(budget),) if study.preparation else ()),
-            *((_scores_note(budget),) if study.scores else ()),
-        ),
-        assumptions=(*ASSUMPTIONS, "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20"),
-    )
+        number = "the number of silos, and not how many edges or layers one has"
+        columns = f"the nodes, and {study.edge_weight:g} as the most that an edge weighs"
+    elif study.network:
+        columns = "the nodes and the bound on rows"
+    elif study.preparation:
+        columns = "the columns, the ranges given, and the code book that preparation found"
+    if study.unit and study.rows_per_unit == 1:
+        number = "the number of persons of each silo"
+    elif study.unit:
+        number = f"how many rows of each silo count, {study.rows_per_unit} of a person at most"
+    rules = ("the rules that turned tables into these columns",) if study.rules else ()
+    return (f"the study's terms, hash {study.digest[:12]}{recorded}", number, columns, *rules)
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:
-    """Return for how many attempts a silo was charged at most, over all runs, by what silos told."""
+    """Return for how many attempts a silo was charged at most, over all runs, by what silos report."""
     charges: dict[str, int] = {}
     most = 0
     for each in rounds:
@@ -397,7 +332,3 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
         if uploads:
             most = max(most, *(charges[name] for name in each.asked))
     return most
-
-
-def _times(attempts: int) -> str:
-    return "1 attempt" if attempts == 1 else f"{attempts} attempts"

@@ -120,7 +120,6 @@ class Moment:
 
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "Moment":
-        """Return the moment, of rows treated as ``public`` describes where the study prepares them."""
         treatment = None
         if study.preparation:
             (low, high, offset, scale), bound = _prepared(study, label, public)
@@ -192,7 +191,6 @@ class Tally:
 
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "Tally":
-        """Return the tally of ranges, offsets and scales that the coordinator sends."""
         (low, high, offset, scale), _ = _prepared(study, label, public)
         places = [place for place, given in enumerate(study.ranges) if given is None]
         if label == "zoom":
@@ -244,7 +242,6 @@ class ScoreCounts:
 
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "ScoreCounts":
-        """Return the counts on a grid of axes, offset, reach and bins."""
         question = ScoreQuestion.from_bytes(public, study.n_features)
         return cls(question=question, per_unit=study.counted_per_unit)
 
@@ -274,7 +271,6 @@ class Product:
 
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "Product":
-        """Return the product of a basis, α and centre."""
         _require_clipped(study)
         d, width = study.n_features, width_of(study, label)
         question = ClippedQuestion.from_bytes(public, n_features=d, width=width, center=study.center)
@@ -313,7 +309,6 @@ class RowSum:
 
     @classmethod
     def parse(cls, study: Study, label: str, public: bytes) -> "RowSum":
-        """Return the sum of the study's rows."""
         _require_clipped(study)
         _no_bytes(public)
         return cls(n_features=study.n_features)

@@ -257,6 +257,7 @@ def _check_array(what: str, value: Array | None, shape: tuple[int, ...] | None, 
     if value is None or value.shape != shape:
         _expect(value is None and shape is None, what, f"the shape {shape}")
         return
+    _expect(value.dtype == np.float64, what, "float64 numbers")
     _expect(_largest(value) <= largest, what, f"finite numbers of at most {largest:.3g}")
 
 

@@ -23,18 +23,12 @@ class Schedule:
             steps = self.explicit
             if not steps or min(steps) < 1 or list(steps) != sorted(set(steps)):
                 raise InputError(
-                    "an explicit schedule must be increasing steps of at least 1, got "
-                    f"{list(steps)}; give e.g. {{2, 4, 5}}"
+                    f"an explicit schedule must be increasing steps of at least 1, got {list(steps)}"
                 )
         elif self.local_steps < 1:
-            raise InputError(
-                f"local_steps must be at least 1, got {self.local_steps}; 1 means a round at every step"
-            )
+            raise InputError(f"local_steps must be at least 1, got {self.local_steps}")
         elif self.decay not in ("constant", "linear", "halving"):
-            raise InputError(
-                f"decay must be 'constant', 'linear' or 'halving', got {self.decay!r}; "
-                "choose one of the three"
-            )
+            raise InputError(f"decay must be 'constant', 'linear' or 'halving', got {self.decay!r}")
 
     @property
     def last_step(self) -> int | None:

@@ -65,7 +65,7 @@ def exchanged(own: "X25519PrivateKey", other: bytes) -> bytes:
         return own.exchange(require_cryptography().X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise ProtocolError(
-            "a key of a secure sum must be a point that gives a secret, got another; leave that silo out"
+            "a key of a secure sum must be a point that gives a secret, got another"
         ) from None
 
 
@@ -111,13 +111,13 @@ class Identity:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Return the identity in a PEM file; one that others could read is refused."""
         place, crypto = Path(path), require_cryptography()
-        hint = "make one with `fedpower identity new`"
         try:
             mode = stat.S_IMODE(place.stat().st_mode)
             text = place.read_bytes()
         except OSError as error:
             raise InputError(
-                f"an identity must be a file that can be read, got {place} ({error.strerror}); {hint}"
+                f"an identity must be a file that can be read, got {place} ({error.strerror}); make one with "
+                "`fedpower identity new`"
             ) from None
         if os.name == "posix" and mode & 0o077:
             raise InputError(
@@ -129,9 +129,7 @@ class Identity:
         except (ValueError, TypeError, crypto.UnsupportedAlgorithm):
             key = None
         if not isinstance(key, crypto.Ed25519PrivateKey):
-            raise InputError(
-                f"identity {place} must hold an Ed25519 private key in PEM, got something else; {hint}"
-            )
+            raise InputError(f"identity {place} must hold an Ed25519 private key in PEM, got something else")
         return cls(key)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -140,9 +138,7 @@ class Identity:
         try:
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
-            raise InputError(
-                f"a new identity must go to a new file, but {place} is there; name another one"
-            ) from None
+            raise InputError(f"a new identity must go to a new file, but {place} is there") from None
         with os.fdopen(handle, "wb") as stream:  # not encrypted: the file's mode protects it
             stream.write(
                 self._key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
@@ -234,13 +230,13 @@ def check_session(session: Session, study: Study, run: str) -> None:
         )
     if len(names) < study.min_silos:
         raise ProtocolError(
-            f"a session must have the {study.min_silos} silos that the study asks for at least, got "
-            f"{len(names)}; wait for more of them"
+            f"a session must have the {study.min_silos} silos that the study asks for at "
+            f"least, got {len(names)}"
         )
     if session.neighbours != n_neighbours(len(names), study.colluders):
         raise ProtocolError(
-            "a session must say with how many others each silo shares masks, as follows from the number of "
-            "silos and colluders, got another number"
+            "a session must say with how many others each silo shares masks, as follows from "
+            "the number of silos and colluders, got another number"
         )
     if len({member.key for member in session.members}) < len(names):
         raise ProtocolError("every silo of a session must have a key of its own, got one twice")
@@ -366,10 +362,7 @@ class SiloSessions:
         self, name: str, study: Study, n_rows: int, identity: Identity, exchange: Exchanging = exchanged
     ) -> None:
         if dict(study.identities).get(name) != identity.public:
-            raise InputError(
-                f"silo {name!r} must hold the identity that the study lists for it, got another; give "
-                "the right file, or agree on a study with the new key"
-            )
+            raise InputError(f"silo {name!r} must hold the identity that the study lists for it, got another")
         self._name, self._study, self._n_rows = name, study, n_rows
         self._identity, self._exchange = identity, exchange
         self.attempt: _Attempt | None = None
@@ -401,8 +394,7 @@ class SiloSessions:
         assert self.attempt is not None
         if self.attempt.secret is None:
             raise ProtocolError(
-                "a key must not be used twice, but that of this attempt was used for an upload; open a "
-                "session of a new attempt"
+                "a key must not be used twice, but that of this attempt was used for an upload"
             )
         return self.attempt.reply
 
@@ -440,19 +432,19 @@ class SiloSessions:
             return None
         if attempt.session not in (None, session.digest):
             raise ProtocolError(
-                "a key must be in one session only, but this silo was sent another one with the same key; "
-                "open a session of a new attempt"
+                "a key must be in one session only, but this silo was sent another one with the same key"
             )
         attempt.session = session.digest
         if index > attempt.done:
             raise ProtocolError(
-                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
-                f"{len(self._study.queries)} comes before sum {index + 1}; ask for that one first"
+                "secure sums must be asked for in the study's order, but sum "
+                f"{attempt.done + 1} of {len(self._study.queries)} comes before sum "
+                f"{index + 1}"
             )
         if index < len(attempt.asked) and attempt.asked[index] != question:
             raise ProtocolError(
-                f"a secure sum must be asked for once in a session, but sum {index + 1} was asked for with "
-                "other numbers before; ask as before, or open a session of a new attempt"
+                f"a secure sum must be asked for once in a session, but sum {index + 1} was "
+                "asked for with other numbers before"
             )
         if attempt.chain is None and attempt.secret is not None:
             attempt.chain = MaskChain(self._name, session, attempt.secret, self._exchange)

@@ -1,5 +1,6 @@
 """The silo: one organisation's side of the protocol. It answers questions of its study or refuses."""
 
+import functools
 import hashlib
 import logging
 import math
@@ -49,8 +50,8 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.query import Query, Rows, StepMean, StepProduct, moment_of, norm_of, query_of
-from fedpower.protocol.release import Answering, Channel, Plain, Terms, noise_of, release
+from fedpower.protocol.query import Rows, StepMean, StepProduct, moment_of, norm_of, query_of
+from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
 from fedpower.sums.own_rows import told_of_units
@@ -90,7 +91,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
 
 
 class ExactReleases:
-    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+    """Exact answers: epsilon is infinite, and anyone who reads the messages can learn about rows."""
 
     def __init__(self, rows: Rows, study: Study) -> None:
         self._rows = rows
@@ -105,13 +106,11 @@ class ExactReleases:
         """Do nothing: there is no charge."""
 
     def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the exact mean row, and variances about it where they are asked for."""
         mean = self._rows.mean()
         variances = read_only(self._rows.diagonal(mean)) if ask.variances else None
         return MeanRow(mean=read_only(mean), variances=variances)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return exact local power steps: LocalPower."""
         rows, center = self._rows, ask.center
         if ask.gains is None:
             return take_local_steps(
@@ -125,17 +124,14 @@ class ExactReleases:
         )
 
     def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        """Return the exact moment, about the silo's own mean where the study centres."""
         mean = self._rows.mean() if self._center else None
         return packed(self._rows.moment(mean), mean, self._rows.trace(mean))
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
-        """Return the exact counts of rows by their scores."""
         counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
         return QueryAnswer(words=frozen(counts.view(np.uint64)))
 
     def factor(self) -> Factor:
-        """Return the exact moment by its factor, about the silo's own mean where the study centres."""
         mean = self._rows.mean() if self._center else None
         return Factor(
             factor=read_only(self._rows.factor(mean)),
@@ -167,12 +163,11 @@ class PrivateReleases:
         data: DataVersion | None,
         sessions: SiloSessions | None = None,
     ) -> None:
-        self._rows = rows
-        self._study = study
-        self._budget = budget
-        self._ledger = ledger
-        self._source = source
+        self._rows, self._study, self._budget, self._ledger = rows, study, budget, ledger
         self._terms = Terms.of(study, budget, ledger, data)
+        self._release = functools.partial(
+            release, rows=rows, terms=self._terms, ledger=ledger, noise=source, channel=Plain(rows.n_rows)
+        )
         self.sessions = sessions
         self._moment: tuple[bytes, tuple[Array, Array | None, float], str] | None = None
         self._square: Array | None = None
@@ -193,8 +188,8 @@ class PrivateReleases:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
                 raise BudgetError(
-                    "a study must keep to the attempts it agreed on, but this silo was charged for "
-                    f"{charged} of {self._study.attempts} on these rows; agree on a new study"
+                    "a study must keep to the attempts it agreed on, but this silo was "
+                    f"charged for {charged} of {self._study.attempts} on these rows"
                 )
             name = f"{name}, attempt {charged + 1}"  # what was paid for pays for no other
         self._ledger.check_affordable(
@@ -202,7 +197,6 @@ class PrivateReleases:
         )
 
     def open(self, call: OpenSession, *, run: str) -> SessionKey:
-        """Return this silo's signed key for an attempt at the study's sums."""
         sessions = self.sessions
         assert sessions is not None, "sessions are of secure studies"
         with sessions.lock:
@@ -211,7 +205,6 @@ class PrivateReleases:
             return sessions.open(call, run, charged=self.attempts_charged)
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer | KeyGone:
-        """Return the answer to one of the study's queries, in plain or under masks."""
         listed = self._study.queries
         if not 0 <= ask.index < len(listed) or listed[ask.index].label != ask.label:
             raise ProtocolError("a query must be one of those that the study lists, by its number and name")
@@ -233,7 +226,6 @@ class PrivateReleases:
         return QueryAnswer(words=frozen(integers.view(np.uint64)), charged=self.attempts_charged)
 
     def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        """Return the noised moment, about the silo's own noised mean where the study centres."""
         # With every digit: what hides a silo's own in the sum is added there, for all of them together.
         (below, mean, trace), made_for = self._noised_moment(run, ask.public)
         if mean is not None:
@@ -248,7 +240,6 @@ class PrivateReleases:
         )
 
     def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        """Return the mean row: of the noised moment, or noised by itself."""
         if self._has_steps():
             query = StepMean(budget=self._budget, n_rows=self.n_rows)
             integers, _ = self._release(query)
@@ -259,7 +250,6 @@ class PrivateReleases:
         return MeanRow(mean=read_only(mean))
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        """Return local power steps: on the noised moment, or with products noised one by one."""
         if self._has_steps():
             return self._noised_steps(ask, run)
         (below, mean, trace), made_for = self._noised_moment(run)
@@ -282,12 +272,13 @@ class PrivateReleases:
         return structs.replace(found, product=product, made_for=made_for)
 
     def factor(self) -> Factor:
-        """Refuse: it has no price, and no noise is made for it."""
         raise ProtocolError("a private study releases no factor of the moment")
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
         if ask.shift != 0 or ask.pooled is not None:
-            raise ProtocolError("drift-corrected steps and shifts must go without noised products")
+            raise ProtocolError(
+                "drift-corrected steps need one more release, which this study has no price for"
+            )
         # By the question, and not by each step's basis: its last bits may be another machine's.
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
@@ -319,31 +310,10 @@ class PrivateReleases:
             raise ProtocolError("the moment must be asked for in a study that lists it")
         query = moment_of(self._study, public)
         if self._moment is None or self._moment[0] != public:
-            integers, made_for = self._release(query, run)
+            integers, made_for = self._release(query, run=run)
             values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
             self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
         return self._moment[1:]
-
-    def _release(
-        self,
-        query: Query,
-        run: str = "",
-        *,
-        channel: Channel | None = None,
-        asking: Callable[[Answering], object] | None = None,
-        times: int = 1,
-    ) -> tuple[NDArray[np.int64], str]:
-        return release(
-            query,
-            self._rows,
-            terms=self._terms,
-            ledger=self._ledger,
-            noise=self._source,
-            channel=channel or Plain(self.n_rows),
-            run=run,
-            asking=asking,
-            times=times,
-        )
 
     def _has_steps(self) -> bool:
         if self._study.noise == "clipped" or self._study.preparation:
@@ -423,8 +393,8 @@ class Silo:
     def _answer(self, message: Message) -> Answer:
         if message.study != self._digest:
             raise ProtocolError(
-                f"a question must belong to the study {self._digest[:12]} that this silo agreed to, got one "
-                f"of study {str(message.study)[:12]!a}"
+                f"a question must belong to the study {self._digest[:12]} that this silo "
+                f"agreed to, got one of study {str(message.study)[:12]!a}"
             )
         if message.silo != self.name:
             raise ProtocolError(f"a question to silo {self.name!r} must name it")
@@ -501,7 +471,7 @@ def _check_steps(ask: AskSteps, study: Study) -> None:
     require(ask.align in (None, *get_args(Alignment)), "an alignment must be one of those of the paper")
     if ask.pooled is not None:
         # The product that they need would be one more release.
-        require(study.noise not in ("step", "paper"), "drift-corrected steps must go without noised products")
+        require(study.noise not in ("step", "paper"), "drift-corrected steps need one more release")
         require(
             ask.pooled.shape == shape and np.isfinite(ask.pooled).all(),
             f"a pooled product must be finite and have the basis's shape {shape}",
@@ -535,38 +505,25 @@ def assemble(
         assert not isinstance(rows, Survey), "only a private study prepares"
         releases = ExactReleases(rows, study)
     else:
+        if ledger is None:
+            raise InputError(
+                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+            )
+        if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+            raise InputError(
+                f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
+                "who knows the seed can remove"
+            )
+        sessions = None
+        if study.aggregation == "secure":
+            if identity is None:
+                raise InputError(
+                    f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                    "`fedpower identity new`"
+                )
+            sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(
-            rows,
-            study,
-            budget,
-            ledger=_paying(name, ledger, source),
-            source=source or SystemNoise(),
-            data=data,
-            sessions=SiloSessions(name, study, rows.n_rows, _signing(name, identity), exchange)
-            if study.aggregation == "secure"
-            else None,
+            rows, study, budget, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
     survey = rows if isinstance(rows, Survey) else None
     return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)
-
-
-def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
-    if ledger is None:
-        raise InputError(
-            "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
-        )
-    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
-        raise InputError(
-            f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone who "
-            "knows the seed can remove"
-        )
-    return ledger
-
-
-def _signing(name: str, identity: Identity | None) -> Identity:
-    if identity is None:
-        raise InputError(
-            f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-            "`fedpower identity new`"
-        )
-    return identity

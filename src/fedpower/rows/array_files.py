@@ -194,8 +194,9 @@ def npz_source(path: Path, name: str) -> PositionalSource:
 
     source = _dense(path, name, shape, dtype, read)
     if fortran and source.width > 1:  # its rows cannot be streamed
-        with np.load(path, allow_pickle=False) as archive:
-            return array_source(archive[key], name)
+        with _member(path, key, name) as (stream, _):
+            values = _values(stream, dtype, shape[0] * shape[1], name)
+        return array_source(values.reshape(shape, order="F"), name)
     return source
 
 

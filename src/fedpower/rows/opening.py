@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack, cast
 import numpy as np
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.rows.array_files import (
     anndata_source,
     h5ad_source,
@@ -117,8 +117,7 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
     """Return the columns without those to drop, which must be among them."""
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     unknown = [column for column in unwanted if column not in columns]
-    if unknown:
-        raise InputError(f"{name} must have the columns to drop, got none named {shown(unknown)}")
+    require(not unknown, "drop", f"columns of {name}", unknown)
     return tuple(column for column in columns if column not in unwanted)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.rows.arrays import ArraySource, PositionalSource
 from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
 from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, is_sparse, pl
@@ -193,9 +193,8 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
         raise InputError(
             f"{source.name} must be a table with named columns to have unit={column!r}, got rows without"
         )
-    if column not in source.table.columns:
-        have = shown(source.table.columns)
-        raise InputError(f"{source.name} must have the column '{column}' of persons' ids, got {have}")
+    have = source.table.columns
+    require(column in have, "unit", f"a column of {source.name}, one of {shown(have)}", column)
     features = tuple(name for name in source.columns if name != column)
     if not features:
         raise InputError(f"{source.name} must have a feature besides the ids in '{column}', got none")

@@ -9,12 +9,13 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pytest
+from ground import WAIT_S, Ground, wait_for
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.core_cell import Message as CellMessage
 from nvflare.fuel.f3.cellnet.defs import CellChannel, CellChannelTopic, MessageHeaderKey
@@ -23,56 +24,29 @@ from nvflare.fuel.f3.sfm.conn_manager import ConnManager
 from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from studies import charges, study_content
 
 from fedpower.federation.kits import COORDINATOR
 from fedpower.federation.links import APP, Links
-from fedpower.federation.local import LocalFederation
 from fedpower.federation.runner import Runner, open_session
-from fedpower.federation.study_file import read_study, to_toml
 
 SILOS = ("north", "south", "east")
 HONEST = ("north", "south")
 """Whose processes run; the keys of east are in the hands of the adversary."""
 
-COLUMNS = ("a", "b", "c", "d", "e", "f")
-WAIT_S = 60.0
 
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = WAIT_S) -> None:
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.05)
-
-
-class Stage(LocalFederation):
+class Stage(Ground):
     """A live federation with an honest coordinator and two honest silos of three."""
 
-    def __init__(self, folder: Path, *, secure: bool = False, deadline: float = 8.0) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        content = study_content("stage", SILOS, epsilon=2.0, min_silos=2, deadline=deadline, grace=2.0)
-        content["solver"] = {}
-        content["privacy"] = {"epsilon": 2.0, "delta": 1e-6, "noise": "moment"}
-        if secure:
-            content["privacy"]["aggregation"] = "secure"
-            content["identities"] = {name: str(place) * 64 for place, name in enumerate(SILOS)}
-        path = folder / "agreed.toml"
-        path.write_text(to_toml(content))
-        rows = {}
-        for place, name in enumerate(SILOS):
-            numbers = np.random.default_rng(place).normal(size=(400, 6)) * [3, 2, 1, 1, 0.5, 0.5]
-            rows[name] = folder / f"{name}.csv"
-            np.savetxt(rows[name], numbers, delimiter=",", header=",".join(COLUMNS), comments="")
-        self.rows = rows
-        super().__init__(read_study(path), folder / "stage", rows)
+    def __init__(self, folder: Path, *, secure: bool = False) -> None:
+        kind = "secure" if secure else "moment"
+        super().__init__(folder, kind, silos=SILOS, min_silos=2, deadline=8.0, grace=2.0)
 
     def begin(self) -> None:
         """Start the honest parties and wait until they are connected."""
         self.start(COORDINATOR, *HONEST)
-        self.wait_until_connected()
+        self.wait_for_honest()
 
-    def wait_until_connected(self) -> None:
+    def wait_for_honest(self) -> None:
         with open_session(self.runner, patience=WAIT_S) as session:
             wait_for(lambda: set(HONEST) <= set(session.status()["connected"]), "honest silos")
 
@@ -89,9 +63,6 @@ class Stage(LocalFederation):
         assert set(HONEST) <= set(state["rounds"][-1]["answered"])
         return state
 
-    def pids(self) -> dict[str, int]:
-        return {name: each.pid for name, each in self.processes.items() if each.poll() is None}
-
     def record(self) -> "Record":
         """Return what the honest parties hold: files with their bytes and modes, charges, processes."""
         files = {}
@@ -103,8 +74,22 @@ class Stage(LocalFederation):
             status = path.stat()
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             files[str(path)] = (digest, status.st_mode, status.st_uid, status.st_size)
-        ledgers = {name: tuple(charges(self.ledger(name))) for name in HONEST}
-        return Record(files=files, charges=ledgers, processes=self.pids())
+        running = {name: child.pid for name, child in self.processes.items() if child.poll() is None}
+        ledgers = {name: tuple(self.charges(name)) for name in HONEST}
+        return Record(files=files, charges=ledgers, processes=running)
+
+
+def stage_fixture(scope: str = "module") -> Any:
+    """Return a fixture that gives a stage on which the honest parties have begun."""
+
+    @pytest.fixture(scope=scope)
+    def stage(tmp_path_factory):
+        made = Stage(tmp_path_factory.mktemp("stage"))
+        made.begin()
+        yield made
+        made.stop()
+
+    return stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,23 +110,22 @@ def untouched(stage: Stage) -> Iterator[None]:
     assert stage.record() == before
 
 
+def new_cell(startup: Path, name: str, port: int) -> CoreCell:
+    """Return a cell of FLARE's with the key in a folder."""
+    side = "server" if name == "server" else "client"
+    credentials = {
+        "ca_cert": str(startup / "rootCA.pem"),
+        f"{side}_cert": str(startup / f"{side}.crt"),
+        f"{side}_key": str(startup / f"{side}.key"),
+        "connection_security": "mtls",
+    }
+    return CoreCell(fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials)
+
+
 @contextlib.contextmanager
 def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator[CoreCell]:
     """Give a FLARE cell with a party's certificate, connected to the coordinator: FLARE's own client."""
-    startup = stage.startup(party)
-    side = "server" if party == COORDINATOR else "client"
-    credentials = {
-        "ca_cert": str(startup / "rootCA.pem"),
-        "client_cert": str(startup / f"{side}.crt"),
-        "client_key": str(startup / f"{side}.key"),
-        "connection_security": "mtls",
-    }
-    cell = CoreCell(
-        fqcn=name or party,
-        root_url=f"grpc://localhost:{stage.study.port}",
-        secure=True,
-        credentials=credentials,
-    )
+    cell = new_cell(stage.startup(party), name or party, stage.study.port)
     cell.start()
     try:
         yield cell
@@ -170,12 +154,12 @@ def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
     """Return requests to every processor and channel that FLARE's clients and servers know."""
     rows = str(stage.rows["north"])
     key = str(stage.startup("north") / "client.key")
-    found: list[tuple[str, str, Any]] = [
+    requests: list[tuple[str, str, Any]] = [
         (CellChannel.CLIENT_MAIN, "admin", admin(SysCommandTopic.SHELL, command))
         for command in (f"head {rows}", f"cat {key}", "ls -a", "grep . silo.toml", "tail log.txt")
     ]
     for job in ("rows", "startup", "..", "local", "north.ledger"):
-        found.append(
+        requests.append(
             (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}))
         )
         deploy = {
@@ -183,12 +167,12 @@ def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
             RequestHeader.JOB_META: {"name": "stage"},
             RequestHeader.APP_NAME: "app",
         }
-        found.append((CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy)))
+        requests.append((CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy)))
     topics = {
         topic for processor in ClientRequestProcessors.request_processors for topic in processor.get_topics()
     }
-    found += [(CellChannel.CLIENT_MAIN, "admin", admin(topic)) for topic in sorted(topics)]
-    found += [
+    requests += [(CellChannel.CLIENT_MAIN, "admin", admin(topic)) for topic in sorted(topics)]
+    requests += [
         (channel, topic, {})
         for channel in (
             CellChannel.SERVER_COMMAND,
@@ -198,11 +182,11 @@ def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
         )
         for topic in ("abort", "abort_task", "shutdown", "get_task", "submit_update", "byoc")
     ]
-    found += [
+    requests += [
         ("net_manager", topic, {})
         for topic in ("peers", "cells", "stop", "stop_cell", "change_root", "process_info")
     ]
-    found += [
+    requests += [
         (CellChannel.SERVER_MAIN, CellChannelTopic.Register, {}),
         (CellChannel.SERVER_MAIN, CellChannelTopic.Quit, {}),
         (CellChannel.HCI, "command", b"shutdown all"),
@@ -210,7 +194,7 @@ def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
         (CellChannel.CELLNET, "bulk", []),
         ("credential_manager", "key_exchange", {}),
     ]
-    return found
+    return requests
 
 
 class Peer(Links):
@@ -254,9 +238,9 @@ class Peer(Links):
 
     def put_frame(self, frame: bytes) -> None:
         """Send bytes as a frame of FLARE's, whatever they are."""
-        for each in list(self.sfm_conns.values()):
+        for connection in list(self.sfm_conns.values()):
             with contextlib.suppress(Exception):
-                each.conn.send_frame(frame)
+                connection.conn.send_frame(frame)
 
     def asked(self, to: str, content: bytes, number: int, seconds: float = 20.0) -> bytes | None:
         """Return what a silo answers to a question; None where nothing comes."""
@@ -264,8 +248,8 @@ class Peer(Links):
         self.put(to, {"kind": "ask", "number": number}, content)
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
-            for peer, kind, found, answer in self.got[before:]:
-                if (peer, kind, found) == (to, "answer", number):
+            for peer, kind, replied, answer in self.got[before:]:
+                if (peer, kind, replied) == (to, "answer", number):
                     return answer
             time.sleep(0.02)
         return None

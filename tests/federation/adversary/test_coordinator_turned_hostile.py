@@ -12,12 +12,13 @@ from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from adversary.hostile import (
     HONEST,
     Peer,
-    Stage,
     cell_request,
     flare_cell,
     flare_requests,
+    new_cell,
     peer,
     resident_bytes,
+    stage_fixture,
     untouched,
     wait_for,
 )
@@ -40,12 +41,7 @@ from fedpower.protocol.receiving import most_question_bytes
 pytestmark = pytest.mark.federation
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("coordinator"))
-    made.begin()
-    yield made
-    made.stop()
+stage = stage_fixture()
 
 
 @pytest.fixture(scope="class")
@@ -59,7 +55,7 @@ def presiding(stage):
         chair.leave()
         time.sleep(1.0)
         stage.start(COORDINATOR)
-        stage.wait_until_connected()
+        stage.wait_for_honest()
 
 
 def question(stage, body, *, silo="north", run="a" * 16, number=1, study=None) -> bytes:
@@ -70,16 +66,7 @@ def question(stage, body, *, silo="north", run="a" * 16, number=1, study=None) -
 def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
     """FLARE's server cell, with the coordinator's certificate, sends all that FLARE's clients take."""
     stage.stop(COORDINATOR)
-    startup = stage.startup(COORDINATOR)
-    credentials = {
-        "ca_cert": str(startup / "rootCA.pem"),
-        "server_cert": str(startup / "server.crt"),
-        "server_key": str(startup / "server.key"),
-        "connection_security": "mtls",
-    }
-    cell = CoreCell(
-        fqcn="server", root_url=f"grpc://localhost:{stage.study.port}", secure=True, credentials=credentials
-    )
+    cell = new_cell(stage.startup(COORDINATOR), "server", stage.study.port)
     try:
         with untouched(stage):
             cell.start()
@@ -91,7 +78,7 @@ def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
         CoreCell.ALL_CELLS.pop("server", None)
         cell.stop()
         stage.start(COORDINATOR)
-        stage.wait_until_connected()
+        stage.wait_for_honest()
     stage.honest_run(tmp_path / "honest")
 
 

@@ -12,12 +12,12 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from adversary.hostile import (
     HONEST,
     Peer,
-    Stage,
     cell_request,
     flare_cell,
     flare_requests,
     peer,
     resident_bytes,
+    stage_fixture,
     untouched,
     wait_for,
 )
@@ -27,19 +27,14 @@ from fedpower.protocol.messages import Enrolment, Message, PackedMoment, decode,
 pytestmark = pytest.mark.federation
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory):
-    made = Stage(tmp_path_factory.mktemp("silo"))
-    made.begin()
-    yield made
-    made.stop()
+stage = stage_fixture()
 
 
 @pytest.fixture(autouse=True)
 def _an_honest_run_completes(stage, tmp_path):
     """After every attack, not only after the last."""
     yield
-    stage.wait_until_connected()
+    stage.wait_for_honest()
     stage.honest_run(tmp_path / "honest")
 
 
@@ -78,28 +73,20 @@ def test_forged_routes_and_origins_are_believed_by_nobody(stage):
     assert "refused what east sent" in stage.log(COORDINATOR)
 
 
-@pytest.mark.parametrize("name", ["north", "runner", COORDINATOR, "server", "east.north", "_admin_x"])
-def test_a_silo_cannot_take_another_name(stage, name):
+NAMES = ("north", "runner", COORDINATOR, "server", "east.north", "_admin_x")
+
+
+def test_a_silo_cannot_take_another_name(stage):
     """The name on the certificate is the name; under another nothing is delivered."""
-    with untouched(stage), peer(stage, "east", name=name) as east:
-        east.put(COORDINATOR, {"kind": "answer", "number": 1}, b"x")
-        east.put(COORDINATOR, {"kind": "call", "number": 1}, json.dumps({"do": "status"}).encode())
-        time.sleep(0.7)
-        assert east.got == []
+    for name in NAMES:
+        with untouched(stage), peer(stage, "east", name=name) as east:
+            east.put(COORDINATOR, {"kind": "answer", "number": 1}, b"x")
+            east.put(COORDINATOR, {"kind": "call", "number": 1}, json.dumps({"do": "status"}).encode())
+            time.sleep(0.7)
+            assert east.got == []
 
 
 CALLS = ({"do": "status"}, {"do": "start", "run": "0" * 16}, {"do": "fetch", "run": "0" * 16}, {"do": "stop"})
-
-
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call["do"])
-def test_a_silo_cannot_do_what_the_runner_does(stage, call):
-    with untouched(stage), peer(stage, "east") as east:
-        for kind in ("call", "ask", "reply"):
-            east.put(COORDINATOR, {"kind": kind, "number": 1}, json.dumps(call).encode())
-        time.sleep(0.5)
-        assert east.got == []
-
-
 HEADERS = (
     None,
     {},
@@ -115,16 +102,19 @@ HEADERS = (
 )
 
 
-def test_headers_with_foreign_keys_or_values_are_refused(stage):
+def test_a_silo_cannot_do_what_the_runner_does_and_foreign_headers_and_frames_do_no_harm(stage):
+    random = np.random.default_rng(0)
+    for call in CALLS:
+        with untouched(stage), peer(stage, "east") as east:
+            for kind in ("call", "ask", "reply"):
+                east.put(COORDINATOR, {"kind": kind, "number": 1}, json.dumps(call).encode())
+            time.sleep(0.5)
+            assert east.got == []
     with untouched(stage), peer(stage, "east") as east:
         for headers in HEADERS:
             east.put(COORDINATOR, headers, b"x")
         time.sleep(0.5)
         assert east.got == []
-
-
-def test_garbage_frames_do_no_harm(stage):
-    random = np.random.default_rng(0)
     with untouched(stage), peer(stage, "east") as east:
         for size in (0, 1, 15, 16, 17, 100, 5000):
             east.put_frame(random.bytes(size))
@@ -157,7 +147,7 @@ def test_many_connections_of_one_silo_leave_room_for_the_others(stage, tmp_path)
         for each in made:
             threading.Thread(target=each.join, daemon=True).start()
         time.sleep(2.0)
-        stage.wait_until_connected()
+        stage.wait_for_honest()
         for each in made:
             each.leave()
 
@@ -192,8 +182,8 @@ class Liar:
         return self.peer.__exit__(*raised)
 
 
-def answered(east, number, question, body) -> None:
-    message = Message(study=question.study, run=question.run, round=question.round, silo="east", body=body)
+def answered(east, number, question, body, *, silo="east") -> None:
+    message = Message(study=question.study, run=question.run, round=question.round, silo=silo, body=body)
     east.put(COORDINATOR, {"kind": "answer", "number": number}, encode(message))
 
 
@@ -231,11 +221,8 @@ def test_garbage_duplicates_reordered_and_foreign_answers_count_for_nothing(stag
             return
         zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0)
         for silo in (*HONEST, "east"):  # first in others' names and to other numbers
-            message = Message(
-                study=question.study, run=question.run, round=question.round, silo=silo, body=zeros
-            )
             for other in (number + 1, max(0, number - 1), 10**9):
-                east.put(COORDINATOR, {"kind": "answer", "number": other}, encode(message))
+                answered(east, other, question, zeros, silo=silo)
         east.put(COORDINATOR, {"kind": "answer", "number": number}, b"\0" * 100)
         for _ in range(5):
             east.put(COORDINATOR, {"kind": "answer", "number": number}, b"again")
@@ -247,25 +234,24 @@ def test_garbage_duplicates_reordered_and_foreign_answers_count_for_nothing(stag
 
 def test_an_answer_in_another_silo_s_name_is_set_aside(stage, tmp_path):
     def lie(east, number, question):
-        if enrolled(east, number, question):
-            return
-        zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0)
-        forged = Message(
-            study=question.study, run=question.run, round=question.round, silo="north", body=zeros
-        )
-        east.put(COORDINATOR, {"kind": "answer", "number": number}, encode(forged))
+        if not enrolled(east, number, question):
+            zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0)
+            answered(east, number, question, zeros, silo="north")
 
     state, _ = run_beside(stage, tmp_path, lie)
     assert "its silo's own" in state["rounds"][-1]["set_aside"]["east"]
 
 
-@pytest.mark.parametrize("n_rows", [2**41, -1, 0])
-def test_a_number_of_rows_that_cannot_be_is_set_aside(stage, tmp_path, n_rows):
-    def lie(east, number, question):
-        enrolled(east, number, question, n_rows=n_rows)
+def test_a_number_of_rows_that_cannot_be_is_set_aside(stage, tmp_path):
+    for n_rows in (2**41, -1, 0):
 
-    state, _ = run_beside(stage, tmp_path, lie)
-    assert "east" in state["rounds"][0]["set_aside"]
+        def lie(east, number, question, n_rows=n_rows):
+            enrolled(east, number, question, n_rows=n_rows)
+
+        place = tmp_path / str(n_rows)
+        place.mkdir()
+        state, _ = run_beside(stage, place, lie)
+        assert "east" in state["rounds"][0]["set_aside"]
 
 
 def test_an_inflated_number_of_rows_stops_nobody(stage, tmp_path):

@@ -1,7 +1,6 @@
 """The controls: what is refused in the other files succeeds against FLARE's own client."""
 
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from nvflare.apis.fl_context import FLContext
@@ -13,9 +12,9 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from studies import write_study
 
-from adversary.hostile import admin, cell_request, wait_for
+from adversary.hostile import admin, cell_request, new_cell, wait_for
 from fedpower.federation.kits import make_kits
-from fedpower.federation.local import _free_port
+from fedpower.federation.local import free_port
 from fedpower.federation.study_file import read_study
 
 pytestmark = pytest.mark.federation
@@ -29,25 +28,11 @@ class Engine:
         yield FLContext()
 
 
-def cell(kit: Path, name: str, port: int) -> CoreCell:
-    side = "server" if name == "server" else "client"
-    credentials = {
-        "ca_cert": str(kit / "startup" / "rootCA.pem"),
-        f"{side}_cert": str(kit / "startup" / f"{side}.crt"),
-        f"{side}_key": str(kit / "startup" / f"{side}.key"),
-        "connection_security": "mtls",
-    }
-    made = CoreCell(fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials)
-    CoreCell.ALL_CELLS.pop(name)  # cells of one process would talk past the network
-    made.start()
-    return made
-
-
 def test_a_silo_reads_another_s_file_through_flare_s_server_and_client(tmp_path):
     """Mutual TLS, valid certificates, FLARE's routing and request processors, and no authorisation."""
     AuditService.initialize(str(tmp_path / "audit.log"))
     path = tmp_path / "study.toml"
-    path.write_text(write_study(tmp_path).with_coordinator("localhost", _free_port(), {}))
+    path.write_text(write_study(tmp_path).with_coordinator("localhost", free_port(), {}))
     study = read_study(path)
     make_kits(study, tmp_path / "kits")
     secret = tmp_path / "rows.csv"
@@ -55,7 +40,9 @@ def test_a_silo_reads_another_s_file_through_flare_s_server_and_client(tmp_path)
     cells = []
     try:
         for party, name in (("coordinator", "server"), ("north", "north"), ("east", "east")):
-            cells.append(cell(tmp_path / "kits" / party, name, study.port))
+            cells.append(new_cell(tmp_path / "kits" / party / "startup", name, study.port))
+            CoreCell.ALL_CELLS.pop(name)  # cells of one process would talk past the network
+            cells[-1].start()
         server, north, east = cells
         agent = FedAdminAgent("north", north, Engine())
         for processor in ClientRequestProcessors.request_processors:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import orth
 from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
-from fedpower.privacy.budget import MEAN, MOMENT, SCORES
-from fedpower.privacy.division import CLIP
+from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
