@@ -46,7 +46,6 @@ class ClippedQuestion:
 
     @property
     def real_basis(self) -> Matrix:
-        """Z as silos have it."""
         return self.basis / float(BASIS_SIDE)
 
     def to_bytes(self) -> bytes:

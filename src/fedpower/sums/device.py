@@ -130,7 +130,6 @@ def total(
 
 
 def _precision(source: RowSource, device: Device) -> Any:
-    """Return the dtype in which a source's rows are multiplied."""
     library = torch()
     stored = source.tensor.dtype if isinstance(source, TensorSource) else None
     single = stored == library.float32 or (
@@ -172,7 +171,6 @@ def _stored(source: RowSource, rows: int) -> Iterator[Any]:
 
 
 def _like(values: Any, rows: Any) -> Any:
-    """Return an array as a tensor of the rows' precision and place."""
     return torch().as_tensor(np.array(values), dtype=rows.dtype, device=rows.device)
 
 

@@ -36,14 +36,10 @@ _PRODUCT_BYTES, _WIDE_BYTES = 4 * 2**20, 32 * 2**20
 
 
 class _Columns(ctypes.Structure):
-    """`struct columns` of native/lattice.c."""
-
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("center", "gain", "low", "high"))
 
 
 class _Rule(ctypes.Structure):
-    """`struct rule` of native/lattice.c."""
-
     _fields_ = (
         ("columns", _Columns),
         *((name, ctypes.c_double) for name in ("bound", "longer", "target")),

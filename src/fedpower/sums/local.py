@@ -109,7 +109,6 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
         if self._unit is not None:
             return self._unit.n_units
         known = self.source.n_rows
@@ -256,7 +255,6 @@ class LocalMoment:
         return size
 
     def _require_room(self) -> None:
-        """Refuse a moment that does not fit in memory."""
         need = moment_bytes(self.source.n_features, density=self.source.density)
         if need > self._limit:
             raise InputError(
@@ -384,7 +382,6 @@ def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
 
 
 def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
-    """Return what a partition holds and its sum; None without rows."""
     make, max_rows, key = how
     source = opener(partition)
     if source is None:

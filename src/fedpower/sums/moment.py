@@ -177,7 +177,6 @@ class ScatterSum:
         self._count(weight, np.zeros_like(mean), mean)
 
     def _square(self, rows: Matrix, weighted: Matrix) -> None:
-        """Add Σ y wyᵀ, its lower triangle alone where it is large."""
         if not self._full:
             self._scatter += np.einsum("ij,ij->j", rows, weighted)
             return

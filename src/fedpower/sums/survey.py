@@ -67,7 +67,6 @@ class Stage:
 
     @functools.cached_property
     def asked(self) -> NDArray[np.bool_]:
-        """Which of the open columns it counts a row in."""
         if self.kind == "zoom" and self.offset is not None:
             return np.asarray(self.offset[self.open_columns] != 0.0)
         return np.ones(self.open_columns.size, dtype=np.bool_)
@@ -78,7 +77,6 @@ class Stage:
 
     @property
     def size(self) -> int:
-        """How many integers answer it."""
         return {
             "octaves": (N_OCTAVES + 1) * self.open_columns.size,
             "bins": (N_BINS + 1) * self.open_columns.size,
@@ -104,7 +102,6 @@ class Stage:
 
     @functools.cached_property
     def _shift(self) -> Shift:
-        """What makes cells numbers whose integer part, or nearest integer, is counted."""
         assert self.low is not None and self.high is not None  # noqa: PT018
         with np.errstate(all="ignore"):
             if self.kind == "norms":
@@ -139,7 +136,6 @@ def octave_edges(place: int) -> tuple[float, float]:
 
 
 def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
-    """Return for each column how many rows are in each octave."""
     if native.loops() is None:
         return _counts(np.where(np.isnan(block), N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
     counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
@@ -180,7 +176,6 @@ def _sum_cells(block: Matrix, weights: Integers | None, shift: Shift) -> Integer
 
 
 def _count_norms(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return how many rows are in each bin of norms."""
     edges = NORM_EDGES**2 * (block.shape[1] * _NORM_UNIT**2)
     if native.loops() is None:
         cells = np.rint(shift.of(block))
@@ -266,7 +261,6 @@ class Survey:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
         return self.n_read if self._unit is None else self._unit.n_units
 
     @property
@@ -371,7 +365,6 @@ class ScoreQuestion:
 
     @property
     def edges(self) -> Matrix:
-        """Where places meet, a row for each axis."""
         return np.array([np.linspace(-reach, reach, self.n_bins + 1) for reach in self.reach])
 
     def check(self, n_features: int) -> None:
