@@ -16,8 +16,8 @@ from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import InputError, ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
-from fedpower.federation.certificates import RUNNER
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
+from fedpower.federation.kits import RUNNER
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.protocol.coordinator import MOST_ATTEMPTS, Unreadable, drive
 from fedpower.protocol.messages import Message, Refusal, decode, encode

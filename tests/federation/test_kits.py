@@ -14,10 +14,21 @@ from studies import write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.errors import InputError
-from fedpower.federation import certificates, kits
-from fedpower.federation.certificates import Authority, Bundle, Request, days_left, fingerprint
+from fedpower.federation import kits
 from fedpower.federation.coordinator import Checkpoint
-from fedpower.federation.kits import accept, ask, check_certificate, kit_certificates, kit_study, make_kits
+from fedpower.federation.kits import (
+    Authority,
+    Bundle,
+    Request,
+    accept,
+    ask,
+    check_certificate,
+    days_left,
+    fingerprint,
+    kit_certificates,
+    kit_study,
+    make_kits,
+)
 from fedpower.federation.study_file import StudyFile
 
 PARTIES = ("coordinator", "runner", "north", "south", "east")
@@ -109,7 +120,7 @@ def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3)
 
-    monkeypatch.setattr(certificates, "datetime", Later)
+    monkeypatch.setattr(kits, "datetime", Later)
     day = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     for words in (
         ("silo", str(tmp_path / "north"), str(silo.path)),
@@ -170,8 +181,8 @@ def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
     (tmp_path / "altered.csr").write_bytes(text[:200] + b"AAAA" + text[204:])
     with pytest.raises(InputError, match=r"must be a request made by"):
         Request.read(tmp_path / "altered.csr")
-    key = certificates.read_key(tmp_path / "north" / "startup" / kits.NEXT_KEY)
-    (tmp_path / "south.csr").write_bytes(certificates.new_request(study, "south", key))
+    key = kits.read_key(tmp_path / "north" / "startup" / kits.NEXT_KEY)
+    (tmp_path / "south.csr").write_bytes(kits.new_request(study, "south", key))
     with pytest.raises(InputError, match=r"'south' must have a key of its own, got that of 'north'"):
         authority.sign(Request.read(tmp_path / "south.csr"))
 
