@@ -98,14 +98,12 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
 
 
 def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_authority(
-    study: StudyFile, authority: Authority, tmp_path: Path
+    study: StudyFile, tmp_path: Path
 ):
     short = Authority.make(study, tmp_path / "short", days=100)
     assert days_left(short.certificate) == 99
     assert check_certificate(signed_kit(short, "north", tmp_path / "north", days=30)) == 29
-    assert check_certificate(signed_kit(short, "south", tmp_path / "south", days=1000)) == 99
-    usual = signed_kit(authority, "north", tmp_path / "usual")
-    assert (days_left(authority.certificate), check_certificate(usual)) == (3649, 364)
+    assert check_certificate(signed_kit(short, "south", tmp_path / "south")) == 99
 
 
 def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
@@ -226,6 +224,3 @@ def test_key_certificate_and_authority_of_a_kit_must_belong_together(study: Stud
     shutil.copyfile(tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem")
     with pytest.raises(InputError, match="must belong together"):
         check_certificate(tmp_path / "kits" / "north", with_key=False)
-    (startup / "client.key").unlink()
-    with pytest.raises(InputError, match="must be a private key"):
-        check_certificate(tmp_path / "kits" / "north")
