@@ -22,8 +22,8 @@ from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.rules.inspecting import doubtful
 from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
 from fedpower.sums.survey import STAGES, Survey
 
