@@ -33,8 +33,8 @@ from fedpower.report.files import new_file
 from fedpower.report.result import Result, read_result, write_report
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.plink import PlinkSource
-from fedpower.rows.source import pl
-from fedpower.rules.ruled import every_problem
+from fedpower.rows.ruled import every_problem
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")

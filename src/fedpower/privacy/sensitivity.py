@@ -216,19 +216,19 @@ class Noise:
 
     def values(self, integers: NDArray[np.int64]) -> Array:
         """Return noised entries in their own units."""
-        found = integers.astype(np.float64)
+        values = integers.astype(np.float64)
         for place, power in zip(self._places(), self.exponents, strict=True):
             if power:
-                np.ldexp(found[place], -power, out=found[place])
-        return found
+                np.ldexp(values[place], -power, out=values[place])
+        return values
 
     def bounded(self, integers: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
         """Return exact entries within what so many rows give: others cannot be, and must not be refused."""
-        found = integers.copy()
+        clipped = integers.copy()
         for place, most in zip(self._places(), self._most(n_rows), strict=True):
-            most = min(most, _LARGEST_SUM)
-            np.clip(found[place], -most, most, out=found[place])
-        return found
+            limit = min(most, _LARGEST_SUM)
+            np.clip(clipped[place], -limit, limit, out=clipped[place])
+        return clipped
 
     def holds(self, integers: NDArray[np.int64]) -> bool:
         """Return whether entries are as large as rows, bound and noise allow; loose, and for certain."""
@@ -282,8 +282,8 @@ def noise_for(
     ]
     while True:
         scales = tuple(sensitivity.scales(multiplier, exponents, honest))
-        found = Noise(sensitivity, scales, tuple(exponents), n, m)
-        tight = [place for place, limit in enumerate(found._limits()) if limit > _LARGEST_SUM]
+        noise = Noise(sensitivity, scales, tuple(exponents), n, m)
+        tight = [place for place, limit in enumerate(noise._limits()) if limit > _LARGEST_SUM]
         if not tight:
             break
         for place in tight:
@@ -302,7 +302,7 @@ def noise_for(
             f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got "
             f"{min(scales)} for {m} silos"
         )
-    return found
+    return noise
 
 
 def _exponent(square: Fraction, least: int, *, real: bool) -> int:
