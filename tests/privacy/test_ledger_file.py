@@ -84,7 +84,7 @@ def test_creating_never_overwrites(path, tmp_path):
 
 
 def test_a_creation_that_fails_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpower.privacy.ledger_store.SCHEMA", "CREATE NONSENSE")
+    monkeypatch.setattr("fedpower.privacy.ledger_store._STATEMENTS", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6)
     assert list(tmp_path.iterdir()) == []
