@@ -282,7 +282,7 @@ def large(server: PostgresServer) -> str:
 
 READ_TWICE = """
 import sys
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.rows.sql import SqlQuery
 from fedpower.sums.moment import accumulate_moment
 from fedpower.rows.opening import open_source

@@ -93,7 +93,7 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
     from fedpower.federation.kits import Request, ask, fingerprint  # noqa: PLC0415
 
     made = ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
-    click.echo(f"wrote {made}: send it to the authority; the key beside it stays here")
+    click.echo(f"wrote {made}: send it to the authority; the key next to it stays here")
     click.echo(f"fingerprint of the key: {fingerprint(Request.read(made).key)}")
 
 

@@ -19,7 +19,7 @@ from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.secure import Identity
-from fedpower.rules.ruled import made_up
+from fedpower.rows.ruled import made_up
 
 OwnTables = Mapping[str, Mapping[str, Any]]  # tables of a silo's own file, by name
 MADE_UP_ROWS = 1000
