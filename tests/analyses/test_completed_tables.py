@@ -175,7 +175,7 @@ def test_a_promise_about_ratings_is_one_about_persons():
     model = FedMoment(epsilon=1.0, delta=1e-06, center=False, codebook=replace(book(LONG), normalize=True))
     said = str(model.fit_silos({"all": table}).privacy_)
     assert "one person of one silo" in said
-    assert "The column 'user' says whose each row is" in said
+    assert "The column 'user' identifies the person of each row" in said
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -11,7 +11,7 @@ from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 from fedpower import FedPCA, SqlQuery
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.local import LocalMoment
 

@@ -106,7 +106,7 @@ def test_the_statement_of_rows_says_what_an_edge_has_of_it():
     model = FedCommunities(K, unit="row").fit_silos(LAYERS)
     said = str(model.privacy_)
     assert "one row of one silo" in said
-    assert "Every edge stands in the rows of both its nodes" in said
+    assert "Every edge is in the rows of both its nodes" in said
     assert model.rates_ is None
     told = "The mean weight of a pair of nodes is not known: rows were protected"
     assert any(each.startswith(told) for each in model.analysis_.account().sentences)

@@ -94,7 +94,7 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     said = str(model.privacy_)
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
-    assert "The column 'patient_id' says whose each row is" in said
+    assert "The column 'patient_id' identifies the person of each row" in said
     assert "very row counts for one person" not in said
     both = epsilon_of(model.privacy_.protections[0].mu * math.sqrt(2), 1e-6)
     assert both == pytest.approx(1.455, abs=5e-4)

@@ -72,7 +72,7 @@ def test_cut_short_or_with_a_bit_turned_anywhere_it_is_refused_or_ends_with_the_
                 spoilt.append(bytes(turned))
                 continue
             path.write_bytes(turned)
-            with pytest.raises(ProtocolError, match="start the run again: silos give the same"):
+            with pytest.raises(ProtocolError, match="start the run again"):
                 StudyRun(study, run=RUN, checkpoint=path)
             assert path.read_bytes() == turned
         for start in spoilt:

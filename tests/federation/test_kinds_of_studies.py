@@ -134,7 +134,7 @@ def write_visits(path: Path, name: str) -> None:
 @pytest.mark.parametrize("rows", [{}, PREPARED], ids=["bounded", "prepared"])
 def test_silos_count_persons(tmp_path: Path, rows: dict[str, Any]):
     study = write_study(tmp_path, rows={**UNIT, **rows})
-    with pytest.raises(InputError, match="must have the column 'patient_id' of persons"):
+    with pytest.raises(InputError, match=r"unit must be a column of .* got 'patient_id'"):
         run_study(study, tmp_path)
     result = run_study(study, tmp_path, write=write_visits).result
     assert result.silo_sizes == {name: size // 2 for name, size in SIZES.items()}
@@ -222,14 +222,10 @@ def test_rules_are_in_the_hash_and_travel_with_the_study(tmp_path: Path):
     assert changed("pid =", "height =").dropped == ("height",)
     for old, new, sentence in (
         ('pid = "drop"', 'height = "number"', "must be of the columns in"),
-        ('pid = "drop"', 'age = "drop"', "must be of the columns in"),
         ('"F", "M"', '"F", "other"', "without 'other'"),
-        ('["F", "M"]', "3", "rule of 'sex' in .* must have values"),
     ):
         with pytest.raises(InputError, match=sentence):
             changed(old, new)
-    short = table_rules({"sex": ["F", "M"]}, "")
-    assert short.digest == table_rules({"sex": {"levels": ["F", "M"]}}, "").digest
 
 
 # --- ratings, comparisons, networks: analysed from what a study leaves ---

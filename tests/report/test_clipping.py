@@ -62,7 +62,7 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
     assert share <= told["rows_most"] <= 1.0
     assert told["rows"] == pytest.approx(share, abs=0.15)
     assert told["energy_least"] <= energy <= told["energy_most"]
-    assert result.clipping.startswith("The bound 4 is shorter than about ")
+    assert result.clipping.startswith("Clipping: about ")
     assert result.clipping in words(parsed(page(result)).by_id("components"))
 
 

@@ -5,8 +5,8 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -45,8 +45,39 @@ NAME = "fedpower"
 TRACEBACK = "--traceback"
 
 
-class CommandLine(click.Group):
-    """Commands that are imported when invoked, and errors that are one sentence."""
+class LazyGroup(click.Group):
+    """Commands that are listed and completed without being imported."""
+
+    lines: ClassVar[Mapping[str, str]]
+
+    def load(self, name: str) -> click.Command:
+        """Return a command, imported now."""
+        raise NotImplementedError
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(self.lines)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; None where there is none of that name."""
+        return self.load(cmd_name) if cmd_name in self.lines else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so."""
+        named = [CompletionItem(name, help=line) for name, line in self.lines.items()]
+        matching = [item for item in named if item.value.startswith(incomplete)]
+        return matching + click.Command.shell_complete(self, ctx, incomplete)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the listing."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.lines.items()))
+
+
+class CommandLine(LazyGroup):
+    """The commands, and errors that are one sentence."""
+
+    lines: ClassVar[Mapping[str, str]] = {name: line for name, (_, line) in COMMANDS.items()}
 
     def main(
         self,
@@ -82,15 +113,9 @@ class CommandLine(click.Group):
             raise PipeClosedError from None
         return status
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported now; None where there is none of that name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, function = COMMANDS[cmd_name][0].split(":")
+    def load(self, name: str) -> click.Command:
+        """Return a command, imported now."""
+        module, function = COMMANDS[name][0].split(":")
         command: click.Command = getattr(importlib.import_module(f"fedpower.cli.{module}"), function)
         return command
 
@@ -103,17 +128,6 @@ class CommandLine(click.Group):
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, without importing one."""
-        named = [CompletionItem(name, help=line) for name, (_, line) in COMMANDS.items()]
-        matching = [item for item in named if item.value.startswith(incomplete)]
-        return matching + click.Command.shell_complete(self, ctx, incomplete)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing without importing a command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 @click.group(

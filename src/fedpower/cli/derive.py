@@ -1,13 +1,14 @@
 """`fedpower derive`: analyses of a released covariance, which cost nothing more."""
 
 import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import click
 
 from fedpower import analyses
+from fedpower.cli import LazyGroup
 from fedpower.cli.console import note, print_json, print_table, say
 from fedpower.cli.options import PATH, names
 from fedpower.errors import InputError
@@ -19,21 +20,14 @@ from fedpower.report.text import number
 _MOST_ROWS = 30
 
 
-class _Analyses(click.Group):
-    """The registry of analyses as commands, each imported when it is needed."""
+class _Analyses(LazyGroup):
+    """The registry of analyses as commands."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all analyses."""
-        return list(analyses.ANALYSES)
+    lines: ClassVar[Mapping[str, str]] = {name: line for name, (_, _, line) in analyses.ANALYSES.items()}
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of an analysis; None where there is none of that name."""
-        return _command(cmd_name) if cmd_name in analyses.ANALYSES else None
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing from the registry, without importing an analysis."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in analyses.ANALYSES.items()])
+    def load(self, name: str) -> click.Command:
+        """Return the command of an analysis."""
+        return _command(name)
 
 
 @click.group(cls=_Analyses)
@@ -117,8 +111,8 @@ _Write = Callable[[Iterable[Iterable[Any]]], object]
 
 def _flag(model: Any, rows: Path, write: _Write) -> str:
     """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    from fedpower.rows.columns import columns_of_fit  # noqa: PLC0415
     from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.rows.source import columns_of_fit  # noqa: PLC0415
     from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     moment = model.moment_
@@ -138,8 +132,8 @@ def _fill(model: Any, rows: Path, write: _Write) -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.rows.ruled import match_tables  # noqa: PLC0415
     from fedpower.rows.units import features_of  # noqa: PLC0415
-    from fedpower.rules.ruled import match_tables  # noqa: PLC0415
     from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     rules, items = model.moment_.record.table_rules, model.items_

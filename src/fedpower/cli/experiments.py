@@ -37,7 +37,7 @@ MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure", "prepared", "cli
     option("--control", "Share of the needed noise that controls keep.", float, default=0.5),
     option("--halved", "Audit only the controls, whose noise is too small on purpose."),
     option("--unit", "What neighbours differ in.", click.Choice(["row", "person"]), default="row"),
-    *("as_json", "quiet"),
+    "as_json quiet",
 )
 def audit(mode: str, *, halved: bool, as_json: bool, **given: Any) -> int:
     """Try to tell two neighbouring data sets apart by what a silo releases.
@@ -158,7 +158,7 @@ def _verdict(reports: list[Any], audited: list[Any], control: float) -> str:
     option("--n-steps", "Rounds to overhear.", click.IntRange(1), default=10),
     option("--seeds", "Runs of each kind.", click.IntRange(1), default=15),
     option("-o --output FILE", "Draw the results: a PNG, SVG or PDF file."),
-    *("as_json", "quiet"),
+    "as_json quiet",
 )
 def attack(
     epsilon: tuple[float, ...],
@@ -240,7 +240,7 @@ _MODEL = options(
     option("--seed", "Determines every row.", click.IntRange(0), default=0),
     option("--paper-size", "The paper's size where no option gives another."),
     option("--no-normalize", "Leave rows as drawn; the paper scales them to norm 1."),
-    *("force", "as_json", "quiet"),
+    "force as_json quiet",
 )
 _WRITING = ("output", "kind", "force", "as_json")
 

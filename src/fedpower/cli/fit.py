@@ -58,42 +58,21 @@ from fedpower.rows.plink import read_variants
 from fedpower.rows.source import RowSource
 from fedpower.rules.codebook import CodeBook
 
-_ROWS = ("drop", "columns", "extra_columns", *READING, "ranges", "codebook")
-_PUBLIC = ("center_file", "scale_file", "variants", "n_features", "groups")
-_FIRST = ("epsilon", "row_norm", "unit")
-_OF_A_FIT = tuple(
-    name for name, spec in FLAT.items() if spec.option is not None and name not in (*_FIRST, "n_components")
+_ROWS = f"drop columns extra_columns {READING} ranges codebook"
+_PUBLIC = "center_file scale_file variants n_features groups"
+_PRINTED = "as_json quiet force"
+_FIRST = "n_components epsilon row_norm unit"
+_OF_A_FIT = " ".join(
+    name for name, spec in FLAT.items() if spec.option is not None and name not in _FIRST.split()
 )
 _OF_A_RELEASE = (
-    "delta",
-    "center",
-    "normalize",
-    "rows_per_unit",
-    "weights",
-    "colluders",
-    "aggregation",
-    "min_silos",
-    "deadline",
-    "device",
-    "n_jobs",
+    "delta center normalize rows_per_unit weights colluders aggregation min_silos deadline device n_jobs"
 )
 _UNITS = click.Choice(["edge", "row"])
-_PRINTED = ("as_json", "quiet", "force")
 
 
 @click.command(cls=Command, epilog="Example: fedpower fit north.csv south.parquet -k 4 --epsilon 1")
-@options(
-    "files",
-    "n_components",
-    *_FIRST,
-    output("result"),
-    *_PRINTED,
-    "verbose",
-    *_PUBLIC,
-    *_ROWS,
-    *CHARGED,
-    *_OF_A_FIT,
-)
+@options(f"files {_FIRST}", output("result"), _PRINTED, "verbose", _PUBLIC, _ROWS, CHARGED, _OF_A_FIT)
 @click.pass_context
 def fit(ctx: click.Context, /, **given: Any) -> None:
     """Compute the principal components of FILES, each a silo whose rows are not pooled.
@@ -123,14 +102,9 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
 
 @click.command(cls=Command, epilog="Example: fedpower release north.csv south.csv --epsilon 1 -o moment")
 @options(
-    "files",
-    *_FIRST,
+    "files epsilon row_norm unit",
     output("moment", "Folder for the covariance."),
-    *_PRINTED,
-    *_PUBLIC,
-    *_ROWS,
-    *CHARGED,
-    *_OF_A_RELEASE,
+    *(_PRINTED, _PUBLIC, _ROWS, CHARGED, _OF_A_RELEASE),
 )
 @click.pass_context
 def release(ctx: click.Context, /, **given: Any) -> None:
@@ -158,17 +132,9 @@ def release(ctx: click.Context, /, **given: Any) -> None:
     cls=Command, epilog="Example: fedpower prepare north.csv south.csv --epsilon 1 -o codebook.toml"
 )
 @options(
-    "files",
-    "epsilon",
+    "files epsilon",
     output("codebook.toml", "The code book."),
-    *_PRINTED,
-    *_ROWS,
-    *CHARGED,
-    "unit",
-    "rows_per_unit",
-    "delta",
-    "aggregation",
-    "colluders",
+    *(_PRINTED, _ROWS, CHARGED, "unit rows_per_unit delta aggregation colluders"),
 )
 @click.pass_context
 def prepare(ctx: click.Context, /, **given: Any) -> None:
@@ -206,7 +172,7 @@ def prepare(ctx: click.Context, /, **given: Any) -> None:
     option("--edge-weight W", "Public maximum of weights; without it they must be 0 or 1.", float),
     option("--labels CSV", "Lines of node,label to compare with.", PATH),
     output("communities"),
-    *(*_PRINTED, *CHARGED, "delta", "aggregation", "colluders", *TEXT, "min_silos", "deadline"),
+    f"{_PRINTED} {CHARGED} delta aggregation colluders {TEXT} min_silos deadline",
     option(
         "--seed", "Starts of k-means; never noise.", click.IntRange(0, 2**32 - 1), group="running", default=0
     ),

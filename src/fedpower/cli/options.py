@@ -203,17 +203,23 @@ _READ: dict[str, dict[str, Any]] = {
 }
 """How the command line reads what is not a plain number, word or path."""
 
-TEXT = ("separator", "decimal", "encoding")
-READING = (*TEXT, "rename")
-CHARGED = ("ledgers", "named_ledgers", "data_version", "data_set", "identities")
+TEXT = "separator decimal encoding"
+READING = f"{TEXT} rename"
+CHARGED = "ledgers named_ledgers data_version data_set identities"
+"""Names of options that go together."""
 
 
 def options(*wanted: str | _Decorator) -> _Decorator:
-    """Declare options on a command, in the order in which help lists them; shared ones by name."""
+    """Declare options on a command, in the order in which help lists them; shared ones by their names."""
+    declared = [
+        declaration
+        for item in wanted
+        for declaration in (map(shared, item.split()) if isinstance(item, str) else [item])
+    ]
 
     def declare(command: Callable[..., Any]) -> Callable[..., Any]:
-        for each in reversed(wanted):
-            command = (shared(each) if isinstance(each, str) else each)(command)
+        for declaration in reversed(declared):
+            command = declaration(command)
         return command
 
     return declare
@@ -257,4 +263,4 @@ def given_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def reading_of(given: Mapping[str, Any], *more: str) -> "Reading":
     """Return how text files are written, from the options of a command."""
-    return {name: given[name] for name in (*TEXT, *more)}  # type: ignore[return-value]
+    return {name: given[name] for name in (*TEXT.split(), *more)}  # type: ignore[return-value]

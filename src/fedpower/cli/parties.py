@@ -22,8 +22,8 @@ from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.rules.inspecting import doubtful
 from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
 from fedpower.sums.survey import STAGES, Survey
 
@@ -38,9 +38,8 @@ def coordinator(kit: Path) -> None:
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
-    from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
-    from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import COORDINATOR, check_certificate, kit_study  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)
@@ -186,8 +185,8 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
     std = f"{budget.std(moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0):.3g}"
     if secure:
-        without += "; at each roll call a key, a signature and how many attempts were charged"
-        std = f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll"
+        without += "; in each session a key, a signature and how many attempts were charged"
+        std = f"of the sum, by the {'networks' if by_edge else 'rows'} in the session"
     one = epsilon_of(budget.study_mu, budget.left_delta)
     facts |= {
         "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
@@ -234,5 +233,5 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
         return f"{parts}, {'each ' if prepares or scores else ''}noised once"
     return (
         f"{parts} under masks, with this silo's share of the noise: readable only in the sum over all "
-        "silos of a roll"
+        "silos of a session"
     )

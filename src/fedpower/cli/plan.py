@@ -19,8 +19,8 @@ from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.ruled import every_problem
 from fedpower.rows.units import UnitRows
-from fedpower.rules.ruled import every_problem
 
 
 @click.command(
@@ -30,23 +30,23 @@ from fedpower.rules.ruled import every_problem
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path())
 @options(
-    *("n_components", "epsilon", "delta"),
+    "n_components epsilon delta",
     option("--features", "Number of columns, without FILES.", click.IntRange(min=1), name="n_features"),
     option("--silos ROWS,...|MxROWS", "Rows of each silo, e.g. 5000,8000 or 20x100000."),
-    *("groups", "columns", "drop", *READING, "extra_columns", "unit", "rows_per_unit", "center"),
-    *("standardize", "aggregation", "colluders"),
+    f"groups columns drop {READING} extra_columns unit rows_per_unit center standardize",
+    "aggregation colluders",
     shared("noise", help="What the fit would noise; all are shown."),
-    *("energy", "scores_epsilon"),
+    "energy scores_epsilon",
     shared("solver", help="Solver that the fit would use; all are shown."),
-    *("weights", "min_silos", "iteration_rank", "n_steps", "local_steps", "schedule"),
+    "weights min_silos iteration_rank n_steps local_steps schedule",
     option("--gap", "A guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
     option("--spectrum RESULT|FILE|NUMBERS", "Leading eigenvalues: a result, a .npy file, or 0.03,0.02,..."),
     option("--error SINE", "Report the epsilon or rows for this sin θ.", float),
-    *("row_norm", "normalize", "codebook"),
+    "row_norm normalize codebook",
     option(
         "--ledger", "Report what the fit would leave of it; repeatable.", PATH, name="ledgers", multiple=True
     ),
-    *("as_json", "quiet"),
+    "as_json quiet",
 )
 def plan_command(**given: Any) -> None:
     """Report rounds, bytes, noise and predicted error of every way a fit could be done.

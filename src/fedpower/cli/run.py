@@ -24,7 +24,7 @@ from fedpower.report.text import human_bytes
 _VARIED = tuple(name for name, spec in FLAT.items() if spec.option is not None and spec.section is not None)
 """Parameters of a fit that a study has: a rehearsal may try others."""
 
-_READ = ("drop", "extra_columns", *READING)
+_READ = f"drop extra_columns {READING}"
 _KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
 _SECONDS = click.FloatRange(0)
 _LOG_LINES = 12
@@ -40,7 +40,7 @@ _LOG_LINES = 12
     option("--wait", "Seconds to wait for silos and coordinator.", _SECONDS, name="patience", default=120.0),
     option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
     option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
-    *("force", "as_json", *_READ),
+    f"force as_json {_READ}",
     *(shared(name, required=False) for name in _VARIED),
     "verbose",
 )
@@ -163,7 +163,9 @@ def _show_logs(folder: Path) -> bool:
 
 def _check_rehearsed(given: dict[str, Any]) -> None:
     """Refuse options of a rehearsal where there is none, or where its rows are made up."""
-    read, varied = ([name for name in names if given[name] not in (None, ())] for names in (_READ, _VARIED))
+    read, varied = (
+        [name for name in names if given[name] not in (None, ())] for names in (_READ.split(), _VARIED)
+    )
     for names, needed in (([*varied, *read], "n_local"), (read, "data")):
         if names and given[needed] is None:
             name = "--extra" if names[0] == "extra_columns" else option_name(names[0])
@@ -178,7 +180,7 @@ def _round(closed: dict[str, Any]) -> None:
     """Show a closed round."""
     moved = "" if not closed["change"] else f", subspace moved by sin θ = {closed['change']:.1e}"
     names = ", ".join(closed["restarted"])
-    restarted = f"; restarted since the roll call: {names}" if names else ""
+    restarted = f"; restarted in this session: {names}" if names else ""
     missing = f"; silent: {', '.join(closed['silent'])}" if closed["silent"] else ""
     _say(
         f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"

@@ -15,6 +15,7 @@ from fedpower.cli.console import note
 from fedpower.cli.options import READING, TEXT
 from fedpower.errors import InputError
 from fedpower.options import Options
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.opening import (
     Reading,
     existing,
@@ -24,11 +25,10 @@ from fedpower.rows.opening import (
     rows_at,
     split_by_group,
 )
+from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
-from fedpower.rules.inspecting import doubtful
-from fedpower.rules.ruled import ruled
 
 Silos = dict[str, Path | RowSource]
 
@@ -37,7 +37,7 @@ def open_silos(given: Mapping[str, Any], *, columns: tuple[str, ...] | None = No
     """Return the silos by name: each file one, or each value of the column --groups of one file."""
     named = named_files(given["files"])
     columns, drop, groups = columns or given["columns"], given["drop"], given.get("groups")
-    reading: Reading = {name: given[name] for name in READING}  # type: ignore[assignment]
+    reading: Reading = {name: given[name] for name in READING.split()}  # type: ignore[assignment]
     if groups is not None:
         if len(named) > 1:
             raise InputError(f"--groups must go with one file, got {len(named)}")
@@ -93,11 +93,11 @@ def _where_they_are(
 
 def own_tables(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return for each silo the tables of its own file about reading, from the options of a command."""
-    ways = _ways(named, {name: given[name] for name in READING})  # type: ignore[arg-type]
+    ways = _ways(named, {name: given[name] for name in READING.split()})  # type: ignore[arg-type]
     opened = _opened(named, ways)
     tables = {}
     for name, way in ways.items():
-        data = {key: way.get(key) for key in TEXT}
+        data = {key: way.get(key) for key in TEXT.split()}
         data |= {"drop": list(_where_they_are(given["drop"], name, opened))}
         data |= {"extra_columns": given["extra_columns"]}
         both: dict[str, dict[str, Any]] = {"data": data, "columns": {"rename": way.get("rename")}}

@@ -16,8 +16,8 @@ from fedpower.protocol.study import worst_epsilon
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
-from fedpower.rows.columns import match_columns
 from fedpower.rows.opening import open_source
+from fedpower.rows.source import match_columns
 from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
@@ -52,7 +52,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     option("--nodes FILE", "Names of the nodes of networks, one per line."),
     option("--edge-weight W", "Public maximum at which weights are capped.", float),
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
-    *("codebook", "ranges", "center_file", "scale_file"),
+    "codebook ranges center_file scale_file",
     option(
         "--identity SILO=KEY",
         "A silo's public key; repeatable.",
@@ -64,7 +64,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     option("--grace", "Seconds for stragglers once enough have answered.", float, group="rounds"),
     option("--host TEXT", "The coordinator's host name.", group="running", default="localhost"),
     option("--port", "The coordinator's port.", int, group="running", default=8002),
-    *(*READING, "force"),
+    f"{READING} force",
 )
 def init(path: Path, *, force: bool, **given: Any) -> None:
     """Write a study file to PATH, for all parties to read and agree on.

@@ -31,13 +31,13 @@ from fedpower.protocol.study import (
     sums_moment,
 )
 from fedpower.report.codebook_file import read_code_book
-from fedpower.rows.columns import LARGEST, public_vector
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import MOST_SQUARE_FEATURES
+from fedpower.values import LARGEST, public_vector
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
 

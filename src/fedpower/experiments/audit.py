@@ -47,8 +47,8 @@ from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import with_ids
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
@@ -136,7 +136,6 @@ def _errors(worlds: list[Array], thresholds: Array) -> tuple[NDArray[np.intp], N
 
 
 def _error_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> tuple[Array, Array]:
-    """Return Clopper–Pearson upper bounds on both error rates, together at `confidence`."""
     level = 1 - (1 - confidence) / 2
     bounds = []
     for errors, world in zip(_errors(worlds, thresholds), worlds, strict=True):
@@ -258,7 +257,6 @@ class Game:
 
 
 def _numbers(answer: object, noise: Noise) -> Array:
-    """Return the numbers of an answer."""
     if isinstance(answer, QueryAnswer):
         return noise.values(answer.words.view(np.int64))
     if isinstance(answer, LocalSteps):
@@ -331,7 +329,6 @@ def _query(study: Study, label: str, place: int) -> Query:
 
 
 def _turned(study: Study, step: int) -> Array:
-    """Return a turn of the worst plane."""
     basis = np.eye(study.n_features)
     basis[:2, :2] = _rotation(step / (study.n_steps or 1))  # radians: no two turns agree up to sign
     return read_only(basis[:, : study.iteration_rank])
@@ -418,12 +415,10 @@ class AuditReport:
 
     @property
     def epsilon_lower(self) -> float:
-        """ε is at least this, with the confidence asked for."""
         return self.found.epsilon_lower
 
     @property
     def violation(self) -> bool:
-        """Whether more privacy was lost than the study promises."""
         return self.epsilon_lower > self.claimed_epsilon
 
     @property
@@ -433,7 +428,6 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """The finding in a word or three."""
         return "VIOLATION" if self.violation else "no violation found"
 
     def as_dict(self) -> dict[str, Any]:
@@ -537,7 +531,6 @@ def study_of(
 
 
 def _calibrated_for(mode: _Mode, epsilon: float, delta: float, noise_factor: float, n_steps: int) -> float:
-    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``."""
     if noise_factor == 1:
         return epsilon
     if mode != "paper":

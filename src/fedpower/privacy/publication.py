@@ -48,7 +48,7 @@ class Smoothing:
 
 
 class WordsOfKey:
-    """The words that SHAKE-256 makes of a key: random to whoever does not know it."""
+    """The words that SHAKE-256 makes of a key: random to anyone who does not know it."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -25,8 +25,8 @@ def person_neighbours(rows_per_unit: int = 1) -> str:
 def person_counts(column: str) -> str:
     """Return what the promise supposes about persons."""
     return (
-        f"the column {column!r} says whose each row is: somebody with two ids in it is protected for "
-        "each of them only"
+        f"the column {column!r} identifies the person of each row: somebody with two ids in it is protected "
+        "for each of them only"
     )
 
 
@@ -51,7 +51,7 @@ ASSUMPTIONS = (ROWS_KEPT, ROWS_COUNT, ROWS_BOUNDED)
 
 
 ALL_NOT_PRIVATE = (
-    "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and whoever reads the messages or "
+    "NOT PRIVATE (epsilon = inf): exact quantities left every silo, and anyone who reads the messages or "
     "the result can learn about single rows"
 )
 """How the statement of an exact fit begins."""

@@ -217,7 +217,7 @@ class Coordinator:
             self._recorded.clear()
             return False
         for name, body in known.answers.items():
-            # Written down by a coordinator that looked less closely: asked again, from here on.
+            # Written down by a coordinator that checked less: asked again, from here on.
             if name not in opened.asked or self._problem_with(body, name) is not None:
                 self._recorded.clear()
                 opened.answers.clear()

@@ -206,7 +206,7 @@ def _in_plain_sums(
     """Return protections, notes and assumptions where silos noise by themselves."""
     mu, left = budget.study_mu, budget.left_delta
     coordinator = Protection(
-        observer="the coordinator and whoever reads a silo's messages",
+        observer="the coordinator and anyone who reads a silo's messages",
         sees="everything that silo releases",
         epsilon=epsilon_of(mu, left),
         delta=budget.delta,
@@ -240,7 +240,7 @@ def _in_secure_sums(
     c = budget.colluders
 
     def protection(observer: str, sees: str, known: int) -> Protection:
-        """Return what holds against whoever knows the shares of so many silos."""
+        """Return what holds against anyone who knows the shares of so many silos."""
         together = budget.total_mu * math.sqrt(attempts)
         if attempts == 1:  # each query's share of the noise is at least as wide as the exact one
             together *= math.sqrt((m - c) / (m - known)) * (1 + 2.0**-50)
@@ -319,16 +319,16 @@ def _public_facts(study: Study) -> tuple[str, ...]:
 
 
 def attempts_charged(rounds: Sequence[Round]) -> int:
-    """Return for how many attempts a silo was charged at most, over all runs, by what silos told."""
+    """Return for how many attempts a silo was charged at most, over all runs, by what silos report."""
     charges: dict[str, int] = {}
     most = 0
-    for each in rounds:
-        uploads = each.kind != "open-session"
-        if uploads and each.step == 1:  # the first sum of an attempt
-            charges |= {name: charges[name] + 1 for name in each.asked}
-        for name, body in each.answers.items():
+    for closed in rounds:
+        uploads = closed.kind != "open-session"
+        if uploads and closed.step == 1:  # the first sum of an attempt
+            charges |= {name: charges[name] + 1 for name in closed.asked}
+        for name, body in closed.answers.items():
             if isinstance(body, SessionKey | QueryAnswer):
                 charges[name] = body.charged
         if uploads:
-            most = max(most, *(charges[name] for name in each.asked))
+            most = max(most, *(charges[name] for name in closed.asked))
     return most

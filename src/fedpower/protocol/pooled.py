@@ -111,17 +111,10 @@ def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None =
 
 
 def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
-    """Return what the noised counts of norms tell: shares of rows and of energy, and unevenness."""
+    """Return what noised counts of norms show: shares of rows and of energy, and unevenness."""
     rows, energy, uneven = shares
-    return Clipping(
-        rows=rows,
-        rows_most=1.0,
-        energy=energy,
-        energy_least=energy,
-        energy_most=energy,
-        uneven=uneven,
-        counted=True,
-    )
+    known = {"energy": energy, "energy_least": energy, "energy_most": energy, "uneven": uneven}
+    return Clipping(rows=rows, rows_most=1.0, counted=True, **known)
 
 
 def estimated_clipping(
@@ -185,24 +178,21 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
     return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
 
 
-def told(record: Mapping[str, Any], *, by_person: bool = False) -> str:
+def clipping_summary(record: Mapping[str, Any], *, by_person: bool = False) -> str:
     """Return what the bound did to the rows, in one sentence, from the record of it."""
-    rows = "persons' rows" if by_person else "rows"
-    shares = {key: _share(float(record[key])) for key in _TOLD}
-    begin = f"The bound {record['bound']:.3g} is shorter than about {shares['rows']} of the {rows}"
+    rows, most, energy, low, high = (
+        _share(float(record[key])) for key in ("rows", "rows_most", "energy", "energy_least", "energy_most")
+    )
+    whose = "persons' rows" if by_person else "rows"
+    summary = f"Clipping: about {rows} of the {whose} exceed the bound {record['bound']:.3g}"
     if record["counted"]:
         return (
-            f"{begin} and cut off about {shares['energy']} of their squared length, by the noised counts "
-            "of norms."
+            f"{summary}, which removes about {energy} of their squared length, by the noised counts of norms."
         )
     return (
-        f"{begin} ({shares['rows_most']} at most) and cut off about {shares['energy']} of their squared "
-        f"length, from {shares['energy_least']} to {shares['energy_most']} as long rows are rare or "
-        "many: an estimate from the noised trace."
+        f"{summary} (at most {most}), which removes about {energy} of their squared length ({low} to {high}; "
+        "estimated from the noised trace)."
     )
-
-
-_TOLD = ("rows", "rows_most", "energy", "energy_least", "energy_most")
 
 
 def _share(value: float) -> str:

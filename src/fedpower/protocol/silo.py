@@ -91,7 +91,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
 
 
 class ExactReleases:
-    """Exact answers: epsilon is infinite, and whoever reads the messages can learn about rows."""
+    """Exact answers: epsilon is infinite, and anyone who reads the messages can learn about rows."""
 
     def __init__(self, rows: Rows, study: Study) -> None:
         self._rows = rows
@@ -266,10 +266,10 @@ class PrivateReleases:
 
         if center is not None and mean is not None:
             trace += float(center @ center) - 2 * float(center @ mean)
-        found = take_local_steps(multiply, ask, total_variance=trace)
+        outcome = take_local_steps(multiply, ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
-        product = read_only(rounded(found.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
-        return structs.replace(found, product=product, made_for=made_for)
+        product = read_only(rounded(outcome.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
+        return structs.replace(outcome, product=product, made_for=made_for)
 
     def factor(self) -> Factor:
         raise ProtocolError("a private study releases no factor of the moment")
@@ -298,12 +298,14 @@ class PrivateReleases:
         integers, _ = self._release(query, asking=asking, times=ask.n_local_steps)
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
-        found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
+        outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
         if ask.basis.nbytes >= LARGE:
             give_back()
-        return structs.replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
+        return structs.replace(
+            outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
+        )
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
         if not any(terms.label == MOMENT for terms in self._study.queries):
@@ -505,38 +507,25 @@ def assemble(
         assert not isinstance(rows, Survey), "only a private study prepares"
         releases = ExactReleases(rows, study)
     else:
+        if ledger is None:
+            raise InputError(
+                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+            )
+        if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+            raise InputError(
+                f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
+                "who knows the seed can remove"
+            )
+        sessions = None
+        if study.aggregation == "secure":
+            if identity is None:
+                raise InputError(
+                    f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
+                    "`fedpower identity new`"
+                )
+            sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(
-            rows,
-            study,
-            budget,
-            ledger=_paying(name, ledger, source),
-            source=source or SystemNoise(),
-            data=data,
-            sessions=SiloSessions(name, study, rows.n_rows, _signing(name, identity), exchange)
-            if study.aggregation == "secure"
-            else None,
+            rows, study, budget, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
     survey = rows if isinstance(rows, Survey) else None
     return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)
-
-
-def _paying(name: str, ledger: Ledger | None, source: NoiseSource | None) -> Ledger:
-    if ledger is None:
-        raise InputError(
-            "a private study must be charged to a ledger, got none; create one with `fedpower budget init`"
-        )
-    if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
-        raise InputError(
-            f"the ledger of silo {name!r} must record private releases, got seeded noise, "
-            "which anyone who knows the seed can remove"
-        )
-    return ledger
-
-
-def _signing(name: str, identity: Identity | None) -> Identity:
-    if identity is None:
-        raise InputError(
-            f"every silo of a secure sum must have an identity, got none for {name!r}; make "
-            "one with `fedpower identity new`"
-        )
-    return identity

@@ -20,7 +20,7 @@ from msgspec import Meta, structs
 
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
-from fedpower.protocol.pooled import Clipping, told
+from fedpower.protocol.pooled import Clipping, clipping_summary
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import CodeBookFile, Part
 from fedpower.report.text import and_more
@@ -204,7 +204,7 @@ class Record(Part):
         if self.clipping is None:
             return None
         bounded = {"bound": self.row_bound, **asdict(self.clipping)}
-        return told(bounded, by_person=bool(self.parameters.get("unit")))
+        return clipping_summary(bounded, by_person=bool(self.parameters.get("unit")))
 
     @property
     def table_rules(self) -> TableRules | None:

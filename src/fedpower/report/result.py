@@ -32,16 +32,16 @@ from fedpower.report.record import (
     write_text,
 )  # fmt: skip
 from fedpower.report.view import Fitted
-from fedpower.rows.columns import columns_of_fit
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Block, RowSource
+from fedpower.rows.ruled import ruled
+from fedpower.rows.source import RowSource, columns_of_fit
 from fedpower.rows.tables import TableSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import ruled
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
+from fedpower.values import Block
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

@@ -21,7 +21,6 @@ from fedpower.rows.array_files import (
     svmlight_source,
 )
 from fedpower.rows.arrays import ColumnsByPlace, array_source, sparse_source
-from fedpower.rows.columns import shown
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
     FORMATS,
@@ -42,6 +41,7 @@ from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
 from fedpower.rows.tables import Group, Table, TableSource, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
+from fedpower.values import shown
 
 FORMATS.update(
     {

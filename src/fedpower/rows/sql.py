@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.columns import not_a_number, require_distinct, require_shape
-from fedpower.rows.source import Block, Matrix, pl
+from fedpower.rows.source import not_a_number, require_shape
 from fedpower.rows.tables import Group, Part, Table, TableSource
 from fedpower.rules.expressions import Cells
+from fedpower.values import Block, Matrix, pl, require_distinct
 
 # --- where a database is ----------------------------------------------------------------------------------
 

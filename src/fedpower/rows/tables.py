@@ -12,17 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import (
-    is_number,
-    pick_columns,
-    require_block_size,
-    require_distinct,
-    require_shape,
-    shown,
-)
-from fedpower.rows.source import Block, Extra, Matrix, pl
+from fedpower.rows.source import Extra, pick_columns, require_block_size, require_shape
 from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
+from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
 
 if TYPE_CHECKING:
     from pathlib import Path

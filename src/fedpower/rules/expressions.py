@@ -13,9 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from fedpower.errors import CellError
-from fedpower.rows.columns import LARGEST_EXACT
-from fedpower.rows.source import pl
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
+from fedpower.values import LARGEST_EXACT, pl
 
 _YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
 _NO_NUMBERS = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")

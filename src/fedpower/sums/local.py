@@ -12,10 +12,9 @@ from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import FilledRows, exact_weights, unit_of, with_gaps
-from fedpower.rows.watch import Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import device as on_device
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import (
@@ -40,6 +39,7 @@ from fedpower.sums.moment import (
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import S, Sum, full_blocks, reduce
+from fedpower.values import Matrix, Vector, is_sparse
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
 
@@ -109,7 +109,6 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
         if self._unit is not None:
             return self._unit.n_units
         known = self.source.n_rows
@@ -256,7 +255,6 @@ class LocalMoment:
         return size
 
     def _require_room(self) -> None:
-        """Refuse a moment that does not fit in memory."""
         need = moment_bytes(self.source.n_features, density=self.source.density)
         if need > self._limit:
             raise InputError(
@@ -384,7 +382,6 @@ def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
 
 
 def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
-    """Return what a partition holds and its sum; None without rows."""
     make, max_rows, key = how
     source = opener(partition)
     if source is None:

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.rows.arrays import ArraySource, SparseSource
-from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, is_sparse
+from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, require_count
 from fedpower.rows.sql import QuerySource
 from fedpower.rows.units import unit_of
 from fedpower.sums.device import TensorSource
+from fedpower.values import Block, Matrix, is_sparse
 
 Words = NDArray[np.uint64]
 
