@@ -27,7 +27,7 @@ from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, Pac
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.rows.opening import open_source
-from fedpower.rows.sql import QuerySource
+from fedpower.rows.tables import TableSource
 from two_worlds import QUESTIONS, Question, make_ledger, rules_of, write_world
 
 RUN = "0123456789abcdef"
@@ -246,7 +246,8 @@ def test_a_query_is_renamed_and_converted_too(tmp_path: Path) -> None:
         f'[columns]\nrename = {{eigen = "{first}"}}\nfactors = {{{first} = 3}}\n'
     )
     source = read_silo(tmp_path / "silo.toml").source(study)
-    assert isinstance(source, QuerySource)
+    assert isinstance(source, TableSource)
+    assert source.table.query is not None
     assert np.asarray(next(source.blocks(9)))[0, 0] == 21
 
 
