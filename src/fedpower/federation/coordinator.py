@@ -20,8 +20,8 @@ from msgspec import structs
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
-from fedpower.federation.certificates import COORDINATOR, RUNNER, STUDY_FILE
 from fedpower.federation.files import open_private, private_folder
+from fedpower.federation.kits import COORDINATOR, RUNNER, STUDY_FILE
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol import journal
