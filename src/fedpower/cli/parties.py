@@ -38,9 +38,8 @@ def coordinator(kit: Path) -> None:
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
-    from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
-    from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import COORDINATOR, check_certificate, kit_study  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)

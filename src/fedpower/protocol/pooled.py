@@ -1,9 +1,8 @@
 """The pooled covariance of a run, the gains of its columns, its noise, and what a bound cut off."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.special
@@ -84,6 +83,17 @@ class Clipping:
     energy_most: float
     uneven: float
     counted: bool
+
+    def summary(self, bound: float, *, by_person: bool = False) -> str:
+        """Return what the bound did to the rows, in one sentence."""
+        whose = "persons' rows" if by_person else "rows"
+        most = "" if self.counted else f" (at most {_share(self.rows_most)})"
+        ends = "" if self.counted else f" ({_share(self.energy_least)} to {_share(self.energy_most)})"
+        source = "noised counts of norms" if self.counted else "the noised trace"
+        return (
+            f"Clipping: about {_share(self.rows)} of {whose}{most} exceeded the bound {bound:.3g}, removing "
+            f"about {_share(self.energy)} of the variance{ends}, by {source}."
+        )
 
     def moves(self, n_features: int, outside: Array | None = None) -> Array:
         """Return about the standard deviation of what it does to correlations, by column."""
@@ -176,23 +186,6 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
     left = float(energy @ factors)
     uneven = float(energy @ np.abs(1.0 - factors / left)) / 2.0
     return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
-
-
-def clipping_summary(record: Mapping[str, Any], *, by_person: bool = False) -> str:
-    """Return what the bound did to the rows, in one sentence, from the record of it."""
-    rows, most, energy, low, high = (
-        _share(float(record[key])) for key in ("rows", "rows_most", "energy", "energy_least", "energy_most")
-    )
-    whose = "persons' rows" if by_person else "rows"
-    summary = f"Clipping: about {rows} of the {whose} exceed the bound {record['bound']:.3g}"
-    if record["counted"]:
-        return (
-            f"{summary}, which removes about {energy} of their squared length, by the noised counts of norms."
-        )
-    return (
-        f"{summary} (at most {most}), which removes about {energy} of their squared length ({low} to {high}; "
-        "estimated from the noised trace)."
-    )
 
 
 def _share(value: float) -> str:
