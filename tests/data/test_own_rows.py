@@ -11,8 +11,8 @@ import pytest
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import RowsWarning
 from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import ruled
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.sums.own_rows import levels_warnings, other_words
 from fedpower.sums.survey import Survey

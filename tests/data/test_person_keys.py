@@ -15,11 +15,11 @@ from pyarrow import parquet
 
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import ruled
 from fedpower.rows.sql import SqlQuery
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import by_unit, keys_of, with_ids
-from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import table_rules
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import exact_moment
 
 RULE = RowTreatment(row_norm=2.0)

@@ -15,7 +15,6 @@ from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
@@ -27,6 +26,7 @@ from fedpower.rows.units import (
     text_keys,
     with_ids,
 )
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.lattice import SIDE, LatticeRows, exact_moment

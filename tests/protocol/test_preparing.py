@@ -191,7 +191,7 @@ def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
-    from fedpower.rows.treatment import RowTreatment
+    from fedpower.rules.treatment import RowTreatment
     from fedpower.sums.local import local_moment
 
     rule = RowTreatment(row_norm=3.0)

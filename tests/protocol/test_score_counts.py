@@ -22,10 +22,10 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.scores import bins_for
+from fedpower.protocol.solvers.sums import bins_for
 from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
 

@@ -244,7 +244,7 @@ def loops() -> str:
     import numpy as np
 
     from fedpower import native
-    from fedpower.rows.treatment import RowTreatment
+    from fedpower.rules.treatment import RowTreatment
     from fedpower.sums.lattice import LatticeRows
 
     if native.loops() is None:

@@ -12,8 +12,8 @@ from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
 from fedpower.report.text import number
+from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
-from fedpower.rules.inspecting import ColumnLook, draft_of, look_at, stored_types
 
 _SHOWN, _LONGEST = 5, 24
 """Levels that are shown of a column, and letters of a level."""

@@ -22,8 +22,8 @@ from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.rules.inspecting import doubtful
 from fedpower.sums.own_rows import ONLY_YOU, levels_warnings, other_words, units_warning
 from fedpower.sums.survey import STAGES, Survey
 
@@ -38,9 +38,8 @@ def coordinator(kit: Path) -> None:
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
-    from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
-    from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import COORDINATOR, check_certificate, kit_study  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)

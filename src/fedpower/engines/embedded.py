@@ -24,10 +24,9 @@ from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import Study, budget_of, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.watch import Watch
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rules.codebook import CodeBook
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
 from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment

@@ -18,12 +18,13 @@ from fedpower.protocol.solvers.sums import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.networks import NetworkSource, Weighed
-from fedpower.rows.source import Block, RowSource, is_sparse
+from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
 from fedpower.sums.survey import STAGES, Survey
+from fedpower.values import Block, is_sparse
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -47,8 +47,8 @@ from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import with_ids
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey

@@ -15,9 +15,9 @@ from fedpower.errors import InputError, require
 from fedpower.linalg import orth
 from fedpower.report.files import staged
 from fedpower.rows.arrays import PositionalSource
-from fedpower.rows.source import pl
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 Format = Literal["npy", "parquet", "csv"]

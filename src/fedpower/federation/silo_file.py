@@ -31,10 +31,10 @@ from fedpower.protocol.study import Study, attempt_epsilon, budget_of, worst_eps
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_query, open_source
+from fedpower.rows.ruled import every_problem, ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import parse_address
 from fedpower.rows.units import by_unit
-from fedpower.rules.ruled import every_problem, ruled
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 

@@ -1,5 +1,6 @@
 """How a study's (ε, δ) at one silo is divided among the queries that it lists, and what each costs."""
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -62,7 +63,7 @@ class Price(NamedTuple):
         return math.nextafter(1.0 / self.mu, math.inf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """The price list of a private study, the same for every silo and known to all."""
 
@@ -110,7 +111,7 @@ class Budget:
     def left_delta(self) -> float:
         return self.delta - self.slack_delta
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         return sum(terms.size * terms.times for terms in self.queries)
 
@@ -152,12 +153,12 @@ class Budget:
         colluders = None if self.n_sharing is None else self.colluders
         return noise_for(self._moment_moved, self._moment_multiplier, sizes, colluders)
 
-    @property
+    @functools.cached_property
     def _moment_moved(self) -> Sensitivity:
         weight = self.mean_weight if self.center else 0.0
         return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit)
 
-    @property
+    @functools.cached_property
     def _moment_multiplier(self) -> float:
         return (
             self.price(MOMENT).multiplier

@@ -23,10 +23,9 @@ from fedpower.privacy.sensitivity import (
     of_row_sum,
 )
 from fedpower.protocol.study import Study
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
-from fedpower.rows.watch import Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.sums.lattice import SIDE, ExactMoments
 from fedpower.sums.local import LocalMoment

@@ -20,7 +20,7 @@ from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.array_files import h5py
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import pl
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON

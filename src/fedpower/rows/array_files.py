@@ -18,8 +18,8 @@ from scipy import sparse
 from fedpower.errors import InputError, installing
 from fedpower.linalg.subspace import own_memory
 from fedpower.rows.arrays import PositionalSource, array_source, as_float64, canonical, sparse_source
-from fedpower.rows.columns import is_wide, require_matrix, require_shape, shown
-from fedpower.rows.source import Block, Matrix
+from fedpower.rows.source import is_wide, require_matrix, require_shape
+from fedpower.values import Block, Matrix, shown
 
 _MAX_ENTRIES = 2**18
 """Entries of a svmlight file that are parsed together: a block of long rows is cut short."""

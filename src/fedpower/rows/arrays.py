@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.columns import (
+from fedpower.rows.source import (
+    Extra,
     is_wide,
     pick_columns,
     require_block_size,
-    require_distinct,
     require_exact,
     require_finite,
     require_matrix,
     require_shape,
 )
-from fedpower.rows.source import Block, Extra, SparseBlock, is_sparse
+from fedpower.values import Block, SparseBlock, is_sparse, require_distinct
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

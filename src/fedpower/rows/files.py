@@ -24,10 +24,10 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from fedpower.errors import InputError, installing, require
-from fedpower.rows.columns import require_distinct, require_shape, shown
-from fedpower.rows.source import pl
+from fedpower.rows.source import require_shape
 from fedpower.rows.tables import Part, Read, Table, cells_of, lazy_read, pandas_index, polars_runs
 from fedpower.rules.expressions import Cells
+from fedpower.values import pl, require_distinct, shown
 
 # --- formats ----------------------------------------------------------------------------------------------
 

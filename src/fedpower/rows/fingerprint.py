@@ -13,13 +13,12 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.rows.arrays import PositionalSource, array_source, canonical
-from fedpower.rows.columns import other_rows
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import Block, OverRows, RowSource, SparseBlock, is_sparse, pl
+from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, other_rows
 from fedpower.rows.sql import StoredQuery
 from fedpower.rows.tables import Table, TableSource, frame_table
-from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.kernel import block_rows
+from fedpower.values import Block, SparseBlock, is_sparse, pl
 
 _MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.errors import CellError, InputError, NoRowsError, require
-from fedpower.rows.columns import pick_columns, require_block_size, require_distinct, shown
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
-from fedpower.rows.source import Extra, RowSource, SparseBlock, is_sparse, pl
+from fedpower.rows.source import Extra, RowSource, pick_columns, require_block_size
 from fedpower.rows.tables import Table, TableSource
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
+from fedpower.values import SparseBlock, is_sparse, pl, require_distinct, shown
 
 NetworkUnit = Literal["edge", "row"]
 """What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""

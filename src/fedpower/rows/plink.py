@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ColumnsByPlace
-from fedpower.rows.columns import require_block_size, require_distinct, shown, surplus_columns
-from fedpower.rows.source import Extra, Matrix, RowSource
+from fedpower.rows.source import Extra, RowSource, require_block_size, surplus_columns
+from fedpower.values import Matrix, require_distinct, shown
 
 _MAGIC = b"\x6c\x1b\x01"
 """How a .bed file begins; the third byte means that each variant's samples are stored together."""

@@ -12,17 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import (
-    is_number,
-    pick_columns,
-    require_block_size,
-    require_distinct,
-    require_shape,
-    shown,
-)
-from fedpower.rows.source import Block, Extra, Matrix, pl
+from fedpower.rows.source import Extra, pick_columns, require_block_size, require_shape
 from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
+from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,9 +275,9 @@ def refuse_first(
         raise problem.error(f"{rule.called} of {called}", row + 1)
 
 
-def table_source(table: Table, kind: type[TableSource] = TableSource) -> TableSource:
+def table_source(table: Table) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    return kind(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
+    return TableSource(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
 
 
 def as_labels(cells: pl.Series) -> pl.Series:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.rows.arrays import ArraySource, PositionalSource
-from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, is_sparse, pl
+from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns, require_block_size
 from fedpower.rows.tables import TableSource, as_texts
+from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
 
 Keys = NDArray[np.uint64]
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import is_number, public_vector, shown
-from fedpower.rows.source import Vector
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.rules import COMPARISON_BOUND, TableRules, table_rules
+from fedpower.rules.treatment import RowTreatment
+from fedpower.values import Vector, is_number, public_vector, shown
 
 Ranges = tuple[tuple[float, float] | None, ...]
 """By column: what people know that its cells are between; None where that is not known."""

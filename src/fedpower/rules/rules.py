@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from fedpower.errors import InputError, is_showable
-from fedpower.rows.columns import LARGEST, require_distinct
-from fedpower.rows.source import Vector
+from fedpower.values import LARGEST, Vector, require_distinct
 
 Kind = Literal[
     "number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "comparison", "drop"

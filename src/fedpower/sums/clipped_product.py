@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.rows.columns import require_count
-from fedpower.rows.source import Matrix, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import require_count
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.reduce import room
+from fedpower.values import Matrix, Vector, is_sparse
 
 BASIS_SIDE = 2**30  # numbers of a basis are multiples of 1/2³⁰: times a row they are exact in float64
 CLIP_SIDE = 2**16  # α is this whole number: coordinates are cut to multiples of α/2¹⁶

@@ -13,15 +13,22 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource, PositionalSource
-from fedpower.rows.columns import require_count, require_exact, require_finite, require_matrix
-from fedpower.rows.source import Block, Matrix, RowSource, Vector
-from fedpower.rows.treatment import TINY, RowTreatment, margin
+from fedpower.rows.source import (
+    UNWATCHED,
+    RowSource,
+    Watch,
+    require_count,
+    require_exact,
+    require_finite,
+    require_matrix,
+)
 from fedpower.rows.units import require_no_unit
-from fedpower.rows.watch import UNWATCHED, Watch
+from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.kernel import KernelChoice, block_rows
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
+from fedpower.values import Block, Matrix, Vector
 
 _BLOCK_BYTES = 2**30
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""

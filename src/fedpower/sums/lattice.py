@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError
-from fedpower.rows.source import Matrix, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment, margin, with_data
+from fedpower.rows.source import RowSource
 from fedpower.rows.units import PARTS, lattice_shares, unit_of
+from fedpower.rules.treatment import RowTreatment, margin, with_data
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.moment import PANEL, Moments, bounded, mirror
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Matrix, SparseBlock, Vector, is_sparse
 
 Integers = NDArray[np.int64]
 

@@ -12,10 +12,9 @@ from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import FilledRows, exact_weights, unit_of, with_gaps
-from fedpower.rows.watch import Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import device as on_device
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import (
@@ -40,6 +39,7 @@ from fedpower.sums.moment import (
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import S, Sum, full_blocks, reduce
+from fedpower.values import Matrix, Vector, is_sparse
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
 

@@ -9,11 +9,12 @@ import scipy.linalg.blas
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource
 from fedpower.rows.units import exact_weights, unit_of
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Block, Matrix, Vector, is_sparse
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""

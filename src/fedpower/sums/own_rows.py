@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fedpower.rows.source import RowSource, Vector
+from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
+from fedpower.values import Vector
 
 ONLY_YOU = "(for your eyes only)"
 

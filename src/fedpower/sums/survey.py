@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError, ProtocolError
-from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import UNWATCHED, RowSource, Watch, other_rows, require_count
 from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
-from fedpower.rows.watch import UNWATCHED, Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Matrix, Vector, is_sparse
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")

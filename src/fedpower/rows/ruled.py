@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import CellError, InputError
-from fedpower.rows.columns import match_columns, require_distinct, shown
-from fedpower.rows.source import Extra, RowSource, Vector, pl
+from fedpower.rows.source import Extra, RowSource, match_columns
 from fedpower.rows.tables import Part, Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
 from fedpower.rules.expressions import Cells, Problem, compiled, counted_problems, item_codes, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
+from fedpower.values import Vector, pl, require_distinct, shown
 
 _ROWS = 2**16
 """Rows that are searched for problems together."""

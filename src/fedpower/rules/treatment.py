@@ -1,16 +1,13 @@
 """Rows brought to norm at most 1, with the rounding of floating point inside the bound."""
 
 import hashlib
-import math
 import struct
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import LARGEST, is_number, public_vector
-from fedpower.rows.source import Block, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.sums.kernel import block_rows
+from fedpower.values import LARGEST, Block, SparseBlock, Vector, is_number, is_sparse, public_vector
 
 TINY = 1e-140
 """Below this a norm's square loses digits to underflow."""
@@ -195,13 +192,3 @@ def _row_norm(value: object) -> float:
     within = f"between {1 / LARGEST:g} and {LARGEST:g}"
     require(1 / LARGEST <= number <= LARGEST, "row_norm", within, number, "give the columns in other units")
     return number
-
-
-def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
-    """Return the largest norm of a treated row; a bound made from it is not a public one."""
-    largest = 0.0
-    for block in source.blocks(block_rows(source.n_features)):
-        # Blocks of persons' rows have a column more (`units`).
-        features = block[:, : source.n_features] if not is_sparse(block) else block
-        largest = max(largest, float(row_norms(treatment.apply(features)[0]).max()))
-    return largest if math.isfinite(largest) else LARGEST
