@@ -38,8 +38,8 @@ from fedpower.rows.files import (
 )
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Table, TableSource, as_labels, frame_table, harmonised, table_source
+from fedpower.rows.sql import SqlQuery, query_of, query_table
+from fedpower.rows.tables import Group, Table, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import shown
 
@@ -134,7 +134,7 @@ def _open(
             return replace(data, name=name) if renames else data  # type: ignore[type-var]
     table = _open_table(data, name, reading)
     if table is not None:
-        return _source_of(table)
+        return table_source(table)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
         _, kind = _format(path)
@@ -230,10 +230,6 @@ def _described(path: Path, name: str) -> Table:
     return table
 
 
-def _source_of(table: Table) -> TableSource:
-    return table_source(table, TableSource if table.query is None else QuerySource)
-
-
 # --- paths ------------------------------------------------------------------------------------------------
 
 
@@ -299,7 +295,7 @@ def split_by_group(
     sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):
         source = replace(
-            _source_of(table),
+            table_source(table),
             name=f"silo '{label}' of {table.name}",
             columns=features,
             n_rows=count,

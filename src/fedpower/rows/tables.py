@@ -275,9 +275,9 @@ def refuse_first(
         raise problem.error(f"{rule.called} of {called}", row + 1)
 
 
-def table_source(table: Table, kind: type[TableSource] = TableSource) -> TableSource:
+def table_source(table: Table) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    return kind(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
+    return TableSource(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
 
 
 def as_labels(cells: pl.Series) -> pl.Series:

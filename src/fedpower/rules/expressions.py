@@ -222,13 +222,13 @@ def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
 def _nothing(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
     """Return that nothing in a column of this type is what its rule says, and why."""
     cell = pl.col(cells.own)
-    got = f"type {dtype}"
+    got, everywhere = f"type {dtype}", cell.is_null().or_(True) if plain else cell.is_not_null()
     if rule.kind == "date":
         problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
     elif dtype.is_temporal():
-        problem = _dated(cell.is_not_null())
+        problem = _dated(everywhere)
     else:
-        problem = _no_number(rule, got, cell.is_null().or_(True) if plain else cell.is_not_null())
+        problem = _no_number(rule, got, everywhere)
     return _Column(pl.when(cell.is_null().and_(False)).then(0.0), cell.is_null(), (problem,))
 
 
