@@ -80,7 +80,6 @@ def reading_of(source: RowSource) -> str:
 
 
 def _innermost(source: RowSource) -> RowSource:
-    """Return the source that reads what is stored, beneath persons, rules and fills."""
     while isinstance(source, OverRows):
         source = source.rows
     if isinstance(source, TableSource) and source.table.long_of is not None:
@@ -89,13 +88,11 @@ def _innermost(source: RowSource) -> RowSource:
 
 
 def _paths(source: RowSource) -> list[Path]:
-    """Return the files that a source of arrays reads; none where its rows are not in files."""
     path = getattr(source, "path", None)
     return [] if path is None else [path, *getattr(source, "beside", ())]
 
 
 def _mark(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file is replaced or written to."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -127,7 +124,6 @@ def stored_files(paths: Sequence[Path], name: str, keys: Sequence[dict[str, str]
 
 
 def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    """Return that of all rows and columns of arrays, or of a source of another kind as it gives them."""
     if isinstance(source, DaskSource):
         return _dask_digest(source, watch)
     width, read = source.n_features, source.blocks
@@ -141,7 +137,6 @@ def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
 
 
 def _dask_digest(source: DaskSource, watch: Watch) -> str:
-    """Return that of a Dask collection's rows, which come here a partition at a time."""
     rows, cells = _RowHash(source.width), _CellHash()
     for partition in source.partitions:
         part = partition.compute()
@@ -186,7 +181,6 @@ class _CellHash:
                     stream.update(data)
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, number of rows and cells."""
         head = json.dumps(["fedpower.cells/1", self.n_rows, list(self._streams)])
         state = hashlib.sha256(head.encode())
         for streams in self._streams.values():
@@ -236,7 +230,6 @@ class _RowHash:
             stream.update(numbers.astype(dtype).tobytes())
 
     def digest(self) -> str:
-        """Return the SHA-256 of width, number of rows and rows."""
         state = hashlib.sha256(self._head.encode())
         state.update(self._total.to_bytes(8, "little"))
         for stream in self._streams:
