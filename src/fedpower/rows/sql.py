@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.source import not_a_number, other_rows, require_shape
+from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
 from fedpower.rows.tables import Part, Table
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct
@@ -497,8 +497,9 @@ class StoredQuery:
         """Require every pass from now on to be over the same cells, and keep their digest."""
         self._watched = True
 
-    def digest(self) -> str:
+    def digest(self, watch: Watch = UNWATCHED) -> str:
         self.watch_cells()
+        watch.saw(0)
         if self._digest is None:
             for _ in self.read([], [], _DIGEST_ROWS):
                 pass

@@ -109,20 +109,16 @@ def harmonised(
             )
     require_distinct(f"{table.name}, renamed,", columns)
 
-    def convert(name: str, cells: Cells) -> Cells:
-        factor = float(factors.get(name, 1.0))
-        offset = cells.offset * factor + float(offsets.get(name, 0.0))
-        return replace(cells, factor=cells.factor * factor, offset=offset)
+    def converted(part: Part) -> Part:
+        made = {}
+        for own, cells in part.cells.items():
+            name = rename.get(own, own)
+            factor = float(factors.get(name, 1.0))
+            offset = cells.offset * factor + float(offsets.get(name, 0.0))
+            made[name] = replace(cells, factor=cells.factor * factor, offset=offset)
+        return replace(part, cells=made)
 
-    parts = [
-        replace(part, cells={rename.get(own, own): cells for own, cells in part.cells.items()})
-        for part in table.parts
-    ]
-    parts = [
-        replace(part, cells={name: convert(name, cells) for name, cells in part.cells.items()})
-        for part in parts
-    ]
-    return replace(table, parts=tuple(parts))
+    return replace(table, parts=tuple(map(converted, table.parts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
