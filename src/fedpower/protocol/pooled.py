@@ -1,6 +1,7 @@
-"""The pooled covariance of a run, the law of its noise, and what a row bound cut off."""
+"""The pooled covariance of a run, the gains of its columns, its noise, and what a bound cut off."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -189,3 +190,39 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
 
 def _share(value: float) -> str:
     return "less than 0.1%" if value < 0.001 else f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+
+# --- what columns are multiplied by before the eigendecomposition ----------------------------------
+
+Groups = tuple[tuple[int, ...], ...]
+"""Places of columns that are the levels of one."""
+
+Gains = Callable[[Array], Array]
+"""From the diagonal of a moment to the gains of its columns; any draw of it can be given."""
+
+_FLOOR_STDS = 2.0
+"""A column's variance is taken to be at least so many standard deviations of its noise."""
+
+_CLEAR_STDS = 10.0
+"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
+
+
+def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
+    """Return gains that bring columns to variance 1, as the moment's diagonal gives it."""
+
+    def gains(diagonal: Array) -> Array:
+        variances = np.array(diagonal, dtype=np.float64)
+        for group in map(list, groups):
+            variances[group] = np.sum(variances[group])
+        if noise_std > 0:
+            usual = float(np.median(variances)) / 4.0
+            least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
+            return np.asarray(1.0 / np.sqrt(np.maximum(variances, least)))
+        return np.asarray(1.0 / np.sqrt(np.where(variances > 0, variances, 1.0)))
+
+    return gains
+
+
+def fixed(values: Array) -> Gains:
+    """Return gains that are these whatever the moment: units that columns are brought back to."""
+    return lambda diagonal: values
