@@ -103,7 +103,8 @@ def test_a_column_that_is_not_numeric_is_refused(ask: Callable[..., SqlQuery]) -
     for kind in ("text", "date", "timestamptz", "int[]", "json", "interval"):
         text = f"SELECT 1 AS a, NULL::{kind} AS city FROM generate_series(1, 3)"
         message = refusal(lambda text=text: read_all(open_source(ask(text))))
-        assert "column 'city' of the query must hold numbers, got type" in message
+        got = "dates or times" if kind in ("date", "timestamptz") else "type"
+        assert f"column 'city' of the query must hold numbers, got {got}" in message
         assert " at row 1" in message
         assert read_all(open_source(ask(text), drop=["city"])).tolist() == [[1]] * 3
     named = ask('SELECT 1 AS a, 2 AS "A", 3, 4 AS "q""" ; ')
@@ -127,11 +128,12 @@ def test_a_pass_sees_one_moment_and_the_next_is_refused_when_rows_changed(
     server.sql("DROP TABLE IF EXISTS live")
     server.sql("CREATE TABLE live AS SELECT i AS a, i * 2 AS b FROM generate_series(1, 200000) i")
     source = open_source(ask("SELECT a, b FROM live"))
+    fingerprint(source)  # passes from now on are over the same rows
     blocks = source.blocks(1000)
     first = next(blocks)
     server.sql("DELETE FROM live WHERE a > 100")
     assert first.shape[0] + sum(int(block.shape[0]) for block in blocks) == 200_000
-    assert "got other rows than before" in refusal(lambda: read_all(source))
+    assert "got others than before" in refusal(lambda: read_all(source))
 
 
 CHANGES = (

@@ -14,9 +14,8 @@ from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.averaging import averaged_product
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import make_silos
+from runs import averaged_product, make_silos
 
 
 @hypothesis_settings(max_examples=15)

@@ -22,7 +22,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.scores import bins_for
+from fedpower.protocol.solvers.sums import bins_for
 from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
