@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.source import not_a_number, other_rows, require_shape
+from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
 from fedpower.rows.tables import Part, Table
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct
@@ -49,7 +49,6 @@ class Address:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         known = dict(self.settings)
         where = known.get("host") or known.get("service") or "libpq's default"
         return f"the PostgreSQL server at {where}" if self.path is None else str(self.path)
@@ -70,7 +69,6 @@ def parse_address(database: str) -> Address:
 
 
 def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
-    """Return libpq's settings of ``postgresql://user@host:port/name?sslmode=…``."""
     head, _, query = rest.partition("?")
     netloc, _, name = head.partition("/")
     person, _, netloc = netloc.rpartition("@")
@@ -156,12 +154,10 @@ class SqlQuery:
 
     @property
     def address(self) -> Address:
-        """The database's place."""
         return parse_address(self.database)
 
     @property
     def text(self) -> str:
-        """The query without the semicolon at its end."""
         return self.query.rstrip().rstrip(";").rstrip()
 
     def password(self) -> str | None:
@@ -325,7 +321,6 @@ def conninfo(address: Address, user: str | None, password: str | None) -> str:
 
 @contextmanager
 def _preparing(name: str) -> Iterator[None]:
-    """Turn a database's refusal of the query's text into one line with its reason."""
     try:
         yield
     except _failures() as error:
@@ -441,7 +436,6 @@ class _CellTally:
         self._n_rows += len(batch)
 
     def digest(self) -> str:
-        """Return the SHA-256 of columns, number of rows and sum."""
         head = json.dumps(["fedpower.rows in any order/2", self._columns, self._n_rows])
         return hashlib.sha256(head.encode() + self._sum.astype("<u8").tobytes()).hexdigest()
 
@@ -466,7 +460,6 @@ class StoredQuery:
         self._digest: str | None = None
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        """Yield batches of the wanted columns only; words come as text."""
         places = {column: f"c{place}" for place, column in enumerate(self.columns)}
         wanted = [self.columns[name][1].format(c=places[name]) for name in numbers]
         wanted += [self._dialect.text.format(c=places[name]) for name in words]
@@ -504,16 +497,15 @@ class StoredQuery:
         """Require every pass from now on to be over the same cells, and keep their digest."""
         self._watched = True
 
-    def digest(self) -> str:
-        """Return the digest of all cells, from a pass unless one was made since `watch_cells`."""
+    def digest(self, watch: Watch = UNWATCHED) -> str:
         self.watch_cells()
+        watch.saw(0)
         if self._digest is None:
             for _ in self.read([], [], _DIGEST_ROWS):
                 pass
         return str(self._digest)
 
     def _run(self, chosen: Sequence[str], max_rows: int, *, width: int) -> Iterator[pl.DataFrame]:
-        """Yield batches of expressions over the columns c0, c1, … of the query."""
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         selected = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(chosen))
         statement = self._dialect.select.format(names=names, chosen=selected, q=self.query.text)
