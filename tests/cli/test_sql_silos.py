@@ -115,7 +115,7 @@ def test_products_from_rows_that_change_are_refused(ward: Path) -> None:
     choice = KernelChoice(kind="product", reason="to read at every step")
     moment = LocalMoment(open_source(query), RowTreatment(row_norm=1.0), choice=choice)
     moment.prepare()
-    with pytest.raises(InputError, match="got other rows than before"):
+    with pytest.raises(InputError, match="got others than before"):
         moment.product(np.eye(2))
 
 

@@ -259,6 +259,10 @@ derive kept means --null age=old | --null
 derive kept factor -k 4 | n_factors
 derive kept ranking | comparisons
 derive model correlate | model
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --local-steps 2 | --solver
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --identity north=nowhere.pem | identity
 """
 """Each a command and what its sentence must name; -o new where there is no -o."""
 

@@ -100,11 +100,11 @@ def test_missing_and_infinite_values_are_refused_at_their_row(ask: Callable[...,
 
 
 def test_a_column_that_is_not_numeric_is_refused(ask: Callable[..., SqlQuery]) -> None:
-    cells = {"text": "x", "date": "2020-01-01", "timestamptz": "2020-01-01", "int[]": "{1}", "json": "{}"}
-    for kind, cell in cells.items():
-        text = f"SELECT 1 AS a, '{cell}'::{kind} AS city FROM generate_series(1, 3)"
+    for kind in ("text", "date", "timestamptz", "int[]", "json", "interval"):
+        text = f"SELECT 1 AS a, NULL::{kind} AS city FROM generate_series(1, 3)"
         message = refusal(lambda text=text: read_all(open_source(ask(text))))
-        assert "column 'city' of the query must hold numbers, got" in message
+        got = "dates or times" if kind in ("date", "timestamptz") else "type"
+        assert f"column 'city' of the query must hold numbers, got {got}" in message
         assert " at row 1" in message
         assert read_all(open_source(ask(text), drop=["city"])).tolist() == [[1]] * 3
     named = ask('SELECT 1 AS a, 2 AS "A", 3, 4 AS "q""" ; ')
@@ -128,11 +128,12 @@ def test_a_pass_sees_one_moment_and_the_next_is_refused_when_rows_changed(
     server.sql("DROP TABLE IF EXISTS live")
     server.sql("CREATE TABLE live AS SELECT i AS a, i * 2 AS b FROM generate_series(1, 200000) i")
     source = open_source(ask("SELECT a, b FROM live"))
+    fingerprint(source)  # passes from now on are over the same rows
     blocks = source.blocks(1000)
     first = next(blocks)
     server.sql("DELETE FROM live WHERE a > 100")
     assert first.shape[0] + sum(int(block.shape[0]) for block in blocks) == 200_000
-    assert "got other rows than before" in refusal(lambda: read_all(source))
+    assert "got others than before" in refusal(lambda: read_all(source))
 
 
 CHANGES = (

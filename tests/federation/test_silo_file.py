@@ -24,7 +24,7 @@ from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, PackedMoment, Refusal
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import budget_of, worst_epsilon
-from fedpower.rows.sql import QuerySource
+from fedpower.rows.tables import TableSource
 from two_worlds import QUESTIONS, Question, make_ledger, rules_of, write_world
 
 RUN = "0123456789abcdef"
@@ -204,7 +204,8 @@ def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tm
     )
     silo = read_silo(tmp_path / "silo.toml")
     source = silo.source(study)
-    assert isinstance(source, QuerySource)
+    assert isinstance(source, TableSource)
+    assert source.table.query is not None
     assert np.asarray(next(source.blocks(9)))[0, 0] == 21
     with pytest.raises(FedpowerError) as refused:
         silo.check_agreed(write_study(tmp_path, silos={"names": ["south"]}))

@@ -24,7 +24,7 @@ from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.report.text import count, human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
+from fedpower.sums.own_rows import ONLY_YOU, levels_warnings, other_words, units_warning
 from fedpower.sums.survey import STAGES, Survey
 
 
@@ -156,8 +156,8 @@ def _advice(node: OpenSilo) -> list[str]:
             f"clipped {ONLY_YOU}{more}"
         )
     levels = {place for group in study.groups for place in group}
-    units = told_of_units(moment, levels=levels, columns=study.columns)
-    return [*advice, *([] if units is None else [units]), *told_of_levels(moment.source)]
+    units = units_warning(moment, levels=levels, columns=study.columns)
+    return [*advice, *([] if units is None else [units]), *levels_warnings(moment.source)]
 
 
 def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
         facts["edges_capped_at_the_maximum"] = weighed.n_capped
     else:
         facts["rows_clipped_by_the_bound"] = None if isinstance(moment, Survey) else moment.n_clipped
-        others = {name: count for name, (count, _) in words_as_other(moment.source).items() if count}
+        others = {name: count for name, (count, _) in other_words(moment.source).items() if count}
         facts |= {"rows_with_other_levels": others} if others else {}
     if advice := _advice(node):
         facts["advice"] = "; ".join(advice)

@@ -16,10 +16,10 @@ from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
+from fedpower.protocol.pooled import Gains, fixed, unit_variances
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
-from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import (
     PREPARED,

@@ -1,4 +1,4 @@
-"""Does a silo keep its promise? Two neighbouring worlds, real silos, and how well answers tell them apart."""
+"""Does a silo keep its promise? Two neighbouring worlds, real silos, and how well answers separate them."""
 
 import math
 import time
@@ -163,7 +163,7 @@ class Game:
     """Both worlds of a study, the queries that are asked of each, and how answers are scored.
 
     The attacker reads what the audited silo sends. In a secure sum it reads the sum of three silos, of
-    which one tells it its noise; ``pair`` has the row in question in either world.
+    which one reveals its noise; ``pair`` has the row in question in either world.
     """
 
     def __init__(
@@ -246,13 +246,13 @@ class Game:
             solver = settings.solve(np.random.default_rng(0))
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
-        known = SeededNoiseForExperiments(self._played)  # the colluder tells its seed
+        known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
         seen = []
         rounds = coordinator.history[-len(self.asked) :]
         for (_, query), noise, closed in zip(self.asked, self.noises, rounds, strict=True):
-            told = query.evaluate(others, noise.exponents) + noise.draw(known)
+            colluder = query.evaluate(others, noise.exponents) + noise.draw(known)
             uploads = [answer.words for answer in closed.answers.values()]
-            seen.append(noise.values(total(uploads) - told))
+            seen.append(noise.values(total(uploads) - colluder))
         return seen
 
 

@@ -32,7 +32,7 @@ _GROUP_BYTES = 32 * 2**20  # of a Parquet row group
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model(ABC):
-    """Rows of several silos, drawn again at each reading: row j of silo i depends on the seed alone."""
+    """Rows of several silos, drawn again at each reading: row j of silo i depends only on the seed."""
 
     name: ClassVar[Literal["spiked", "sbm"]]
     own_facts: ClassVar[tuple[str, ...]]  # the parameters that only this model has
@@ -85,7 +85,7 @@ class Model(ABC):
 
     @abstractmethod
     def chunks(self, silo: int) -> Iterator[Array]:
-        """Yield a silo's rows before they are normalised, in chunks that depend on d alone."""
+        """Yield a silo's rows before they are normalised, in chunks that depend only on d."""
 
     def generator(self, *place: int) -> np.random.Generator:
         """Return the random numbers of one place in the model, independent of every other's."""

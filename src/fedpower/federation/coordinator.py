@@ -33,7 +33,7 @@ from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
 from fedpower.report.outcome import result_of
 from fedpower.report.record import FederationRecord
-from fedpower.report.result import Result, write_files
+from fedpower.report.result import Result
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class StudyRun:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
         result = self.result
         folder.mkdir(parents=True, exist_ok=True)
-        write_files(folder, result)
+        result.write_into(folder)
         return result.run
 
 

@@ -148,7 +148,7 @@ def _fitted(
         before, basis = basis, found
         if 1.0 - turned < _STILL:
             break
-    # Columns of noise alone have length √d: what is beyond is signal, and shows how far off they are.
+    # Columns of pure noise have length √d: what is beyond is signal, and shows how far off they are.
     signal = np.sqrt(np.maximum(clear**2 - dim, 0.0))
     cosines = signal**2 / np.maximum(clear**2, np.finfo(np.float64).tiny)
     strength = np.linalg.norm((signal[:, np.newaxis] * right) @ half, axis=1)

@@ -54,7 +54,7 @@ from fedpower.protocol.query import Rows, StepMean, StepProduct, moment_of, norm
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.own_rows import told_of_units
+from fedpower.sums.own_rows import units_warning
 from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
@@ -388,7 +388,7 @@ class Silo:
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
             levels = {place for group in self.study.groups for place in group}
-            odd = told_of_units(survey, levels=levels, columns=self.study.columns)
+            odd = units_warning(survey, levels=levels, columns=self.study.columns)
             if odd is not None:
                 logger.info("%s", odd)
 

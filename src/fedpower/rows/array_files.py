@@ -111,7 +111,6 @@ _Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def _read_header(stream: IO[bytes], name: str) -> _Header:
-    """Return the header of an array in NumPy's format, leaving the stream at the first value."""
     formats = np.lib.format
     try:
         is_old = formats.read_magic(stream) == (1, 0)
@@ -148,7 +147,6 @@ def npy_source(path: Path, name: str) -> FileSource:
 
 @contextmanager
 def _member(path: Path, key: str, name: str) -> Iterator[tuple[IO[bytes], _Header]]:
-    """Open one array of a ``.npz`` file, at its first value."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
             yield stream, _read_header(stream, name)
@@ -201,7 +199,6 @@ def npz_source(path: Path, name: str) -> PositionalSource:
 
 
 def _sparse_npz(path: Path, name: str) -> PositionalSource:
-    """Return the source of a matrix saved by SciPy; formats other than CSR are read whole."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             if archive["format"].item() not in ("csr", b"csr"):

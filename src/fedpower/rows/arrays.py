@@ -59,7 +59,6 @@ class ColumnsByPlace:
         return replace(self, columns=columns)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
-        """Return the source with exactly these columns in this order."""
         if self.columns is None:
             raise InputError(
                 f"{self.name} must have column names to select by name, got none; "
@@ -106,7 +105,6 @@ class ArraySource(PositionalSource):
     array: NDArray[Any]
 
     def read(self, max_rows: int) -> Iterator[Block]:
-        """Yield slices: views where the array is float64 and C-contiguous, copies elsewhere."""
         for start in range(0, self.array.shape[0], max_rows):
             part = self.array[start : start + max_rows]
             if isinstance(part, np.ma.MaskedArray):

@@ -14,7 +14,6 @@ from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import rules_of_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql import QuerySource
 from fedpower.rows.tables import Part, TableSource
 from fedpower.rows.units import features_of
 from fedpower.rules.expressions import MISSING, compiled, counted_problems, staged
@@ -190,7 +189,8 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
 def doubtful(source: RowSource) -> list[tuple[str, str]]:
     """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner."""
     source = features_of(source)
-    if source.sparse or isinstance(source, DaskSource | QuerySource | PlinkSource):
+    is_query = isinstance(source, TableSource) and source.table.query is not None
+    if source.sparse or is_query or isinstance(source, DaskSource | PlinkSource):
         return []
     rules = rules_of_source(source)
     known = None

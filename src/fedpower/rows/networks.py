@@ -57,7 +57,6 @@ class NetworkSource:
 
     @property
     def n_features(self) -> int:
-        """Number of nodes."""
         return int(self.layers[0].shape[0])
 
     @property
@@ -82,7 +81,6 @@ class NetworkSource:
                 yield layer[start : start + max_rows]
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> NetworkSource:
-        """Return the network among exactly these nodes, in this order."""
         if self.columns is None:
             raise InputError(f"the nodes of {self.name} must have names to be selected by; give nodes")
         places = np.array(pick_columns(self.name, self.columns, columns, extra=extra))
@@ -191,7 +189,6 @@ def check_edge_weight(value: object) -> None:
 
 
 def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
-    """Return the layers as symmetric matrices within bounds; weights that are none are refused."""
     if len(edges.layers) > MOST_LAYERS:
         raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}")
     check_edge_weight(edge_weight)
@@ -251,7 +248,6 @@ def _csr(matrix: Any) -> SparseBlock:
 
 
 def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
-    """Return the edges of an adjacency matrix, which must be symmetric."""
     try:
         blocks = [block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)]
     except CellError:

@@ -126,7 +126,6 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
 
 
 def _problems_of(source: TableSource) -> list[str]:
-    """Return a sentence for each way in which a table is not covered by rules; none quotes a cell."""
     table = stored_table(source)
     rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
     numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
@@ -151,7 +150,6 @@ def _problems_of(source: TableSource) -> list[str]:
 
 
 def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
-    """Return the persons of a table of one rating per row; all its columns must have a rule."""
     more = [rule.column for rule in rules.rules if rule.kind == "number"]
     if rules.long is None or more:
         raise InputError(

@@ -116,7 +116,6 @@ class CodeBook:
             )
 
     def __repr__(self) -> str:
-        """Show what people gave; of numbers that were found, how many columns they are of."""
         given = [f"{name}={getattr(self, name)!r}" for name in ("row_norm", "offset", "scale")
                  if self.is_draft and getattr(self, name) is not None]  # fmt: skip
         given += ["normalize=True"] if self.normalize else []
@@ -170,7 +169,6 @@ class CodeBook:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence for each column of which too little was found."""
         warnings = []
         for place in range(self.offset.size):
             name = f"x{place}" if self.columns is None else self.columns[place]
@@ -190,7 +188,6 @@ class CodeBook:
 
     @property
     def treatment(self) -> RowTreatment:
-        """What is done to each row."""
         return RowTreatment(
             center=self.offset, scale=self.scale, row_norm=self.bound, low=self.low, high=self.high
         )

@@ -113,7 +113,6 @@ class RowTreatment:
 
     @property
     def bounded(self) -> bool:
-        """Whether every treated row has norm at most 1."""
         return self.normalize or self.row_norm is not None
 
     def check_width(self, n_features: int) -> None:
@@ -163,7 +162,6 @@ class RowTreatment:
         return replace(self, center=None), offset
 
     def digest(self) -> str:
-        """Return the SHA-256 of a canonical encoding, the same on every machine."""
         state = hashlib.sha256(b"fedpower.RowTreatment/2")
         for values in (self.center, self.scale, self.low, self.high):
             state.update(struct.pack("<q", -1 if values is None else values.size))
@@ -185,7 +183,6 @@ class RowTreatment:
 
 
 def _row_norm(value: object) -> float:
-    """Return a bound on the norm of a row as float; its square is a float64 too."""
     holds = is_number(value) and value > 0  # type: ignore[operator]
     require(holds, "row_norm", "a positive finite number", value, "give a public bound")
     number = float(value)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ _LEAST_ROWS, _MOST_ROWS = 256, 2**22
 
 _FEW_ROWS, _MANY_ROWS, _SMALL = 2**10, 2**13, 2**18
 """Rows of a panel, whose products are summed within one matrix product, for results of up to so many numbers
-and for larger ones: a small one alone would not keep a device busy."""
+and for larger ones: a single small one would not keep a device busy."""
 
 
 @functools.cache

@@ -216,7 +216,7 @@ class ExactMoments:
         return int(sum(self.squares.map(np.diagonal).to_ints()))
 
     def to_float(self, *, full: bool = True) -> Moments:
-        """Return mean and covariance of the bounded rows, or variances alone unless ``full``."""
+        """Return mean and covariance of the bounded rows, or only variances unless ``full``."""
         mean = self.total / (self.n_rows * float(SIDE) * self.parts)
         covariance = (self.squares if full else self.squares.map(np.diagonal)).to_float()
         covariance /= self.n_rows * float(SIDE) ** 2

@@ -28,7 +28,7 @@ subtracted afterwards: no pass over the rows, for a factor 1 + FAR² of accuracy
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Mean and covariance of s treated rows y; the covariance may be its diagonal alone."""
+    """Mean and covariance of s treated rows y; the covariance may be only its diagonal."""
 
     n_rows: int
     mean: Vector
@@ -99,7 +99,7 @@ def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
 
 
 class ScatterSum:
-    """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns alone unless ``full``."""
+    """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns only unless ``full``."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool = True, most: int = 0) -> None:
         self._treatment, self._full, self._most = treatment, full, most

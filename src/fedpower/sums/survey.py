@@ -146,7 +146,7 @@ def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
 
 
 def _count_bins(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return for each column how many rows are in each bin, which is the integer part of a moved cell."""
+    """Return for each column how many rows are in each bin, which is the integer part of a shifted cell."""
     if native.loops() is None:
         cells = shift.of(block)
         np.copyto(cells, N_BINS, where=np.isnan(cells))
