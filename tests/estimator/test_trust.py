@@ -27,7 +27,7 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     model.save(tmp_path / "out")
     assert read_result(tmp_path / "out").run["remarks"] == model.warnings_
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "variances below that are not to be trusted" in page
+    assert "vary less than the rounding errors of the largest" in page
 
 
 def test_values_whose_squares_vanish_are_announced():
