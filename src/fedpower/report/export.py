@@ -18,7 +18,7 @@ from fedpower.report.charts import element
 from fedpower.report.files import as_text, write_csv
 from fedpower.report.result import Result, Scores
 from fedpower.report.view import ScoreHistogram
-from fedpower.rows.array_files import h5py
+from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
 
