@@ -365,7 +365,9 @@ class Result(Fitted):
         """Return the scores of a source block by block, with its ids: those of a column, or of samples."""
         if isinstance(source, PlinkSource):
             if id_column is not None:
-                raise InputError(f"an id column must be left out with {source.name}, whose samples have ids")
+                raise InputError(
+                    f"no id column may be given with {source.name}, whose samples have ids of their own"
+                )
             return Scores(names=self.score_names, blocks=self._of_samples(source), label="IID")
         project = self._projection()
         if id_column is None:
