@@ -19,9 +19,8 @@ from fedpower.protocol.query import Rows
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.watch import UNWATCHED
+from fedpower.rows.source import UNWATCHED, RowSource
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.lattice import ExactMoments, exact_moment
 from fedpower.sums.moment import Moments, accumulate_moment

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import ExactMoments, exact_moment
 
 Array = NDArray[np.float64]

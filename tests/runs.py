@@ -10,6 +10,7 @@ from fedpower.protocol.coordinator import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import PowerSettings, Solution
+from fedpower.protocol.solvers.products import combination
 from problems import Array, ArrayMoment
 
 
@@ -64,3 +65,12 @@ def solve(
     questions = drive(coordinator, silos)
     bases = {q.round: q.body.basis for q in questions if isinstance(q.body, AskSteps)}
     return coordinator.outcome, coordinator, list(bases.values())
+
+
+def averaged_product(blocks: Array, products: Array, rank: int, width: int) -> Array:
+    """Return an estimate of A·X from all noisy products, X spanning the last one's columns."""
+    latest = products[:, -width:]
+    weights = combination(
+        blocks.T @ blocks, blocks.T @ products, latest.T @ latest, rank=rank, n_features=len(blocks)
+    )
+    return np.asarray(products @ weights)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedpower.report import Result, read_result, write_result
+from fedpower.report import Result, read_result
 from fedpower.report.record import Record
 from fits import fed_pca
 from problems import spiked_rows
@@ -46,8 +46,7 @@ def written(
 ) -> Path:
     """Return the folder with the result of a fit."""
     model = fed_pca(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
-    write_result(folder, model.fit_silos(silos), command=command)
-    return folder
+    return model.fit_silos(silos).result_.with_origin(command=command).save(folder)
 
 
 KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "one", "wide",

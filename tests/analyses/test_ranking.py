@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.ranking import LEVEL, cases
 from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
-from fedpower.analyses.ranking import _LINKS, _graph, _least_squares, _newton, _rule_of
+from fedpower.analyses.ranking import _graph, _least_squares, _newton, _rule_of
 from fedpower.errors import InputError
 from fedpower.report.moment import Moment
 from fits import fed_moment
@@ -133,7 +133,7 @@ def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
         drawn = rng.standard_normal((7, 7)) * (moment.noise_std / 2.0)
         noised = replace(moment.pooled, moment=moment.pooled.moment + drawn + drawn.T)
         graph = _graph(replace(moment, pooled=noised), _rule_of(moment))
-        solved = _least_squares(graph) if method == "least_squares" else _newton(graph, _LINKS[method])
+        solved = _least_squares(graph) if method == "least_squares" else _newton(graph)
         assert solved is not None
         scores.append(solved[0])
     scale = np.sqrt(np.outer(model.standard_error_, model.standard_error_))

@@ -86,9 +86,3 @@ def test_a_cap_is_changed_on_record(used: Path):
     assert "Cap epsilon=3" in said.stdout
     succeed("budget", "cap", used, "--epsilon", 0.5, "--delta", 1e-6, "--reason", "too much")
     assert "100% of the cap" in succeed("budget", used).stdout
-
-
-def test_a_ledger_is_never_overwritten(used: Path):
-    before = used.read_bytes()
-    assert run("budget", "init", used, *CAP).exit_code == 2
-    assert used.read_bytes() == before

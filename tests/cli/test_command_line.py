@@ -37,13 +37,9 @@ def test_version_and_bare_name():
     assert succeed().stdout == succeed("--help").stdout
 
 
-@pytest.mark.parametrize("command", ["fit", "transform", "compare", "budget"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str):
     assert "Usage: " in succeed(command, "--help").stdout
-
-
-def test_a_typing_error_is_guessed():
-    assert "did you mean 'transform'" in run("tranform").stderr
 
 
 @pytest.mark.programs

@@ -117,28 +117,3 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     refused = run("derive", "moment", "complete", "-k", 1, "--filled", "more.csv")
     assert refused.exit_code == 2
     assert "--rows and --filled must go together" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("regress", "--target", "weight"), "a column must be one of the moment's, got 'weight'"),
-        (("regress", "--target", "hdl", "--alpha", 1, "-k", 2), "must be either ridge or on components"),
-        (("monitor", "-k", 2, "--rows", "north.csv"), "--rows and --flags must go together"),
-        (("means", "--null", "age=old"), "--null must be one number for all columns"),
-        (("factor", "-k", 4), "n_factors must be a whole number k"),
-        (("ranking",), "a moment must be of comparisons to be ranked"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_sentence(words: tuple[object, ...], sentence: str, place: Path):
-    refused = run("derive", "moment", *words)
-    assert refused.exit_code == 2
-    assert sentence in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
-
-
-def test_a_folder_that_holds_no_moment_is_refused(place: Path):
-    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "fitted")
-    refused = run("derive", "fitted", "correlate")
-    assert refused.exit_code == 2
-    assert "got a result that was fitted without keeping it" in refused.stderr

@@ -188,7 +188,7 @@ def test_tables_go_from_rules_to_scores_with_commands_alone(wards: Path):
     said = succeed("fit", *files, *words)
     assert "named like an id" not in said.stderr
     assert "7 columns" in said.stdout
-    rules = read_result("result").rules
+    rules = read_result("result").record.table_rules
     assert rules is not None
     assert rules.rules[0].missing == pytest.approx(float(full.offset[0]))
     succeed("transform", "result", "north.csv", "--id-column", "patient_id", "-o", "scores.csv")

@@ -97,7 +97,7 @@ def test_a_noised_moment_that_was_charged_is_used_again(place: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("fedpower.cli.fit.write_files", interrupted)
+        patched.setattr("fedpower.report.result.Result.write_into", interrupted)
         said = run(*words)
     assert said.exit_code == 130
     assert "nothing that was charged is charged again" in said.stderr
@@ -112,7 +112,7 @@ def test_a_secure_sum_says_that_it_is_charged_afresh(place: Path, monkeypatch: p
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedpower.cli.fit.write_files", interrupted)
+    monkeypatch.setattr("fedpower.report.result.Result.write_into", interrupted)
     words = (*NOISED, "--ledgers", ".", "--aggregation", "secure", "-o", "result")
     said = run("fit", "north.npy", "south.npy", *words)
     assert said.exit_code == 130

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, run, succeed
+from hospitals import COLUMNS, EXACT, succeed
 
 COMMAND = "from fedpower.cli import main; main()"
 
@@ -51,23 +51,6 @@ def test_a_study_in_order_is_told_with_its_hash(here: Path):
     found = reported("study", "check", "study.toml")
     assert found["name"] == "heart"
     assert found["hash"] == json.loads(succeed("study", "show", "study.toml", "--json").stdout)["hash"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("transform", "nowhere", "east.csv", "-o", "new.csv"),
-        ("export", "nowhere", "--to", "csv", "-o", "new"),
-        ("report", "nowhere"),
-        ("study", "check", "nowhere.toml"),
-        ("budget", "init", "new.ledger", "--epsilon", 0, "--delta", 1e-6),
-        ("fit", "nowhere.csv", *PRIVATE),
-    ],
-)
-def test_a_refusal_is_a_sentence_on_stderr_all_the_same(here: Path, words: tuple[object, ...]):
-    said = run(*words, "--json")
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr.startswith("Error: ")
 
 
 @pytest.mark.programs

@@ -101,7 +101,7 @@ def test_a_dry_run_of_a_network_speaks_of_nodes_and_edges(here: Path, aggregatio
     assert facts["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
     assert facts["leaves"].startswith("the adjacency and its trace")
     noise = facts["noise_std_of_an_edge_in_units_of_edge_weight"]
-    assert noise == ("of the sum, by the networks on the roll" if keys else "4.22")
+    assert noise == ("of the sum, by the networks in the session" if keys else "4.22")
     assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(facts)) is None
 
 
@@ -147,7 +147,7 @@ def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> 
     silo_file(more='[identity]\npath = "north.pem"\n')
     facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
     assert "under masks, with this silo's share of the noise" in facts["leaves"]
-    assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows on the roll"
+    assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows in the session"
     assert float(facts["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
     assert (facts["attempts_at_most"], facts["attempts_charged_so_far"]) == (3, 0)
     assert float(facts["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)

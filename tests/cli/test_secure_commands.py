@@ -4,7 +4,6 @@ import json
 import stat
 from pathlib import Path
 
-import pytest
 from hospitals import PRIVATE, SIZES, run, succeed
 
 from fedpower.report import read_result
@@ -54,21 +53,3 @@ def test_a_plan_marks_the_secure_sum_where_it_is_asked_for(here: Path):
     plain = json.loads(succeed("plan", *facts).stdout)["candidates"]
     assert {way["aggregation"] for way in plain} == {"plain", "secure"}
     assert [way["aggregation"] for way in plain if way["chosen"]] == ["plain"]
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("--solver", "krylov"), "--aggregation secure must go with --solver moment"),
-        (("--noise", "step"), "--aggregation secure must go with --noise moment"),
-        (("--local-steps", 2), "must go with --solver moment"),
-        (("--colluders", 3), "more silos than the 3 that may collude"),
-        (("--identity", "north=nowhere.pem"), "every silo must have an identity or none"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_one_sentence(here: Path, words, sentence):
-    refused = run("fit", *FILES, *SECURE, *words, "-o", "out")
-    assert refused.exit_code == 2
-    assert sentence in refused.stderr
-    assert len(refused.stderr.strip().splitlines()) == 1
-    assert not Path("out").exists()

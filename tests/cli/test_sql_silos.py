@@ -11,7 +11,7 @@ from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 from fedpower import FedPCA, SqlQuery
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.local import LocalMoment
 
@@ -115,7 +115,7 @@ def test_products_from_rows_that_change_are_refused(ward: Path) -> None:
     choice = KernelChoice(kind="product", reason="to read at every step")
     moment = LocalMoment(open_source(query), RowTreatment(row_norm=1.0), choice=choice)
     moment.prepare()
-    with pytest.raises(InputError, match="got other rows than before"):
+    with pytest.raises(InputError, match="got others than before"):
         moment.product(np.eye(2))
 
 

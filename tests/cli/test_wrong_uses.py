@@ -247,6 +247,22 @@ plan --features 3 --silos 0 -k 1 --epsilon 1 | --silos
 plan x.npy --features 3 --silos 9 -k 1 --epsilon 1 | --features
 fit north.csv -k loud --epsilon 1 | -k
 report . | components.npz
+transform model east.csv --id-column name -o scores.csv | name
+transform model east.csv --id-column age -o scores.csv | age
+transform model east.csv --id-column pc1 -o scores.csv | pc1
+transform model east.npy --id-column who -o scores.csv | east.npy
+transform model everybody.csv --id-column site -o scores.npy | ids
+derive kept regress --target weight | weight
+derive kept regress --target hdl --alpha 1 -k 2 | components
+derive kept monitor -k 2 --rows north.csv | --flags
+derive kept means --null age=old | --null
+derive kept factor -k 4 | n_factors
+derive kept ranking | comparisons
+derive model correlate | model
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --local-steps 2 | --solver
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
+fit north.csv south.parquet east.csv PRIVATE --aggregation secure --identity north=nowhere.pem | identity
 """
 """Each a command and what its sentence must name; -o new where there is no -o."""
 
@@ -458,14 +474,14 @@ def words_of(use: str) -> list[str]:
     return [*words, "-o", "new"] if takes_output and "-o" not in words else words
 
 
-def contents(folder: Path) -> dict[Path, bytes | None]:
-    return {
-        path: path.read_bytes() if path.is_file() and os.access(path, os.R_OK) else None
-        for path in folder.rglob("*")
-    }
+def contents(folder: Path) -> dict[Path, tuple[int, int]]:
+    files = {path: path.lstat() for path in folder.rglob("*")}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in files.items()}
 
 
-def check(place: Path, before: dict[Path, bytes | None], said: tuple[int, str, str], at_fault: str) -> None:
+def check(
+    place: Path, before: dict[Path, tuple[int, int]], said: tuple[int, str, str], at_fault: str
+) -> None:
     status, printed, errors = said
     assert (status, printed) == (2, ""), errors
     *logged, sentence = errors.splitlines()

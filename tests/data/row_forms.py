@@ -52,81 +52,32 @@ def svmlight_text(rows: NDArray[np.float64]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _npy(rows: Any, folder: Path) -> Path:
-    np.save(folder / "r.npy", rows)
-    return folder / "r.npy"
+def saved(name: str, write: Callable[[Path, Any], Any]) -> Callable[[Any, Path], Path]:
+    """Return what writes rows to a file of this name and returns its path."""
+
+    def made(rows: Any, folder: Path) -> Path:
+        write(folder / name, rows)
+        return folder / name
+
+    return made
 
 
-def _npy_fortran(rows: Any, folder: Path) -> Path:
-    return _npy(np.asfortranarray(rows), folder)
+def frame(rows: Any) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=NAMES)
 
 
-def _npz(rows: Any, folder: Path) -> Path:
-    np.savez_compressed(folder / "r.npz", X=rows, y=np.arange(3))
-    return folder / "r.npz"
+def zipped(path: Path, text: str) -> None:
+    path.write_bytes(gzip.compress(text.encode()))
 
 
-def _npz_fortran(rows: Any, folder: Path) -> Path:
-    np.savez(folder / "r.npz", np.asfortranarray(rows))
-    return folder / "r.npz"
+def _parquet_pandas(path: Path, rows: Any) -> None:
+    frame(rows).set_index(np.arange(len(rows)) * 3 + 1).to_parquet(path, index=True)
 
 
-def _npz_csr(rows: Any, folder: Path) -> Path:
-    sparse.save_npz(folder / "s.npz", sparse.csr_array(rows))
-    return folder / "s.npz"
-
-
-def _npz_csc(rows: Any, folder: Path) -> Path:
-    sparse.save_npz(folder / "s.npz", sparse.csc_matrix(rows))
-    return folder / "s.npz"
-
-
-def _csv(rows: Any, folder: Path) -> Path:
-    pyarrow.csv.write_csv(table(rows), folder / "r.csv")
-    return folder / "r.csv"
-
-
-def _csv_gz(rows: Any, folder: Path) -> Path:
-    (folder / "r.csv.gz").write_bytes(gzip.compress(_csv(rows, folder).read_bytes()))
-    return folder / "r.csv.gz"
-
-
-def _tsv(rows: Any, folder: Path) -> Path:
-    pd.DataFrame(rows, columns=NAMES).to_csv(folder / "r.tsv", sep="\t", index=False)
-    return folder / "r.tsv"
-
-
-def _parquet(rows: Any, folder: Path) -> Path:
-    pyarrow.parquet.write_table(table(rows), folder / "r.parquet", row_group_size=20)
-    return folder / "r.parquet"
-
-
-def _parquet_pandas(rows: Any, folder: Path) -> Path:
-    frame = pd.DataFrame(rows, columns=NAMES, index=np.arange(len(rows)) * 3 + 1)
-    frame.to_parquet(folder / "r.parquet", index=True)
-    return folder / "r.parquet"
-
-
-def _feather(rows: Any, folder: Path) -> Path:
-    pyarrow.feather.write_feather(table(rows), folder / "r.feather", chunksize=17)
-    return folder / "r.feather"
-
-
-def _arrow_stream(rows: Any, folder: Path) -> Path:
+def _arrow_stream(path: Path, rows: Any) -> None:
     data = table(rows)
-    with pa.ipc.new_stream(folder / "r.arrow", data.schema) as writer:
+    with pa.ipc.new_stream(path, data.schema) as writer:
         writer.write_table(data, max_chunksize=9)
-    return folder / "r.arrow"
-
-
-def _svmlight(rows: Any, folder: Path) -> Path:
-    (folder / "r.svm").write_text(svmlight_text(rows))
-    return folder / "r.svm"
-
-
-def _svmlight_gz(rows: Any, folder: Path) -> Path:
-    (folder / "r.libsvm.gz").write_bytes(gzip.compress(svmlight_text(rows).encode()))
-    return folder / "r.libsvm.gz"
 
 
 def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
@@ -140,33 +91,18 @@ def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
     return f"sqlite:///{path}"
 
 
-def _sqlite(rows: Any, folder: Path) -> SqlQuery:
-    return SqlQuery("SELECT * FROM visits", write_sqlite(rows, folder / "r.db"))
-
-
 def _sqlite_toml(rows: Any, folder: Path) -> Path:
     write_sqlite(rows, folder / "s.db")
     (folder / "r.toml").write_text('[data]\nquery = "SELECT * FROM visits;"\ndatabase = "sqlite:///s.db"\n')
     return folder / "r.toml"
 
 
-def _german_csv(rows: Any, folder: Path) -> Path:
-    frame = pd.DataFrame(rows, columns=NAMES)
-    frame.to_csv(folder / "r.csv", sep=";", decimal=",", index=False)
-    return folder / "r.csv"
-
-
-def _utf_16_csv(rows: Any, folder: Path) -> Path:
-    pd.DataFrame(rows, columns=NAMES).to_csv(folder / "r.csv", encoding="utf-16", index=False)
-    return folder / "r.csv"
-
-
 def _described_csv(rows: Any, folder: Path) -> Path:
-    """Own names, units of which two make one, an encoding that nothing tells: and a file that says so."""
+    """Own names, units of which two make one, an undetected encoding, and a file that describes them."""
     own = dict(zip(NAMES, ("alter", "dosis", "t", "xy", "Größe"), strict=True))
-    frame = pd.DataFrame(rows, columns=NAMES).rename(columns=own)
-    frame["dosis"] = frame["dosis"] / 2
-    frame.to_csv(folder / "own.csv", index=False, encoding="cp1252")
+    described = frame(rows).rename(columns=own)
+    described["dosis"] = described["dosis"] / 2
+    described.to_csv(folder / "own.csv", index=False, encoding="cp1252")
     names = ", ".join(f'"{word}" = "{name}"' for name, word in own.items())
     (folder / "r.toml").write_text(
         '[data]\npath = "own.csv"\nencoding = "cp1252"\n'
@@ -186,16 +122,8 @@ def in_parts(rows: Any, folder: Path, write: Callable[[pa.Table, Path], None], e
     return parts
 
 
-def _csv_parts(rows: Any, folder: Path) -> Path:
-    return in_parts(rows, folder, pyarrow.csv.write_csv, ".csv")
-
-
 def _parquet_parts(rows: Any, folder: Path) -> Path:
-    return in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet") / "**" / "*.parquet"
-
-
-def _dataset(rows: Any, folder: Path) -> Any:
-    return pyarrow.dataset.dataset(in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet"))
+    return in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet")
 
 
 def _xlsx(rows: Any, folder: Path) -> Path:
@@ -212,19 +140,8 @@ def write_duckdb(rows: Any, path: Path) -> str:
     return f"duckdb:///{path}"
 
 
-def _duckdb(rows: Any, folder: Path) -> SqlQuery:
-    return SqlQuery("SELECT * FROM visits", write_duckdb(rows, folder / "r.duckdb"))
-
-
 def _pandas_mixed(rows: Any, folder: Path) -> Any:
-    frame = pd.DataFrame(rows, columns=NAMES)
-    frame["ß"] = frame["ß"].astype("Int64")
-    frame["age"] = frame["age"].astype(object)
-    return frame
-
-
-def _masked(rows: Any, folder: Path) -> Any:
-    return np.ma.masked_array(rows, mask=np.zeros(rows.shape, dtype=bool))
+    return frame(rows).astype({"ß": "Int64", "age": object})
 
 
 class Exporter:
@@ -258,44 +175,50 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "array": lambda rows, folder: rows,
     "fortran array": lambda rows, folder: np.asfortranarray(rows),
     "big-endian array": lambda rows, folder: rows.astype(">f8"),
-    "masked array": _masked,
+    "masked array": lambda rows, folder: np.ma.masked_array(rows, mask=np.zeros(rows.shape, dtype=bool)),
     "csr": lambda rows, folder: sparse.csr_array(rows),
     "coo": lambda rows, folder: sparse.coo_matrix(rows),
-    "pandas": lambda rows, folder: pd.DataFrame(rows, columns=NAMES),
+    "pandas": lambda rows, folder: frame(rows),
     "pandas of many dtypes": _pandas_mixed,
     "arrow table": lambda rows, folder: table(rows),
     "arrow batch": lambda rows, folder: table(rows).to_batches()[0],
     "arrow exporter": lambda rows, folder: Exporter(table(rows)),
-    "npy": _npy,
-    "fortran npy": _npy_fortran,
-    "npz": _npz,
-    "fortran npz": _npz_fortran,
-    "csr npz": _npz_csr,
-    "csc npz": _npz_csc,
-    "csv": _csv,
-    "csv.gz": _csv_gz,
-    "tsv": _tsv,
-    "csv with semicolons and decimal commas": _german_csv,
-    "csv in UTF-16": _utf_16_csv,
+    "npy": saved("r.npy", np.save),
+    "fortran npy": saved("r.npy", lambda path, rows: np.save(path, np.asfortranarray(rows))),
+    "npz": saved("r.npz", lambda path, rows: np.savez_compressed(path, X=rows, y=np.arange(3))),
+    "fortran npz": saved("r.npz", lambda path, rows: np.savez(path, np.asfortranarray(rows))),
+    "csr npz": saved("s.npz", lambda path, rows: sparse.save_npz(path, sparse.csr_array(rows))),
+    "csc npz": saved("s.npz", lambda path, rows: sparse.save_npz(path, sparse.csc_matrix(rows))),
+    "csv": saved("r.csv", lambda path, rows: pyarrow.csv.write_csv(table(rows), path)),
+    "csv.gz": saved("r.csv.gz", lambda path, rows: zipped(path, frame(rows).to_csv(index=False))),
+    "tsv": saved("r.tsv", lambda path, rows: frame(rows).to_csv(path, sep="\t", index=False)),
+    "csv with semicolons and decimal commas": saved(
+        "r.csv", lambda path, rows: frame(rows).to_csv(path, sep=";", decimal=",", index=False)
+    ),
+    "csv in UTF-16": saved(
+        "r.csv", lambda path, rows: frame(rows).to_csv(path, encoding="utf-16", index=False)
+    ),
     "csv under other names and units": _described_csv,
-    "folder of csv": _csv_parts,
-    "pattern of parquet": _parquet_parts,
-    "arrow dataset": _dataset,
+    "folder of csv": lambda rows, folder: in_parts(rows, folder, pyarrow.csv.write_csv, ".csv"),
+    "pattern of parquet": lambda rows, folder: _parquet_parts(rows, folder) / "**" / "*.parquet",
+    "arrow dataset": lambda rows, folder: pyarrow.dataset.dataset(_parquet_parts(rows, folder)),
     "polars lazy frame": lambda rows, folder: pl.from_arrow(table(rows)).lazy(),
     "xlsx": _xlsx,
-    "parquet": _parquet,
-    "parquet with index": _parquet_pandas,
-    "feather": _feather,
-    "arrow stream": _arrow_stream,
-    "svmlight": _svmlight,
-    "svmlight.gz": _svmlight_gz,
-    "sqlite": _sqlite,
-    "sqlite toml": _sqlite_toml,
-    "duckdb": _duckdb,
-    "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
-    "dask frame": lambda rows, folder: dask.dataframe.from_pandas(
-        pd.DataFrame(rows, columns=NAMES), npartitions=2
+    "parquet": saved(
+        "r.parquet", lambda path, rows: pyarrow.parquet.write_table(table(rows), path, row_group_size=20)
     ),
+    "parquet with index": saved("r.parquet", _parquet_pandas),
+    "feather": saved(
+        "r.feather", lambda path, rows: pyarrow.feather.write_feather(table(rows), path, chunksize=17)
+    ),
+    "arrow stream": saved("r.arrow", _arrow_stream),
+    "svmlight": saved("r.svm", lambda path, rows: path.write_text(svmlight_text(rows))),
+    "svmlight.gz": saved("r.libsvm.gz", lambda path, rows: zipped(path, svmlight_text(rows))),
+    "sqlite": lambda rows, folder: SqlQuery("SELECT * FROM visits", write_sqlite(rows, folder / "r.db")),
+    "sqlite toml": _sqlite_toml,
+    "duckdb": lambda rows, folder: SqlQuery("SELECT * FROM visits", write_duckdb(rows, folder / "r.duckdb")),
+    "dask array": lambda rows, folder: dask.array.from_array(rows, chunks=(20, 2)),
+    "dask frame": lambda rows, folder: dask.dataframe.from_pandas(frame(rows), npartitions=2),
     "h5ad": lambda rows, folder: write_h5ad(rows, folder / "r.h5ad"),
     "csr h5ad": lambda rows, folder: write_h5ad(sparse.csr_matrix(rows), folder / "r.h5ad"),
     "csc h5ad": lambda rows, folder: write_h5ad(sparse.csc_matrix(rows), folder / "r.h5ad"),

@@ -21,7 +21,7 @@ NAMES = tuple(f"x{place}" for place in range(N_FEATURES))
 CODE = """
 import sys
 import pyarrow.parquet, pyarrow.compute, pyarrow.csv, scipy.linalg
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.moment import accumulate_moment
 from fedpower.rows.opening import open_source
 

@@ -13,9 +13,9 @@ import pytest
 from row_forms import read_all
 
 from fedpower.errors import InputError
-from fedpower.rows.columns import match_columns
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.source import match_columns
 
 
 def frame(**columns: Any) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 from fedpower import CodeBook, FedMoment, comparisons, read_code_book, write_code_book
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
-from fedpower.rules.ruled import ruled
+from fedpower.rows.ruled import ruled
 from fedpower.rules.rules import COMPARISON_BOUND, table_rules
 
 BOOK = comparisons(["ash", "birch", "oak"])

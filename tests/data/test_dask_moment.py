@@ -14,7 +14,7 @@ from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.sums.local import local_moment
 from fits import fed_pca

@@ -13,7 +13,7 @@ from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.terms import build_study, options_of, public_rng
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import Device, TorchLatticeSum, open_device
 from fedpower.sums.lattice import LatticeSum
 from fedpower.sums.local import local_moment

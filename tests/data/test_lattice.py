@@ -15,7 +15,7 @@ from scipy import sparse
 from fedpower import native
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import lattice
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, LatticeRows, LatticeSum, Words, exact_moment, product_rows
 from fedpower.sums.moment import accumulate_moment

@@ -12,7 +12,8 @@ from scipy import sparse
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.rows.source import largest_row_norm
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import MOST_SHARED_FEATURES, KernelChoice, block_rows, choose_kernel, gram_rows
 from fedpower.sums.local import LocalMoment, local_moment
 from fedpower.sums.moment import accumulate_moment

@@ -11,10 +11,10 @@ import pytest
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import RowsWarning
 from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import ruled
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import Rule, TableRules
-from fedpower.sums.own_rows import told_of_levels, words_as_other
+from fedpower.sums.own_rows import levels_warnings, other_words
 from fedpower.sums.survey import Survey
 from fits import fed_pca
 
@@ -63,8 +63,8 @@ def test_words_that_are_no_level_are_counted_by_every_pass_anew():
     survey = Survey(source)
     for _ in range(2):
         survey.prepare()
-        assert words_as_other(survey.source) == {"sex": (3, 7)}
-    (told,) = told_of_levels(survey.source)
+        assert other_words(survey.source) == {"sex": (3, 7)}
+    (told,) = levels_warnings(survey.source)
     assert "3 of 7 rows" in told
     assert "X" not in told
 

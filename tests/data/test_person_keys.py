@@ -15,11 +15,11 @@ from pyarrow import parquet
 
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import ruled
 from fedpower.rows.sql import SqlQuery
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import by_unit, keys_of, with_ids
-from fedpower.rules.ruled import ruled
 from fedpower.rules.rules import table_rules
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import exact_moment
 
 RULE = RowTreatment(row_norm=2.0)
@@ -79,6 +79,11 @@ SAME = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ONE)
+def test_one_is_one_in_every_type(kind):
+    assert keys(ONE[kind]) == [1]
+
+
 @pytest.mark.parametrize("kind", SAME)
 def test_an_id_has_one_key_however_it_is_written(kind):
     found = [int(keys(cells)[0]) for cells in SAME[kind]]
@@ -102,6 +107,27 @@ def test_whole_numbers_are_their_own_keys_also_as_texts(numbers):
     assert keys(texts).tolist() == wanted
     assert keys([f"{text}.00" for text in texts]).tolist() == wanted
     assert keys([*texts, "P1"])[:-1].tolist() == wanted
+
+
+@given(st.lists(st.text(max_size=12).map(lambda text: text + "x"), min_size=1, max_size=20))
+def test_a_key_does_not_depend_on_the_texts_beside_it(texts):
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
+    together = keys([*texts, "1", "2.0", "٣"])
+    assert together[:-3].tolist() == [int(keys([text])[0]) for text in texts]
+    assert together[-3:].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cells", [pa.array([[1]]), pa.array([{"a": 1}])])
+def test_other_types_are_refused(cells):
+    with pytest.raises(InputError, match="must hold ids as texts, numbers or days"):
+        keys(cells)
+
+
+def test_bytes_that_are_no_text_are_ids_too():
+    uuids = [bytes(15) + b"\xff", bytes(15) + b"\xfe", bytes(15) + b"\xff"]
+    first, second, third = keys(pa.array(uuids, pa.uuid())).tolist()
+    assert first == third != second
+    assert keys([uuids[1]]) == [second]
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
@@ -142,6 +168,27 @@ def test_given_ids_of_several_types_are_one_person(most):
     assert exact_moment(with_ids(open_source(rows), WITH_ANOTHER, most), RULE) == exact_moment(plain, RULE)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan, "", " ", pd.NA, pd.NaT, Decimal("NaN")])
+def test_a_missing_id_among_several_types_is_refused(missing):
+    for ids in ([1, missing, "1"], np.array([1, missing, "1"], dtype=object)):
+        with pytest.raises(InputError, match="got a missing id at row 2"):
+            with_ids(open_source(np.ones((3, 2))), ids)
+
+
+def test_masked_ids_are_missing_and_others_are_refused():
+    with pytest.raises(InputError, match="got a missing id at row 2"):
+        with_ids(open_source(np.ones((2, 2))), np.ma.array([1, 2], mask=[False, True]))
+    with pytest.raises(InputError, match="units must be texts, numbers or days, got dtype complex"):
+        with_ids(open_source(np.ones((2, 2))), np.array([1j, 2j]))
+
+
+@pytest.mark.parametrize("kind", ["mixed", "Int64", "float64", "category", "object", "string[pyarrow]"])
+def test_every_type_of_a_data_frame_has_the_same_persons(kind):
+    ids = pd.Series(WITH_ANOTHER, dtype=object) if kind == "mixed" else pd.Series(PLAIN).astype(kind)
+    frame = pd.DataFrame(rows_of(PLAIN), columns=["a", "b"]).assign(person=ids)
+    assert exact_moment(by_unit(open_source(frame), "person"), RULE) == wanted()
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("kind", ["Int32", "Float64", "String", "Categorical", "Decimal"])
 def test_every_type_of_polars_has_the_same_persons(kind, lazy):
@@ -177,6 +224,17 @@ def test_a_person_in_two_files_of_a_folder_is_one(kinds, tmp_path):
     assert exact_moment(source, RULE) == wanted(ids)
 
 
+def test_a_person_in_two_texts_and_in_the_name_of_a_folder_is_one(tmp_path):
+    ids = [1, 2, 3, 3, 1, 1, 2, 4]
+    rows = rows_of(ids)
+    spelled = ["1", "2", "3", "3", "1.0", "1.0", "2.0", "4.0"]
+    for part in (0, 1):
+        some = slice(4 * part, 4 * part + 4)
+        frame = table_of(rows[some], spelled[some]).to_pandas()
+        frame.to_csv(tmp_path / f"{part}.csv", index=False)
+    assert exact_moment(by_unit(open_source(tmp_path), "person"), RULE) == wanted(ids)
+
+
 MIXED = [1, "1", 1.0, "1.0", b"1", 2**53, 2.0**53, "P2", 9007199254740991, 9007199254740991.0]
 MIXED_PLAIN = [1, 1, 1, 1, 1, 2, 2, 3, 4, 4]
 
@@ -197,6 +255,18 @@ def test_a_column_of_sqlite_with_several_types_has_one_person(tmp_path):
     assert exact_moment(source, RULE) == wanted(MIXED_PLAIN)
 
 
+@pytest.mark.parametrize("kind", ["BIGINT", "VARCHAR", "DOUBLE", "DECIMAL(10, 2)", "HUGEINT"])
+def test_every_type_of_duckdb_has_the_same_persons(kind, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("adbc_driver_manager")
+    table = table_of(rows_of(PLAIN), PLAIN)
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as connection:
+        connection.register("given", table)
+        connection.execute(f"CREATE TABLE visits AS SELECT a, b, person::{kind} AS person FROM given")
+    query = SqlQuery(query="SELECT * FROM visits", database=f"duckdb:///{tmp_path / 't.duckdb'}")
+    assert exact_moment(by_unit(open_source(query), "person"), RULE) == wanted()
+
+
 RATED = {
     "user": "person",
     "film": "item",
@@ -214,3 +284,10 @@ def test_a_person_of_a_long_table_is_one_row(spelled):
     )
     assert found.n_units == 3
     assert exact_moment(found, RULE) == exact_moment(plain, RULE)
+
+
+def test_a_second_rating_in_another_spelling_is_refused():
+    table = {"user": ["1", "1.0"], "film": ["Alien", "Alien"], "stars": [1.0, 5.0]}
+    source = ruled(open_source(pd.DataFrame(table)), table_rules(RATED, "the test"))
+    with pytest.raises(InputError, match="got a second one at row 2"):
+        _ = source.n_units

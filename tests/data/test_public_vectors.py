@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.rows.columns import public_vector
+from fedpower.values import public_vector
 
 COLUMNS = ("a", "b", "c")
 

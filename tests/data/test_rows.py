@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 
 ANY = st.floats(allow_nan=False, allow_infinity=False)
 BLOCKS = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=ANY)

@@ -16,8 +16,8 @@ import pytest
 from fedpower import CodeBook, FedPCA, read_code_book, read_result
 from fedpower.errors import CellError, InputError
 from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import match_tables, ruled
 from fedpower.rules.expressions import Cells, compiled, staged
-from fedpower.rules.ruled import match_tables, ruled
 from fedpower.rules.rules import LEVEL, Rule, table_rules
 from fits import fed_pca
 from problems import Array

@@ -14,7 +14,7 @@ from scipy import sparse
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
 from fedpower.sums.moment import accumulate_moment
 

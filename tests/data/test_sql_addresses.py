@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_bad_data import refusal
 
 from fedpower.rows.opening import open_query, open_source
@@ -64,6 +66,12 @@ def test_a_url_with_a_password_or_that_cannot_be_read_is_refused_and_never_quote
     message = refusal(lambda: SqlQuery(ROWS, url))
     assert SECRET not in message
     assert "host/north" not in message
+
+
+@pytest.mark.slow
+@given(st.text(min_size=3).filter(lambda text: not text.isdecimal()))
+def test_whatever_follows_the_user_s_colon_is_refused_unread(text: str) -> None:
+    assert SECRET not in refusal(lambda: SqlQuery(ROWS, f"postgresql://ann:{SECRET}{text}@host/north"))
 
 
 def test_a_query_holds_no_password_and_shows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

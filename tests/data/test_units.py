@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,17 +14,20 @@ from fedpower.errors import InputError
 from fedpower.protocol.query import Tally
 from fedpower.rows import units
 from fedpower.rows.fingerprint import fingerprint
-from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
+    Persons,
     by_unit,
     exact_weights,
     lattice_shares,
     tally_weights,
+    text_keys,
     with_ids,
 )
+from fedpower.rules.treatment import RowTreatment
+from fedpower.sums.device import open_device
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.lattice import SIDE, LatticeRows, exact_moment
 from fedpower.sums.local import LocalMoment, local_moment
@@ -34,7 +38,6 @@ PRODUCTS = KernelChoice(kind="product", reason="none is made")
 D = 4
 NAMES = tuple("abcd")
 RULE = RowTreatment(row_norm=2.0)
-PRODUCT = KernelChoice(kind="product", reason="for a test")
 
 
 def visits(n_rows=600, n_persons=150, seed=0):
@@ -107,6 +110,61 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     about = moment - np.outer(mean, mean)
     assert exact.product(np.eye(D), mean) == pytest.approx(about, abs=1e-13)
     assert exact.moment(mean) == pytest.approx(about, abs=1e-13)
+
+
+def test_a_row_of_somebody_who_has_no_other_is_the_row_itself():
+    rows, _ = visits()
+    single = exact_moment(with_ids(open_source(rows), np.arange(len(rows))), RULE)
+    plain = exact_moment(open_source(rows), RULE)
+    assert (single.squares.low == plain.squares.low).all()
+    assert (single.total == plain.total * PARTS).all()
+    assert (single.n_rows, single.n_clipped) == (plain.n_rows, plain.n_clipped)
+
+
+def test_a_factor_has_the_moment_of_weighted_rows():
+    rows, ids = np.random.default_rng(0).standard_normal((6, 9)) / 9, np.array([1, 2, 2, 3, 2, 1])
+    silo = LocalMoment(with_ids(open_source(rows), ids), RowTreatment(row_norm=1.0), choice=PRODUCTS)
+    factor = silo.factor(silo.mean())
+    assert factor.T @ factor == pytest.approx(silo.moment(silo.mean()), abs=1e-13)
+
+
+def test_persons_within_the_silos_of_one_table():
+    rows, ids = visits()
+    table = table_of(rows, ids).append_column("silo", pa.array(np.where(ids % 2, "odd", "even")))
+    for name, source in split_by_group(table, "silo").items():
+        chosen = (ids % 2 == 1) == (name == "odd")
+        found = exact_moment(by_unit(source, "person"), RULE)
+        assert found == exact_moment(with_ids(open_source(rows[chosen]), ids[chosen]), RULE)
+
+
+def test_the_order_of_rows_and_the_size_of_blocks_have_no_part():
+    rows, ids = visits()
+    order = np.argsort(ids)
+    one = exact_moment(with_ids(open_source(rows), ids), RULE)
+    assert one == exact_moment(with_ids(open_source(rows[order]), ids[order]), RULE, max_rows=7)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_persons_are_counted_whatever_the_chunks(size):
+    keys = np.random.default_rng(0).integers(50, size=1000).astype(np.uint64)
+    wanted, counts = np.unique(keys, return_counts=True)
+    found = Persons(keys[start : start + size] for start in range(0, 1000, size))
+    assert (found.keys == wanted).all()
+    assert (found.counts == counts).all()
+
+
+@given(texts=st.lists(st.text(max_size=30), min_size=2, max_size=20))
+def test_equal_texts_have_equal_keys_and_others_do_not(texts):
+    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
+    keys = text_keys(pl.Series(texts))
+    for one, key in zip(texts, keys, strict=True):
+        for other, its in zip(texts, keys, strict=True):
+            assert (one == other) == (key == its)
+
+
+def test_blanks_around_an_id_make_no_second_person():
+    rows, _ = visits(4)
+    assert with_ids(open_source(rows), ["P1", " P1", "P1 ", "P2"]).n_units == 2
 
 
 def _csv(table, path):
@@ -206,13 +264,23 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
         assert 0 < sum(each**2 for each in moved) <= bound
 
 
+def test_tallies_add_up_to_the_persons():
+    rows, ids = visits()
+    survey = Survey(with_ids(open_source(rows), ids))
+    stage = Stage(kind="octaves", n_features=D, open_columns=np.arange(D))
+    counts = survey.tally(stage).reshape(D, -1).sum(axis=1) / TALLY_PARTS
+    assert survey.n_rows == len(np.unique(ids))
+    assert (counts <= survey.n_rows).all()
+    assert counts == pytest.approx([survey.n_rows] * D, rel=0.02)
+
+
 def test_what_a_silo_asks_of_its_rows_counts_persons():
     rows, ids = visits()
     n, mean, moment = weighted(rows, ids)
     source = by_unit(open_source(table_of(rows, ids)), "person")
     for made in (
         local_moment(source, RULE, rank=2, steps=3),
-        LocalMoment(source, RULE, choice=PRODUCT),
+        LocalMoment(source, RULE, choice=PRODUCTS),
         local_moment(source, RULE, rank=2, steps=3, on_lattice=True),
     ):
         assert (made.n_rows, made.n_read) == (n, len(rows))
@@ -233,6 +301,17 @@ def test_what_cannot_weigh_rows_refuses_in_one_sentence():
         by_unit(open_source(table_of(rows, ids)), "patient")
     with pytest.raises(InputError, match="must have a feature besides the ids in 'person'"):
         by_unit(open_source(table_of(rows, ids).select(["person"])), "person")
+
+
+@pytest.mark.devices
+def test_a_device_refuses_persons():
+    pytest.importorskip("torch")
+    rows, ids = visits()
+    source = with_ids(open_source(rows), ids)
+    with pytest.raises(InputError, match="the device 'cpu'"):
+        local_moment(source, RULE, rank=2, steps=3, device=open_device("cpu"))
+    with pytest.raises(InputError, match="the device 'cpu'"):
+        Survey(source, device=open_device("cpu"))
 
 
 def test_more_persons_than_sums_have_room_for_are_refused(monkeypatch):

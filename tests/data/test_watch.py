@@ -8,8 +8,8 @@ import pytest
 from fedpower.engines.embedded import read_silos
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
-from fedpower.rows.watch import Stopped, Watch
+from fedpower.rows.source import Stopped, Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
 from problems import Array
 

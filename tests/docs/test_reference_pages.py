@@ -9,7 +9,6 @@ import pytest
 from pages import PAGES, ROOT
 
 from fedpower import CodeBook, FedPCA
-from fedpower.report import write_result
 from fedpower.report.result import FILES
 from problems import spiked_rows
 
@@ -24,7 +23,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages") / "result"
     model = FedPCA(2, codebook=CodeBook(row_norm=1.0, offset=np.zeros(6), scale=np.ones(6)))
     rows = spiked_rows(200, 6)
-    write_result(folder, model.fit_silos([rows[:100], rows[100:]]))
+    model.fit_silos([rows[:100], rows[100:]]).save(folder)
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 from fedpower import FedPCA, Plain
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
-from fedpower.rows.source import Block
+from fedpower.values import Block
 from fits import fed_pca
 
 INF = float("inf")

@@ -12,7 +12,7 @@ from fedpower.estimator.terms import noise_of, options_of
 from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
-from fedpower.report.result import read_result, write_result
+from fedpower.report.result import read_result
 from fits import fed_pca
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
@@ -76,7 +76,7 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
 def test_a_clipped_fit_is_written_as_a_folder_and_read_back(rows, aggregation, tmp_path):
     few = [each[:, :20] for each in rows]
     model = fed_pca(2, noise="clipped", center=False, aggregation=aggregation, **WIDE).fit_silos(few)
-    write_result(tmp_path / "result", model)
+    model.save(tmp_path / "result")
     assert np.array_equal(read_result(tmp_path / "result").components, model.components_)
     page = (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
     assert "sums of clipped products" in page

@@ -12,7 +12,6 @@ from sklearn.pipeline import Pipeline
 
 import fedpower
 from fedpower import FedPCA
-from fedpower.report import write_result
 from fits import fed_pca
 from problems import spiked_rows, split
 
@@ -93,7 +92,7 @@ def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
 @pytest.mark.parametrize("parameters", [{}, *SCALED, *NORMALISED], ids=str)
 def test_a_folder_gives_what_the_estimator_gives(tmp_path: Path, parameters: dict[str, object]) -> None:
     model = fitted(**parameters)
-    write_result(tmp_path / "out", model)
+    model.save(tmp_path / "out")
     ours, theirs = fedpower.read_result(tmp_path / "out").to_sklearn(), model.to_sklearn()
     np.testing.assert_array_equal(ours.transform(FRAME), theirs.transform(FRAME))
     last = [each[-1] if isinstance(each, Pipeline) else each for each in (ours, theirs)]

@@ -11,7 +11,7 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import available_cores, share_cores
 from fedpower.errors import InputError
-from fedpower.report import read_result, write_result
+from fedpower.report import read_result
 from problems import Array, spiked_rows
 
 INF = float("inf")
@@ -41,7 +41,7 @@ def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tm
         np.testing.assert_allclose(model.transform(frame), expected.transform(frame), atol=1e-10)
         back = model.inverse_transform(model.transform(frame))
         np.testing.assert_allclose(back, expected.inverse_transform(expected.transform(frame)), atol=1e-9)
-    write_result(tmp_path / "out", mixed)
+    mixed.save(tmp_path / "out")
     assert read_result(tmp_path / "out").run["parameters"]["offset"] == center.to_dict()
     result = read_result(tmp_path / "out")
     np.testing.assert_allclose(result.transform(frame), expected.transform(frame), atol=1e-10)
@@ -112,8 +112,8 @@ def test_the_same_rows_are_not_two_silos(rows: Array, frame: pd.DataFrame, tmp_p
 
 
 def test_a_result_shows_itself_in_a_line(rows: Array, tmp_path: Path) -> None:
-    write_result(tmp_path / "exact", FedPCA(2, epsilon=INF).fit(rows))
+    FedPCA(2, epsilon=INF).fit(rows).save(tmp_path / "exact")
     reported = repr(read_result(tmp_path / "exact"))
     assert reported == "<Result: 2 components of 6 columns, 90 rows, not private>"
-    write_result(tmp_path / "private", FedPCA(2, epsilon=0.5, codebook=CodeBook(row_norm=9.0)).fit(rows))
+    FedPCA(2, epsilon=0.5, codebook=CodeBook(row_norm=9.0)).fit(rows).save(tmp_path / "private")
     assert "90 rows, epsilon=0.5>" in str(read_result(tmp_path / "private"))

@@ -8,7 +8,7 @@ import pytest
 from fedpower import CodeBook, FedPCA
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol.solvers.angles import DETERMINED
-from fedpower.protocol.solvers.averaging import averaged_product
+from runs import averaged_product
 
 
 @pytest.mark.slow

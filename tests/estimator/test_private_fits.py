@@ -18,7 +18,7 @@ from fedpower.estimator.terms import build_study, options_of
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fits import fed_pca
 from problems import Array, spiked_rows
 

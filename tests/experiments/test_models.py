@@ -143,7 +143,7 @@ def test_a_model_silo_is_a_source_an_estimator_reads() -> None:
         (lambda: spiked_covariance(sizes=(4, 0), seed=0), "sizes must be at least 1"),
         (lambda: spiked_covariance(seed=-1), "seed must be at least 0"),
         (lambda: stochastic_block(n_nodes=1, seed=0), "n_nodes must be at least n_communities"),
-        (lambda: stochastic_block(within=1.5, seed=0), "an edge's probability must lie between"),
+        (lambda: stochastic_block(within=1.5, seed=0), "an edge's probability must be between"),
         (lambda: stochastic_block(n_silos=0, seed=0), "n_silos must be at least 1"),
     ],
 )

@@ -222,14 +222,10 @@ def test_rules_are_in_the_hash_and_travel_with_the_study(tmp_path: Path):
     assert changed("pid =", "height =").dropped == ("height",)
     for old, new, sentence in (
         ('pid = "drop"', 'height = "number"', "must be of the columns in"),
-        ('pid = "drop"', 'age = "drop"', "must be of the columns in"),
         ('"F", "M"', '"F", "other"', "without 'other'"),
-        ('["F", "M"]', "3", "rule of 'sex' in .* must have values"),
     ):
         with pytest.raises(InputError, match=sentence):
             changed(old, new)
-    short = table_rules({"sex": ["F", "M"]}, "")
-    assert short.digest == table_rules({"sex": {"levels": ["F", "M"]}}, "").digest
 
 
 # --- ratings, comparisons, networks: analysed from what a study leaves ---

@@ -14,10 +14,21 @@ from studies import write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.errors import InputError
-from fedpower.federation import certificates, kits
-from fedpower.federation.certificates import Authority, Bundle, Request, days_left, fingerprint
+from fedpower.federation import kits
 from fedpower.federation.coordinator import Checkpoint
-from fedpower.federation.kits import accept, ask, check_certificate, kit_certificates, kit_study, make_kits
+from fedpower.federation.kits import (
+    Authority,
+    Bundle,
+    Request,
+    accept,
+    ask,
+    check_certificate,
+    days_left,
+    fingerprint,
+    kit_certificates,
+    kit_study,
+    make_kits,
+)
 from fedpower.federation.study_file import StudyFile
 
 PARTIES = ("coordinator", "runner", "north", "south", "east")
@@ -87,14 +98,12 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
 
 
 def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_authority(
-    study: StudyFile, authority: Authority, tmp_path: Path
+    study: StudyFile, tmp_path: Path
 ):
     short = Authority.make(study, tmp_path / "short", days=100)
     assert days_left(short.certificate) == 99
     assert check_certificate(signed_kit(short, "north", tmp_path / "north", days=30)) == 29
-    assert check_certificate(signed_kit(short, "south", tmp_path / "south", days=1000)) == 99
-    usual = signed_kit(authority, "north", tmp_path / "usual")
-    assert (days_left(authority.certificate), check_certificate(usual)) == (3649, 364)
+    assert check_certificate(signed_kit(short, "south", tmp_path / "south")) == 99
 
 
 def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
@@ -109,7 +118,7 @@ def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3)
 
-    monkeypatch.setattr(certificates, "datetime", Later)
+    monkeypatch.setattr(kits, "datetime", Later)
     day = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     for words in (
         ("silo", str(tmp_path / "north"), str(silo.path)),
@@ -170,8 +179,8 @@ def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
     (tmp_path / "altered.csr").write_bytes(text[:200] + b"AAAA" + text[204:])
     with pytest.raises(InputError, match=r"must be a request made by"):
         Request.read(tmp_path / "altered.csr")
-    key = certificates.read_key(tmp_path / "north" / "startup" / kits.NEXT_KEY)
-    (tmp_path / "south.csr").write_bytes(certificates.new_request(study, "south", key))
+    key = kits.read_key(tmp_path / "north" / "startup" / kits.NEXT_KEY)
+    (tmp_path / "south.csr").write_bytes(kits.new_request(study, "south", key))
     with pytest.raises(InputError, match=r"'south' must have a key of its own, got that of 'north'"):
         authority.sign(Request.read(tmp_path / "south.csr"))
 
@@ -215,6 +224,3 @@ def test_key_certificate_and_authority_of_a_kit_must_belong_together(study: Stud
     shutil.copyfile(tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem")
     with pytest.raises(InputError, match="must belong together"):
         check_certificate(tmp_path / "kits" / "north", with_key=False)
-    (startup / "client.key").unlink()
-    with pytest.raises(InputError, match="must be a private key"):
-        check_certificate(tmp_path / "kits" / "north")

@@ -16,59 +16,37 @@ PAPER = {"solver": "fedpower", "n_steps": 4}
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"name": None}, "must have 'name', got none"),
-    "name of another type": ({"name": 3}, "name in .* must be text in quotes, got a whole number"),
     "name with a slash": ({"name": "a/b"}, "lower-case letters, digits and inner dashes.*got 'a/b'"),
-    "name too long": ({"name": "a" * 64}, "63 at most"),
     "unknown table": ({"colour": {}}, "must have known keys only, got 'colour'; did you mean 'columns'"),
-    "columns empty": ({"columns": {"names": []}}, r"columns must be a list of names, got \[\]"),
     "a column of no name": ({"columns": {"names": ["a", ""]}}, "columns must be a list of names"),
     "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a' twice"),
-    "scales of too few": ({"columns": {"scale": [1.0]}}, "scale"),
-    "scale of zero": ({"columns": {"scale": [1.0, 1.0, 0.0, 1.0, 1.0]}}, "scale"),
     "offset of infinity": ({"columns": {"offset": [math.inf, 0.0, 0.0, 0.0, 0.0]}}, "offset must"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
-    "components as text": ({"components": {"n_components": "2"}}, "between 0 and 1 or 'auto', got '2'"),
     "a fraction of noised steps": (
         {"components": {"n_components": 0.5}, "privacy": {"noise": "step"}},
         "must go with noise='moment' or epsilon=inf",
-    ),
-    "auto of noised steps": (
-        {"components": {"n_components": "auto"}, "privacy": {"noise": "step"}},
-        "do not show the whole spectrum",
     ),
     "iteration rank": ({"components": {"iteration_rank": 1}}, "iteration_rank must be between "
     "n_components=2 and the number of columns 5,"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
     "epsilon zero": ({"privacy": {"epsilon": 0}}, r"epsilon must be a number above 0, got 0\.0"),
-    "epsilon not a number": ({"privacy": {"epsilon": math.nan}}, "epsilon must be a number above 0, got nan"),
     "no delta": ({"privacy": {"delta": None}}, "delta must be agreed on before the silos enrol"),
     "unknown noise": ({"privacy": {"noise": "loud"}}, "noise must be one of"),
     "no bound": (
         {"rows": {"row_norm": None}, "columns": {"scale": [1.0] * 5}},
         "must bound the norm of a row, got neither",
     ),
-    "a range from above": (
-        {"rows": {"row_norm": None}, "columns": {"ranges": [[1.0, 0.0]] * 5}},
-        "the smaller first",
-    ),
-    "two bounds": ({"rows": {"normalize": True}}, "row_norm"),
-    "bound of infinity": ({"rows": {"row_norm": math.inf}}, "row_norm must be"),
     "unknown key": ({"solver": {"momentum": 1}}, "got 'momentum'; its keys are solver, "),
     "settings of another": ({"solver": {"solver": "krylov", "local_steps": 2}}, "local_steps must be left "
     "out with solver 'krylov', got 2"),
     "schedule": ({"solver": {"schedule": "often"}}, "schedule must be 'every', 'decaying'"),
-    "schedule of text": ({"solver": {"schedule": ["a"]}}, "schedule"),
-    "seed below zero": ({"solver": {"random_state": -1}}, "random_state must be from 0 to"),
     "correction and sampling": (
         {"solver": {**PAPER, "drift_correction": True}, "rounds": {"n_participants": 2}},
         "must hear every silo",
     ),
     "min silos too many": ({"rounds": {"min_silos": 4}}, "must be at most the 3 silos, got 4"),
-    "participants too many": ({"solver": PAPER, "rounds": {"n_participants": 4}}, "n_participants must"),
     "grace beyond the deadline": ({"rounds": {"grace": 61.0}}, "between 0 and the deadline of 60 s"),
-    "grace not a number": ({"rounds": {"grace": math.nan}}, "grace must be between 0"),
     "a silo's path": ({"silos": {"names": ["../x"]}}, "inner dashes, 63 at most, got '../x'"),
-    "host with a space": ({"coordinator": {"host": "a b"}}, "host name or an address, got 'a b'"),
     "port too large": ({"coordinator": {"port": 65536}}, "port must be between 1 and 65535, got 65536"),
 }  # fmt: skip
 
@@ -87,10 +65,6 @@ def test_a_wrong_study_is_refused_in_one_sentence(fault: str, tmp_path: Path) ->
     ("content", "sentence"),
     [
         (b"name = ", "must be TOML, got something else"),
-        (b"name = 'a'\nname = 'b'", "must be TOML"),
-        (b"\xff\xfe", "must be TOML"),
-        (b"", "must have 'name', got none"),
-        (b"rows = 3", "rows in .* must be a table, got a whole number"),
         (b"name = 'a'\nsilos = ['a']", "silos in .* must be a table, got"),
     ],
 )
@@ -243,21 +217,12 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
     assert later.terms()[0].moment_terms == terms.moment_terms  # and yet the release is shared
 
 
-def test_defaults_are_filled_in(tmp_path: Path) -> None:
-    study = write_study(tmp_path, coordinator={"port": None})
-    assert (study.min_silos, study.grace, study.port) == (3, None, 8002)
-    assert (study.options.random_state, study.deadline) == (0, 60.0)
-    assert write_study(tmp_path, rounds={"min_silos": 2}).min_silos == 2
-    assert "content" not in repr(study)
-
-
-@pytest.mark.parametrize("spelled", ["inf", "+inf"])
-def test_infinity_is_no_privacy_and_needs_no_bound(spelled: str, tmp_path: Path) -> None:
+def test_infinity_is_no_privacy_and_needs_no_bound_and_defaults_are_filled_in(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
-    path.write_text(PLAIN.replace("epsilon = 1.0\ndelta = 1e-6", f"epsilon = {spelled}")
+    path.write_text(PLAIN.replace("epsilon = 1.0\ndelta = 1e-6", "epsilon = inf")
                     .replace("row_norm = 10.0\n", ""))  # fmt: skip
     study = read_study(path)
-    assert math.isinf(study.options.epsilon)
+    assert (study.min_silos, study.grace, study.port) == (3, None, 8002)
     assert study.terms()[0].noise == "none"
     path.write_text(study.with_coordinator("elsewhere", 1))
     again = read_study(path)

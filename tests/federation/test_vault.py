@@ -1,7 +1,6 @@
 """The vault over a socket: a question of the study is answered, anything else gets nothing."""
 
 import logging
-import os
 import socket
 import struct
 import threading
@@ -17,9 +16,9 @@ import pytest
 from msgspec import structs
 from studies import question, write_silo, write_study
 
-from fedpower.errors import InputError, ProtocolError
+from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
-from fedpower.federation.isolation import Isolation, available
+from fedpower.federation.isolation import available, separation
 from fedpower.federation.node import NodeSettings, receive_frame, send_frame
 from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -36,7 +35,7 @@ from fedpower.protocol.messages import (
     encode,
     read_only,
 )
-from fedpower.protocol.receiving import most_answer_bytes, most_question_bytes
+from fedpower.protocol.receiving import most_question_bytes
 
 MANY = 10**9
 
@@ -88,9 +87,7 @@ SPOILS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "cut short": lambda content: content[:-1],
     "a bit turned": lambda content: bytes([*content[:40], content[40] ^ 1, *content[41:]]),
-    "a byte more": lambda content: content + b"\0",
     "twice": lambda content: content + content,
-    "noise": lambda content: os.urandom(200),
     "zeros": lambda content: b"fedpower1\n" + bytes(100),
     "another protocol": lambda content: b"GET / HTTP/1.1\r\n\r\n",
 }
@@ -213,33 +210,12 @@ def test_one_question_is_answered_at_a_time(study: StudyFile) -> None:
     assert silo.most == 1
 
 
-def test_a_frame_comes_back_as_it_was_sent() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        for content in (b"", b"x", os.urandom(3000)):
-            send_frame(here, content)
-            assert receive_frame(there, most_bytes=3000) == content
-        send_frame(here, bytes(3001))
-        with pytest.raises(ProtocolError, match="at most 3000 bytes, got 3001"):
-            receive_frame(there, most_bytes=3000)
-
-
 def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
     study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = node_settings(tmp_path, study, "north", vault=7)
-    terms = study.terms()[0]
-    assert settings == NodeSettings(
-        name="north",
-        host="localhost",
-        port=8002,
-        kit=str(tmp_path),
-        vault=7,
-        most_question_bytes=most_question_bytes(terms),
-        most_answer_bytes=most_answer_bytes(terms),
-        confined=available() is Isolation.LANDLOCK,
-    )
     assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
+    assert settings.confined == available()
     environment: dict[str, str] = {}
 
     def start(command: object, given: dict[str, str], **_: object) -> None:
@@ -267,17 +243,16 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) ->
     first.close()
     vault_module._listener(place).close()  # one that nobody listens at any more is replaced
     (tmp_path / "rows.csv").touch()
-    with pytest.raises(InputError, match="name a new file with --socket"):
-        vault_module._listener(tmp_path / "rows.csv")
-    with pytest.raises(InputError, match="too long"):
-        vault_module._listener(tmp_path / ("x" * 120))
+    for other in ("rows.csv", "x" * 120):
+        with pytest.raises(InputError, match="name a new file with --socket"):
+            vault_module._listener(tmp_path / other)
 
 
 @pytest.mark.parametrize(
     ("node_uid", "expected"), [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")]
 )
 def test_a_vault_says_of_a_node_what_it_can_see(node_uid: int, expected: str) -> None:
-    assert vault_module._separation(node_uid, 1000).startswith(expected)
+    assert separation(node_uid, 1000).startswith(expected)
 
 
 def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import delta_of, epsilon_of, mu_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
-from fedpower.report import write_result
 from fits import fed_pca
 from problems import spiked_rows, split
 
@@ -74,7 +73,7 @@ def _result(**parameters: Any) -> dict[str, Any]:
         mock.patch.object(SystemNoise, "words", lambda _, n: source.words(n)),
     ):
         model = fed_pca(2, random_state=0, n_jobs=1, **parameters).fit_silos(silos)
-        write_result(Path(folder) / "result", model)
+        model.save(Path(folder) / "result")
         place = Path(folder) / "result"
         with np.load(place / "components.npz") as stored:
             arrays = {

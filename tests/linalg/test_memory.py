@@ -1,4 +1,4 @@
-"""Large arrays lie in memory of their own, which the system has back with them."""
+"""Large arrays are in mappings of their own, whose memory the system has back with them."""
 
 import sys
 from pathlib import Path

@@ -13,7 +13,7 @@ from fedpower.privacy.accounting import compose, epsilon_of, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, MOMENT, PANEL_ROWS, PRODUCT, longest_sum
 from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity, summary_sensitivity
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import local
 from fedpower.sums.kernel import block_rows
 from fedpower.sums.local import local_moment

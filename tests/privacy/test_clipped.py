@@ -14,7 +14,7 @@ from fedpower.privacy.budget import CLIP, choose_design, predicted_gain
 from fedpower.privacy.sensitivity import clipped_sensitivity, of_clipped_product
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import CLIP_SIDE, ClippedQuestion, clipped_sums
 from fedpower.sums.lattice import SIDE
 from fedpower.sums.local import local_moment

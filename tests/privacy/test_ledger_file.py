@@ -36,13 +36,14 @@ def path(tmp_path):
     return path
 
 
-def refused(path: Path, match: str) -> None:
+def refused(path: Path, match: str, *, to_write: bool = False) -> None:
     before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(LedgerError, match=match) as refusal:
-        Ledger.open(path)
-    assert "\n" not in str(refusal.value)
-    assert SECRET.decode() not in str(refusal.value)
-    assert (path.read_bytes() if path.is_file() else None) == before
+    for read_only in (False,) if to_write else (False, True):
+        with pytest.raises(LedgerError, match=match) as refusal:
+            Ledger.open(path, read_only=read_only)
+        assert "\n" not in str(refusal.value)
+        assert SECRET.decode() not in str(refusal.value)
+        assert (path.read_bytes() if path.is_file() else None) == before
 
 
 def test_a_ledger_is_one_private_file_that_opens_again(path):
@@ -83,7 +84,7 @@ def test_creating_never_overwrites(path, tmp_path):
 
 
 def test_a_creation_that_fails_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpower.privacy.ledger_store.SCHEMA", "CREATE NONSENSE")
+    monkeypatch.setattr("fedpower.privacy.ledger_store._STATEMENTS", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6)
     assert list(tmp_path.iterdir()) == []
@@ -100,7 +101,7 @@ def test_what_is_not_a_file_is_refused(tmp_path, path):
     refused(path / "below", "must be readable")
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o700, 0o666])
+@pytest.mark.parametrize("mode", [0o440, 0o444, 0o640, 0o604, 0o660, 0o700, 0o666])
 def test_a_ledger_others_may_read_is_refused(path, mode):
     path.chmod(mode)
     refused(path, f"has mode 0{mode:o}; run `chmod 600")
@@ -108,10 +109,10 @@ def test_a_ledger_others_may_read_is_refused(path, mode):
 
 def test_an_unwritable_ledger_or_folder_is_refused(path, monkeypatch):
     path.chmod(0o400)
-    refused(path, "must be writable but is not")
+    refused(path, "must be writable but is not", to_write=True)
     path.chmod(0o600)
     monkeypatch.setattr(os, "access", lambda where, _: where != path.parent)
-    refused(path, "folder of ledger .* must be writable")
+    refused(path, "folder of ledger .* must be writable", to_write=True)
 
 
 def test_empty_text_and_foreign_files_are_refused(path, tmp_path):

@@ -125,20 +125,3 @@ def test_a_look_waits_for_no_writer_that_is_not_committing(path: Path):
         Ledger.open(path, read_only=True) as ledger,
     ):
         assert ledger.spent().n_releases == 1
-
-
-@pytest.mark.parametrize("mode", [0o440, 0o444, 0o640])
-def test_a_ledger_that_others_may_read_is_refused(path: Path, mode: int):
-    path.chmod(mode)
-    with pytest.raises(LedgerError, match=f"has mode 0{mode:o}"):
-        Ledger.open(path, read_only=True)
-
-
-def test_what_is_no_sound_ledger_is_refused(path: Path):
-    with pytest.raises(LedgerError, match="fedpower budget init"):
-        Ledger.open(path.with_name("none.ledger"), read_only=True)
-    whole = path.read_bytes()
-    for damaged in (b"", b"x" * 8192, whole[: len(whole) // 2]):
-        path.write_bytes(damaged)
-        with pytest.raises(LedgerError):
-            Ledger.open(path, read_only=True)

@@ -16,7 +16,6 @@ from scipy import sparse
 from fedpower import FedPCA
 from fedpower.errors import LedgerError
 from fedpower.privacy import Ledger
-from fedpower.privacy.ledger import DataVersion
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import SqlQuery
 from fits import fed_communities, fed_pca
@@ -240,14 +239,3 @@ def test_arrays_are_known_by_their_numbers(tmp_path: Path, made: Callable[..., A
     rows[3, 1] += 1e-9
     with pytest.raises(LedgerError, match="got others"):
         fit(made(rows), ledger)
-
-
-def test_a_fingerprint_from_before_is_not_held_against_anything(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path / "north.ledger")
-    rows = np.random.default_rng(0).normal(size=(20, 3))
-    earlier = "0e37ac2bbf4d68e3ac5ac8d6a4a8e1b7"
-    data = DataVersion(silo="north", version="1", columns=earlier, fingerprint="f" * 64)
-    with Ledger.open(ledger) as opened:
-        opened.release(key="k", purpose="p", study="s", mu=0.1, data=data, payload=lambda: b"x")
-    fit(rows, ledger)
-    assert charged(ledger) == 2

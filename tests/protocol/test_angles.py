@@ -7,9 +7,8 @@ import pytest
 
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.pooled import Pooled, unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, Angles, between, exact_angles, moment_angles
-from fedpower.protocol.solvers.gains import unit_variances
 from fits import fed_pca
 from problems import Array
 

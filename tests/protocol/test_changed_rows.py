@@ -9,7 +9,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import AskMean, AskMoment, LocalSteps, Refusal
 from fedpower.protocol.query import Moment
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.local import LocalMoment
 

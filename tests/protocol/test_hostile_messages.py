@@ -31,7 +31,7 @@ from fedpower.protocol.messages import (
     encode,
 )
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
 
 MARKER = 12345.678

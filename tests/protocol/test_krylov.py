@@ -14,7 +14,7 @@ from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.averaging import averaged_product
+from fedpower.protocol.solvers.products import Evidence
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import make_silos
 
@@ -202,26 +202,17 @@ def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for() -> Non
         assert all(answers.count(name) == 6 for name in set(answers))
 
 
-def test_averaging_products_is_better_than_forgetting_them() -> None:
-    errors: dict[str, list[float]] = {"power": [], "averaged": []}
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        vectors = orth(rng.standard_normal((50, 50)))
-        spectrum = np.concatenate([[1.0, 0.9, 0.8], np.full(47, 0.2)])
-        matrix = (vectors * spectrum) @ vectors.T
-        first = orth(rng.standard_normal((50, 4)))
-        for name, found in errors.items():
-            basis, blocks, products = first, [], []
-            for _ in range(10):
-                blocks.append(basis)
-                products.append(matrix @ basis + 5e-3 * rng.standard_normal((50, 4)))
-                latest = products[-1]
-                if name == "averaged":
-                    latest = averaged_product(np.hstack(blocks), np.hstack(products), 3, 4)
-                basis = orth(latest)
-            found.append(sin_theta(basis, vectors[:, :3]))
-    # √10 would be 3.2; fails with probability below 1e-6 (twenty ratios, each within 30 per cent).
-    assert np.median(errors["averaged"]) < np.median(errors["power"]) / 1.8
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_model_of_a_silo_is_never_above_its_moment_and_is_exact_where_it_answered(shift: float) -> None:
+    rng = np.random.default_rng(0)
+    moment = pooled(rotated(0)[:1])
+    evidence, shifted = Evidence(D, shift=shift, most=12), moment + shift * np.eye(D)
+    for _ in range(3):
+        block = orth(rng.standard_normal((D, 3)))
+        evidence.add(block, moment @ block)
+        model = evidence.model(np.eye(D)) + shift * np.eye(D)
+        assert np.linalg.eigvalsh(shifted - model).min() > -1e-10
+        np.testing.assert_allclose(evidence.model(block), moment @ block, atol=1e-9)
 
 
 def test_without_noise_averaged_products_do_no_worse_than_algorithm_1() -> None:

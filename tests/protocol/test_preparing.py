@@ -20,7 +20,7 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.query import vectors_to_bytes
+from fedpower.protocol.query import N_VECTORS, vectors_to_bytes
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
 from fedpower.protocol.solvers.sums import Sums, Total
@@ -191,7 +191,7 @@ def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
-    from fedpower.rows.treatment import RowTreatment
+    from fedpower.rules.treatment import RowTreatment
     from fedpower.sums.local import local_moment
 
     rule = RowTreatment(row_norm=3.0)
@@ -394,3 +394,22 @@ def test_counts_of_noise_alone_give_some_range():
         )
         assert low < high
         assert 0.0 <= lacking <= 1.0
+
+
+def test_preparation_and_its_ranges_are_part_of_a_study_s_hash():
+    agreed = [study(), study(ranges=((0.0, 1.0),) * D), study(ranges=((0.0, 2.0),) * D)]
+    assert len({each.digest for each in agreed} | {each.moment_terms for each in agreed}) == 6
+    assert [terms.label for terms in agreed[0].queries] == [*STAGES, "moment"]
+    assert [terms.label for terms in agreed[1].queries] == ["means", "norms", "moment"]
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_a_tally_does_not_depend_on_blocks_of_rows(kind):
+    X = rows(300)
+    X[::7, 1] = np.nan
+    given = (LOW, HIGH, np.eye(D)[1] if kind == "zoom" else np.zeros(D), np.ones(D))
+    vectors = dict(zip(("low", "high", "offset", "scale"), given[: N_VECTORS[kind]], strict=False))
+    stage = Stage(kind=kind, n_features=D, open_columns=np.arange(D), **vectors)
+    whole = stage.tally(X)
+    assert np.array_equal(sum(stage.tally(part) for part in np.array_split(X, 17)), whole)
+    assert np.array_equal(Survey(open_source(X)).tally(stage), whole)

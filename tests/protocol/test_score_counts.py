@@ -7,7 +7,7 @@ import pytest
 
 from budgets import priced
 from fedpower.errors import BudgetError, InputError, ProtocolError
-from fedpower.privacy.budget import SCORES, scores_share
+from fedpower.privacy.budget import MOMENT, SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import (
@@ -22,10 +22,10 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.scores import bins_for
+from fedpower.protocol.solvers.sums import bins_for
 from fedpower.protocol.study import Study, budget_of
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion, count_scores
 
@@ -251,3 +251,16 @@ def test_the_grid_is_as_fine_as_the_noise_allows():
     assert bins_for(10, 1000.0) == 4
     assert bins_for(10**9, 10.0) == MOST_BINS
     assert bins_for(10_000, 50.0) < bins_for(40_000, 50.0)
+
+
+def test_scores_are_a_query_of_the_study_and_part_of_its_hash():
+    counted, alone = study(), study(scores=0.0)
+    assert counted.digest != alone.digest
+    assert counted.moment_terms != alone.moment_terms
+    (moment, scores), (only,) = counted.queries, alone.queries
+    assert (moment.label, scores.label, only.label) == (MOMENT, SCORES, MOMENT)
+    assert (scores.size, scores.share, only.share) == (SCORE_CELLS, SHARE, 1.0)
+    assert moment.share + scores.share == pytest.approx(1.0)
+    steps = study(noise="step", n_steps=3, scores=0.0).queries
+    assert [(terms.label, terms.times) for terms in steps] == [("mean", 1), ("product", 3)]
+    assert study(noise="none", epsilon=math.inf, delta=0.0, scores=0.0).queries == ()

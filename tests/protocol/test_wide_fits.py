@@ -16,12 +16,12 @@ from fedpower.linalg.symmetric import moment_factor
 from fedpower.protocol.messages import AskFactor, AskMoment, Factor, Message, Refusal
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import ExactReleases, Silo
-from fedpower.protocol.solvers.averaging import Answers, averaged_product
+from fedpower.protocol.solvers.products import Answers
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.sums.local import local_moment
 from problems import Array
-from runs import make_silos
+from runs import averaged_product, make_silos
 
 WIDE = 9_000  # beyond what a d×d moment is made for
 SIZES = (7, 12, 9)

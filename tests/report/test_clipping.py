@@ -1,5 +1,6 @@
 """What a bound cut off, as far as releases tell, and how far that may turn components."""
 
+import logging
 import re
 import warnings
 from pathlib import Path
@@ -92,13 +93,28 @@ def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -
     told = model.result_.run["clipping"]
     assert told["counted"]
     assert told["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
-    assert model.result_.clipping.endswith("by the noised counts of norms.")
+    assert model.result_.clipping.endswith("by noised counts of norms.")
     assert read_result(model.save(tmp_path / "out")).clipping == model.result_.clipping
     write_code_book(model.codebook_, tmp_path / "book.toml")
     book = read_code_book(tmp_path / "book.toml")
     assert book.clipped == model.codebook_.clipped is not None
     again = fed_pca(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
     assert again.clipping == model.result_.clipping
+
+
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(
+    aggregation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    silos = dict(zip(("north", "south", "east"), np.array_split(visits(3_000), 3), strict=True))
+    seen: dict[str, tuple[int, int]] = {}
+    with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
+        fed_pca(2, aggregation=aggregation, **KNOWN).fit_silos(silos, on_clipped=seen.update)
+    lines = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
+    assert len(lines) == len(silos)
+    for name, (count, total) in seen.items():
+        wanted = f"{100 * count / total:.1f}% of the rows of silo {name!r} ({count} of {total})"
+        assert sum(line.startswith(wanted) for line in lines) == 1
 
 
 def test_fit_prints_what_the_bound_does_to_an_angle(

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
-from fedpower.report import Result, read_result, write_result
+from fedpower.report import Result, read_result
 from fedpower.report.export import (
     Scores,
     write_cells,
@@ -45,7 +45,7 @@ FITS = {
 
 def fitted(folder: Path, **parameters: object) -> Result:
     model = fed_pca(3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
-    write_result(folder / "out", model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}))
+    model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}).save(folder / "out")
     return read_result(folder / "out")
 
 
@@ -128,7 +128,7 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
         standardize=False,
         codebook=CodeBook(offset=2 * public, scale=np.sqrt(2 * public * (1 - public))),
     ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
-    write_result(tmp_path / "out", model)
+    model.save(tmp_path / "out")
     result = read_result(tmp_path / "out")
     found = []
     for silo, part in (("north", genotypes[:50]), ("south", genotypes[50:])):

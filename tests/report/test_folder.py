@@ -8,7 +8,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
-from fedpower.report import read_result, write_result
+from fedpower.report import read_result
 from fits import fed_pca
 from problems import spiked_rows, split
 
@@ -24,9 +24,9 @@ def fitted(**parameters: object) -> FedPCA:
 
 def test_the_record_says_how_the_result_came_about(tmp_path: Path):
     model = fitted(epsilon=1.0, row_norm=9.0)
-    reported = write_result(
-        tmp_path / "out", model, command=["fedpower", "fit"], silos={"silo-1": {"rows": 50}}
-    )
+    result = model.result_.with_origin(command=["fedpower", "fit"], silos={"silo-1": {"rows": 50}})
+    result.save(tmp_path / "out")
+    reported = result.run
     text = (tmp_path / "out" / "run.json").read_text()
     stored = json.loads(text, parse_constant=pytest.fail)
     assert len(stored.pop("moment_sha256")) == 64
@@ -42,26 +42,23 @@ def test_the_record_says_how_the_result_came_about(tmp_path: Path):
 
 
 def test_infinities_and_arrays_are_written_as_json_allows(tmp_path: Path):
-    reported = write_result(tmp_path / "out", fitted(center=CENTER, schedule=(2, 4)))
+    folder = fitted(center=CENTER, schedule=(2, 4)).save(tmp_path / "out")
+    reported = json.loads((folder / "run.json").read_text())
     assert reported["parameters"]["epsilon"] == "inf"
     assert reported["parameters"]["offset"] == CENTER.tolist()
 
 
-def test_no_file_is_a_pickle(tmp_path: Path):
-    write_result(tmp_path / "out", fitted())
+def test_no_file_is_a_pickle_and_rows_of_other_columns_are_refused(tmp_path: Path):
+    fitted().save(tmp_path / "out")
     with np.load(tmp_path / "out" / "components.npz", allow_pickle=False) as stored:
         assert all(stored[key].dtype.kind in "fbU" for key in stored.files)
-
-
-def test_rows_of_other_columns_are_refused(tmp_path: Path):
-    write_result(tmp_path / "out", fitted())
     with pytest.raises(InputError, match="6 columns of the fit, got 5"):
         read_result(tmp_path / "out").transform(ROWS[:, :5])
 
 
 def test_a_failure_while_writing_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = fitted()
-    write_result(tmp_path / "out", model)
+    model.save(tmp_path / "out")
     before = (tmp_path / "out" / "run.json").read_bytes()
 
     def full(*_: object, **__: object) -> None:
@@ -69,7 +66,7 @@ def test_a_failure_while_writing_leaves_what_was_there(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("fedpower.report.result.write_csv", full)
     with pytest.raises(OSError, match="No space"):
-        write_result(tmp_path / "out", model, force=True)
+        model.save(tmp_path / "out", force=True)
     assert (tmp_path / "out" / "run.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -105,7 +102,7 @@ def _narrow(path: Path) -> None:
     ],
 )
 def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(tmp_path: Path, name, damage):
-    write_result(tmp_path / "out", fitted())
+    fitted().save(tmp_path / "out")
     damage(tmp_path / "out" / name)
     with pytest.raises(InputError) as caught:
         read_result(tmp_path / "out")

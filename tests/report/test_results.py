@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
-from fedpower.report import Result, write_result
+from fedpower.report import Result
 from fedpower.report.result import FILES
 from fedpower.rows.opening import open_source
 from fits import fed_pca
@@ -105,8 +105,6 @@ def test_an_estimator_saves_its_folder_and_report_from_python(tmp_path: Path) ->
 
 
 def test_what_is_no_result_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="fitted FedPCA or a Result, got FedPCA"):
-        write_result(tmp_path / "out", FedPCA(2))
     found = FedPCA(2, epsilon=math.inf).fit(FRAME).result_
     broken = found.with_record(structs.replace(found.record, rounds=[]))
     with pytest.raises(InputError, match=r"the record of a result must be as .* at least one round"):
@@ -117,9 +115,10 @@ def test_what_is_no_result_is_not_written(tmp_path: Path) -> None:
 def test_where_a_fit_came_from_is_kept_when_it_is_saved_again(tmp_path: Path) -> None:
     model = FedPCA(2, epsilon=math.inf).fit_silos({"north": FRAME})
     reported = {"north": {"source": "north.csv"}}
-    record = write_result(tmp_path / "out", model, command=["fedpower", "fit"], silos=reported)
-    again = write_result(tmp_path / "again", read_result(tmp_path / "out"))
-    assert again == record
+    result = model.result_.with_origin(command=["fedpower", "fit"], silos=reported)
+    again = read_result(read_result(result.save(tmp_path / "out")).save(tmp_path / "again"))
+    record = result.run
+    assert again.run == record
     assert record["silos"][0]["source"] == "north.csv"
     assert list(record["silos"][0]) == ["name", "rows", "source", "kernel"]
     assert model.result_.run["command"] is None

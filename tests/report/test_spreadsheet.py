@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from fedpower import FedPCA, read_result
 from fedpower.report.export import Scores, write_loadings_csv, write_scores_csv
 from fedpower.report.files import as_text
-from fedpower.report.result import write_result
 
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]
@@ -41,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     rows = np.random.default_rng(0).standard_normal((40, len(NAMES)))
     table = pd.DataFrame(rows, columns=NAMES)
     model = FedPCA(2, epsilon=float("inf")).fit_silos([table[:20], table[20:]])
-    write_result(tmp_path / "out", model)
+    model.save(tmp_path / "out")
     return tmp_path / "out"
 
 

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.protocol.pooled import unit_variances
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
-from fedpower.protocol.solvers.gains import unit_variances
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent

@@ -1,6 +1,6 @@
 """``Ranking``: items in order, from comparisons of two at a time that silos hold."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Literal
@@ -45,23 +45,8 @@ class _Graph:
         return shares
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Link:
-    """From a difference of scores to the mean outcome, and its derivative."""
-
-    mean: Callable[[Array], Array]
-    slope: Callable[[Array], Array]
-    steepest: float
-
-
-_LINKS: dict[str, _Link] = {
-    "least_squares": _Link(mean=lambda x: x, slope=np.ones_like, steepest=1.0),
-    "bradley_terry": _Link(
-        mean=lambda x: np.tanh(x / 2.0),
-        slope=lambda x: np.asarray(0.5 / np.cosh(np.clip(x / 2.0, -300.0, 300.0)) ** 2),
-        steepest=0.5,
-    ),
-}
+_STEEPEST = 0.5
+"""The largest derivative of Bradley and Terry's mean outcome, tanh(x/2), by the difference of scores."""
 
 
 @analysis
@@ -132,21 +117,21 @@ class Ranking(Analysis):
                 "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
                 f"'{rule.margin}'; take least squares"
             )
-        graph, link = _graph(moment, rule), _LINKS[self.method]
+        graph, steepest = _graph(moment, rule), _STEEPEST if odds else 1.0
         d, least = len(graph.wins), _least(graph.laplacian)
         if graph.noise == 0 and least <= _CONNECTED * float(np.abs(graph.laplacian).max()):
             raise InputError(
                 "comparisons must tie all items together to be ranked, got items that nobody compared "
                 "with the others, directly or through others; rank each group by itself"
             )
-        solved = _newton(graph, link) if odds else _least_squares(graph)
+        solved = _newton(graph) if odds else _least_squares(graph)
         if solved is None:
             clear = False
         elif graph.noise == 0:
-            clear = _least(solved[1]) > _FINITE * link.steepest * least
+            clear = _least(solved[1]) > _FINITE * steepest * least
         else:
             edge = graph.noise * float(np.sqrt(2.0 * (d - 1)))
-            clear = min(least, _least(solved[1]) / link.steepest) > base.CLEAR * edge
+            clear = min(least, _least(solved[1]) / steepest) > base.CLEAR * edge
         if not clear and graph.noise == 0 and odds:
             raise InputError(
                 "scores of Bradley and Terry's model must be finite, got an item that wins or loses "
@@ -156,7 +141,7 @@ class Ranking(Analysis):
         self.determined_, self._rule = clear, rule
         self.items_, self.scores_ = rule.levels, scores
         nothing = np.full((d, d), np.nan)
-        self.covariance_ = self._errors(graph, link, bread, moment.n_samples) if clear else nothing
+        self.covariance_ = self._errors(graph, bread, moment.n_samples) if clear else nothing
         own = np.diagonal(self.covariance_)
         squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
         self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
@@ -167,10 +152,10 @@ class Ranking(Analysis):
             self.scores_ = np.full(d, np.nan)  # those of least squares are no logarithms of odds
         self._set_places()
 
-    def _errors(self, graph: _Graph, link: _Link, bread: Array, n: int) -> Array:
+    def _errors(self, graph: _Graph, bread: Array, n: int) -> Array:
         """Return the covariance of the scores' errors: H⁺(M/n + N)H⁺."""
         d = len(graph.wins)
-        means, flat = link.mean(self.scores_[:, None] - self.scores_[None, :]), np.eye(d) - 1.0 / d
+        means, flat = self._outcome(self.scores_[:, None] - self.scores_[None, :]), np.eye(d) - 1.0 / d
         crossed = means @ flat
         noise = flat * (means @ crossed.T) + crossed * crossed.T
         errors = graph.wins_noise**2 * flat + graph.noise**2 / 2.0 * noise
@@ -185,6 +170,10 @@ class Ranking(Analysis):
         inverse = _inverse(bread)
         made = inverse @ errors @ inverse
         return np.asarray((made + made.T) / 2.0)
+
+    def _outcome(self, differences: Array) -> Array:
+        """Return the mean outcomes that differences of scores predict."""
+        return differences if self.method == "least_squares" else np.tanh(differences / 2.0)
 
     def _set_places(self) -> None:
         """Find which items differ, and the places that each may have, by draws of the errors."""
@@ -226,7 +215,7 @@ class Ranking(Analysis):
         i, j = self.items_.index(first), self.items_.index(second)
         width = base.quantile(self.level) * self.difference_error_[i, j]
         ends = self.scores_[i] - self.scores_[j] + np.array([0.0, -width, width])
-        chances = np.clip((1.0 + _LINKS[self.method].mean(ends)) / 2.0, 0.0, 1.0)
+        chances = np.clip((1.0 + self._outcome(ends)) / 2.0, 0.0, 1.0)
         return float(chances[0]), float(chances[1]), float(chances[2])
 
     def _in_order(self) -> tuple[NDArray[np.intp], list[str], list[bool]]:
@@ -340,15 +329,15 @@ def _least_squares(graph: _Graph) -> tuple[Array, Array] | None:
     return _inverse(graph.laplacian) @ graph.wins, graph.laplacian
 
 
-def _newton(graph: _Graph, link: _Link) -> tuple[Array, Array] | None:
+def _newton(graph: _Graph) -> tuple[Array, Array] | None:
     """Return the scores whose mean outcomes give the wins, and the derivative there; None for none."""
     weights, scores = graph.weights, np.zeros_like(graph.wins)
     enough = _CLOSE * float(np.abs(graph.wins).max(initial=0.0))
 
     def state(at: Array) -> tuple[Array, Array]:
         differences = at[:, None] - at[None, :]
-        left = graph.wins - np.sum(weights * link.mean(differences), axis=1)
-        return left, _laplacian(weights * link.slope(differences))
+        left = graph.wins - np.sum(weights * np.tanh(differences / 2.0), axis=1)
+        return left, _laplacian(weights * _STEEPEST / np.cosh(np.clip(differences / 2.0, -300.0, 300.0)) ** 2)
 
     left, bread = state(scores)
     for _ in range(_MOST_STEPS):

@@ -70,7 +70,7 @@ def init(
 def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     """Show the cap of LEDGER, every charge, and what is left.
 
-    The file is only read: it need not be writable, and nothing is made beside it.
+    The file is only read: it need not be writable, and no other file is made.
     """
     with Ledger.open(ledger, read_only=True) as opened:
         forecast = None if what_if is None else asdict(opened.what_if(what_if))

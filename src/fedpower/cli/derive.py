@@ -111,8 +111,8 @@ _Write = Callable[[Iterable[Iterable[Any]]], object]
 
 def _flag(model: Any, rows: Path, write: _Write) -> str:
     """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    from fedpower.rows.columns import columns_of_fit  # noqa: PLC0415
     from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.rows.source import columns_of_fit  # noqa: PLC0415
     from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     moment = model.moment_
@@ -132,8 +132,8 @@ def _fill(model: Any, rows: Path, write: _Write) -> str:
     import numpy as np  # noqa: PLC0415
 
     from fedpower.rows.opening import open_source  # noqa: PLC0415
+    from fedpower.rows.ruled import match_tables  # noqa: PLC0415
     from fedpower.rows.units import features_of  # noqa: PLC0415
-    from fedpower.rules.ruled import match_tables  # noqa: PLC0415
     from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     rules, items = model.moment_.record.table_rules, model.items_

@@ -46,8 +46,7 @@ def init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> Non
     name, so keep the folder in a safe once all is signed.
     """
     needs_flare()
-    from fedpower.federation.certificates import AUTHORITY, RUNNER, Authority, parties  # noqa: PLC0415
-    from fedpower.federation.kits import make_kits  # noqa: PLC0415
+    from fedpower.federation.kits import AUTHORITY, RUNNER, Authority, make_kits, parties  # noqa: PLC0415
 
     read = read_study(study)
     if with_keys:
@@ -91,11 +90,10 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
     channel, such as the telephone, so that it signs your key and nobody else's.
     """
     needs_flare()
-    from fedpower.federation.certificates import Request, fingerprint  # noqa: PLC0415
-    from fedpower.federation.kits import ask  # noqa: PLC0415
+    from fedpower.federation.kits import Request, ask, fingerprint  # noqa: PLC0415
 
     made = ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
-    click.echo(f"wrote {made}: send it to the authority; the key beside it stays here")
+    click.echo(f"wrote {made}: send it to the authority; the key next to it stays here")
     click.echo(f"fingerprint of the key: {fingerprint(Request.read(made).key)}")
 
 
@@ -150,8 +148,16 @@ def accept(kit: Path, certificate: Path) -> None:
 def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
     needs_flare()
-    from fedpower.federation.certificates import Authority, Bundle, days_left, fingerprint, parties  # noqa: PLC0415
-    from fedpower.federation.kits import kit_certificates, kit_party, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import (  # noqa: PLC0415
+        Authority,
+        Bundle,
+        days_left,
+        fingerprint,
+        kit_certificates,
+        kit_party,
+        kit_study,
+        parties,
+    )
 
     rows: list[tuple[str, str, x509.Certificate]] = []
     for folder in folders:
@@ -183,7 +189,7 @@ def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
 
 def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool) -> None:
     needs_flare()
-    from fedpower.federation.certificates import Authority, Request  # noqa: PLC0415
+    from fedpower.federation.kits import Authority, Request  # noqa: PLC0415
 
     signer = Authority(authority)
     read = [Request.read(path) for path in requests]
@@ -199,7 +205,7 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
 
 
 def _print(rows: "list[tuple[str, str, x509.Certificate]]", title: str) -> None:
-    from fedpower.federation.certificates import days_left, ends, fingerprint  # noqa: PLC0415
+    from fedpower.federation.kits import days_left, ends, fingerprint  # noqa: PLC0415
 
     shown = [(party, place, ends(signed), f"{days_left(signed)}") for party, place, signed in rows]
     print_table(title, ("party", "file or folder", "ends", "days left"), shown, numbers=["days left"])

@@ -49,7 +49,7 @@ from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, require_room, room_for
 from fedpower.report.moment import MOMENT_AND_COMMUNITIES, RELEASED, Moment, write_release
 from fedpower.report.record import REPORT, plain
-from fedpower.report.result import KNOWN, Result, write_files
+from fedpower.report.result import KNOWN, Result
 from fedpower.report.text import degrees, human_bytes, number
 from fedpower.report.view import findings
 from fedpower.rows.networks import open_network, require_same_nodes, weighed_edges
@@ -88,7 +88,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
         silos, wanted = _silos_and_options(given)
         with _running(ctx, given, silos, wanted) as fitted:
             result = fitted(wanted)
-            write_files(place, result)
+            result.write_into(place)
     if given["as_json"]:
         names = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
         numbers = {name: plain(getattr(result, name)) for name in names}

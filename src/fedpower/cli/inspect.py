@@ -12,8 +12,8 @@ from fedpower.report.codebook_file import FORMAT, as_toml, toml_key
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
 from fedpower.report.text import number
+from fedpower.rows.inspecting import ColumnLook, draft_of, look_at, stored_types
 from fedpower.rows.opening import is_text, open_source
-from fedpower.rules.inspecting import ColumnLook, draft_of, look_at, stored_types
 
 _SHOWN, _LONGEST = 5, 24
 """Levels that are shown of a column, and letters of a level."""
@@ -61,20 +61,20 @@ def inspect(
     sources = {
         name: open_source(Path(name), **(reading_of(reading) if is_text(name) else {})) for name in files
     }
-    found = {name: look_at(source) for name, source in sources.items()}
+    columns = {name: look_at(source) for name, source in sources.items()}
     if draft is not None:
         types = [
-            {look.name: look.type for look in found[name]} if from_rows else stored_types(source)
+            {look.name: look.type for look in columns[name]} if from_rows else stored_types(source)
             for name, source in sources.items()
         ]
         with new_file(draft, force=force) as place:
             place.write_text(_drafted(types, from_rows=from_rows), encoding="utf-8")
     if as_json:
         record: dict[str, Any] = {"draft": None if draft is None else str(draft)}
-        record["files"] = {name: [_facts(look) for look in looks] for name, looks in found.items()}
+        record["files"] = {name: [_facts(look) for look in looks] for name, looks in columns.items()}
         print_json(record)
         return
-    for name, looks in found.items():
+    for name, looks in columns.items():
         _print(name, looks)
     click.echo("This was read from rows: it is for your eyes, and is kept nowhere.")
     if draft is not None and from_rows:

@@ -20,11 +20,11 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.study import worst_epsilon
+from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.rules.inspecting import doubtful
-from fedpower.sums.own_rows import ONLY_YOU, told_of_levels, told_of_units, words_as_other
+from fedpower.sums.own_rows import ONLY_YOU, levels_warnings, other_words, units_warning
 from fedpower.sums.survey import STAGES, Survey
 
 
@@ -38,9 +38,8 @@ def coordinator(kit: Path) -> None:
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
-    from fedpower.federation.certificates import COORDINATOR  # noqa: PLC0415
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
-    from fedpower.federation.kits import check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import COORDINATOR, check_certificate, kit_study  # noqa: PLC0415
 
     study = kit_study(kit, COORDINATOR)
     check_certificate(kit)
@@ -94,7 +93,8 @@ def silo(
     with open_silo(study, own) as node:
         if dry_run:
             title = f"What would leave {node.silo.name} in study {study.name}"
-            print_facts(title, _facts(study, node), as_json=as_json)
+            facts = _facts(study, node, own.data.version)
+            print_facts(title, facts, as_json=as_json)
             if not as_json:
                 click.echo("Nobody was contacted and nothing was charged.")
             return
@@ -156,13 +156,14 @@ def _advice(node: OpenSilo) -> list[str]:
             f"clipped {ONLY_YOU}{more}"
         )
     levels = {place for group in study.groups for place in group}
-    units = told_of_units(moment, levels=levels, columns=study.columns)
-    return [*advice, *([] if units is None else [units]), *told_of_levels(moment.source)]
+    units = units_warning(moment, levels=levels, columns=study.columns)
+    return [*advice, *([] if units is None else [units]), *levels_warnings(moment.source)]
 
 
-def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
+def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
-    budget, terms, moment = node.budget, node.study, node.moment
+    terms, moment = node.study, node.moment
+    budget = budget_of(terms)
     by_edge, secure = terms.network == "edge", terms.aggregation == "secure"
     facts: dict[str, Any] = {"study": study.digest}
     if terms.unit:
@@ -175,7 +176,7 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
         facts["edges_capped_at_the_maximum"] = weighed.n_capped
     else:
         facts["rows_clipped_by_the_bound"] = None if isinstance(moment, Survey) else moment.n_clipped
-        others = {name: count for name, (count, _) in words_as_other(moment.source).items() if count}
+        others = {name: count for name, (count, _) in other_words(moment.source).items() if count}
         facts |= {"rows_with_other_levels": others} if others else {}
     if advice := _advice(node):
         facts["advice"] = "; ".join(advice)
@@ -186,8 +187,8 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
     noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
     std = f"{budget.std(moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0):.3g}"
     if secure:
-        without += "; at each roll call a key, a signature and how many attempts were charged"
-        std = f"of the sum, by the {'networks' if by_edge else 'rows'} on the roll"
+        without += "; in each session a key, a signature and how many attempts were charged"
+        std = f"of the sum, by the {'networks' if by_edge else 'rows'} in the session"
     one = epsilon_of(budget.study_mu, budget.left_delta)
     facts |= {
         "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
@@ -205,10 +206,9 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
         "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
         "delta": f"{budget.delta:g}",
     }
-    if node.data_version is not None:
-        facts["data_version_told_to_all"] = node.data_version
     if node.ledger is not None:
         facts |= {
+            "data_version_told_to_all": version,
             "ledger_cap": f"{node.ledger.cap[0]:g}",
             "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
             "ledger_left": f"{node.ledger.left():.4g}",
@@ -234,5 +234,5 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
         return f"{parts}, {'each ' if prepares or scores else ''}noised once"
     return (
         f"{parts} under masks, with this silo's share of the noise: readable only in the sum over all "
-        "silos of a roll"
+        "silos of a session"
     )

@@ -19,8 +19,8 @@ from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
 from fedpower.report.result import Result, read_result
 from fedpower.report.text import count, human_bytes
+from fedpower.rows.ruled import every_problem
 from fedpower.rows.units import UnitRows
-from fedpower.rules.ruled import every_problem
 
 
 @click.command(

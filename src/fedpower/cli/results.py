@@ -33,8 +33,8 @@ from fedpower.report.files import new_file
 from fedpower.report.result import Result, read_result, write_report
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.plink import PlinkSource
-from fedpower.rows.source import pl
-from fedpower.rules.ruled import every_problem
+from fedpower.rows.ruled import every_problem
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
@@ -237,7 +237,7 @@ class _Axes:
     directions: Array
     columns: tuple[str, ...] | None
     standardized: bool | None = None
-    scale: Array | None = None
+    scale: Array | float = 1.0
 
 
 @click.command(cls=Command)
@@ -252,8 +252,8 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     covariances. Results must be of the same kind: correlations (--standardize) or covariances in the
     same units.
     """
-    first, second = _same_columns(_read_axes(a), _read_axes(b))
-    _check_units(first, second)
+    first = _read_axes(a)
+    second = _comparable(first, _read_axes(b))
     angles = principal_angles(orth(first.directions), orth(second.directions))
     sines, degrees = np.sin(angles), np.degrees(angles)
     shared = min(first.directions.shape[1], second.directions.shape[1])
@@ -322,39 +322,25 @@ def _unit(path: Path, directions: Array) -> Array:
     return np.asarray(directions / norms)
 
 
-def _same_columns(first: _Axes, second: _Axes) -> tuple[_Axes, _Axes]:
-    """Return both over the same columns in the same order, or refuse them."""
+def _comparable(first: _Axes, second: _Axes) -> _Axes:
+    """Return the second over the columns of the first; refuse one that answers another question."""
     widths = first.directions.shape[0], second.directions.shape[0]
-    if first.columns and second.columns and set(first.columns) != set(second.columns):
-        odd = sorted(set(first.columns) ^ set(second.columns))[0]
-        only = first.name if odd in first.columns else second.name
-        raise InputError(f"both results must have the same columns, got {odd!r} in {only} only")
-    if widths[0] != widths[1]:
-        raise InputError(
-            f"both results must have equally many columns, got {widths[0]} in {first.name} and "
-            f"{widths[1]} in {second.name}"
-        )
-    if first.columns and second.columns and first.columns != second.columns:
-        order = [second.columns.index(column) for column in first.columns]
-        scale = None if second.scale is None else second.scale[order]
-        second = replace(second, directions=second.directions[order], columns=first.columns, scale=scale)
-    return first, second
-
-
-def _check_units(first: _Axes, second: _Axes) -> None:
-    """Refuse results whose columns are in different units: their components answer other questions."""
-    if first.standardized is None or second.standardized is None:
-        return
-    if first.standardized != second.standardized:
-        whole, other = (first, second) if first.standardized else (second, first)
-        raise InputError(
-            "both results must be of correlations or both of covariances, got correlations in "
-            f"{whole.name} and covariances in {other.name}; see --standardize"
-        )
-    if first.standardized or first.scale is None or second.scale is None:
-        return
-    if not np.allclose(first.scale, second.scale, rtol=1e-9, atol=0.0):
-        raise InputError(
-            "results of covariances must have columns in the same units, got other scales in "
-            f"{first.name} than in {second.name}; see --scale-file"
-        )
+    names, others = first.columns, second.columns
+    scale, odd = second.scale, set(names or ()) ^ set(others or ())
+    reason = None
+    if names and others and odd:
+        reason = f"column {min(odd)!r} in one of them only"
+    elif widths[0] != widths[1]:
+        reason = f"{widths[0]} and {widths[1]} columns"
+    elif names and others:
+        order = [others.index(column) for column in names]
+        scale = np.asarray(scale)[order]
+        second = replace(second, directions=second.directions[order])
+    if reason is None and first.standardized is not None and second.standardized is not None:
+        if first.standardized != second.standardized:
+            reason = "correlations in one and covariances in the other; see --standardize"
+        elif not first.standardized and not np.allclose(first.scale, scale, rtol=1e-9, atol=0.0):
+            reason = "covariances of columns in other units; see --scale-file"
+    if reason is not None:
+        raise InputError(f"{first.name} and {second.name} must be comparable, got {reason}")
+    return second

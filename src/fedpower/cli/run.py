@@ -180,7 +180,7 @@ def _round(closed: dict[str, Any]) -> None:
     """Show a closed round."""
     moved = "" if not closed["change"] else f", subspace moved by sin θ = {closed['change']:.1e}"
     names = ", ".join(closed["restarted"])
-    restarted = f"; restarted since the roll call: {names}" if names else ""
+    restarted = f"; restarted in this session: {names}" if names else ""
     missing = f"; silent: {', '.join(closed['silent'])}" if closed["silent"] else ""
     _say(
         f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"

@@ -15,6 +15,7 @@ from fedpower.cli.console import note
 from fedpower.cli.options import READING, TEXT
 from fedpower.errors import InputError
 from fedpower.options import Options
+from fedpower.rows.inspecting import doubtful
 from fedpower.rows.opening import (
     Reading,
     existing,
@@ -24,11 +25,10 @@ from fedpower.rows.opening import (
     rows_at,
     split_by_group,
 )
+from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
-from fedpower.rules.inspecting import doubtful
-from fedpower.rules.ruled import ruled
 
 Silos = dict[str, Path | RowSource]
 

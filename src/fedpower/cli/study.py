@@ -16,8 +16,8 @@ from fedpower.protocol.study import worst_epsilon
 from fedpower.report.codebook_file import read_code_book
 from fedpower.report.files import new_file
 from fedpower.report.record import plain
-from fedpower.rows.columns import match_columns
 from fedpower.rows.opening import open_source
+from fedpower.rows.source import match_columns
 from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules

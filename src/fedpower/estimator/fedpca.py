@@ -29,12 +29,12 @@ from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.result import Result
-from fedpower.rows.columns import is_wide, not_a_number, require_exact
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import Extra, RowSource, pl
+from fedpower.rows.ruled import every_problem, ruled, rules_of_source
+from fedpower.rows.source import Extra, RowSource, is_wide, not_a_number, require_exact
 from fedpower.rows.units import UnitRows, with_gaps, with_ids
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import every_problem, ruled, rules_of_source
+from fedpower.values import pl
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA

@@ -18,12 +18,13 @@ from fedpower.protocol.solvers.sums import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
 from fedpower.rows.arrays import ArraySource, SparseSource
 from fedpower.rows.networks import NetworkSource, Weighed
-from fedpower.rows.source import Block, RowSource, is_sparse
+from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.own_rows import far_columns, pooled_columns, told_of_levels, told_of_units, units_sentence
+from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
 from fedpower.sums.survey import STAGES, Survey
+from fedpower.values import Block, is_sparse
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -70,11 +71,11 @@ def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[s
     """Warn of words that are no level of their column, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
     levels = {place for group in study.groups for place in group}
-    said = list(dict.fromkeys(each for moment in held for each in told_of_levels(moment.source)))
+    said = list(dict.fromkeys(each for moment in held for each in levels_warnings(moment.source)))
     pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
     for place, moment in enumerate(held if len(held) > 1 else ()):
         if pooled is None:
-            odd = told_of_units(moment, levels=levels, columns=study.columns)
+            odd = units_warning(moment, levels=levels, columns=study.columns)
         else:
             far = far_columns(*pooled[place], moment.n_rows)
             odd = units_sentence(moment.source.name, far, levels=levels, columns=study.columns)

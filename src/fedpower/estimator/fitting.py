@@ -55,12 +55,12 @@ from fedpower.report.result import Result
 from fedpower.report.view import cause_of_noise
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import name_of_silo, open_source, rows_at
+from fedpower.rows.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import by_unit
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import every_problem, match_tables, rules_of_source
 from fedpower.rules.rules import TableRules
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
 

@@ -16,7 +16,7 @@ from fedpower.protocol.rehearsal import Rehearsed, cost, rehearse, sums_at_once
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, costly_silos, pooled_std
 from fedpower.report.result import Result
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

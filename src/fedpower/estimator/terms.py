@@ -16,10 +16,10 @@ from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
+from fedpower.protocol.pooled import Gains, fixed, unit_variances
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
-from fedpower.protocol.solvers.gains import Gains, fixed, unit_variances
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import (
     PREPARED,
@@ -31,13 +31,13 @@ from fedpower.protocol.study import (
     sums_moment,
 )
 from fedpower.report.codebook_file import read_code_book
-from fedpower.rows.columns import LARGEST, public_vector
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment, largest_row_norm
+from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import MOST_SQUARE_FEATURES
+from fedpower.values import LARGEST, public_vector
 
 IdentityPaths = Mapping[str, str | PathLike[str]]
 

@@ -22,7 +22,7 @@ from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
 from fedpower.protocol.study import NoiseMode, Study, budget_of
 from fedpower.rows.opening import open_source
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
 
 Array = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""Does a silo keep its promise? Two neighbouring worlds, real silos, and how well answers tell them apart."""
+"""Does a silo keep its promise? Two neighbouring worlds, real silos, and how well answers separate them."""
 
 import math
 import time
@@ -47,8 +47,8 @@ from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import with_ids
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
@@ -136,7 +136,6 @@ def _errors(worlds: list[Array], thresholds: Array) -> tuple[NDArray[np.intp], N
 
 
 def _error_bounds(worlds: list[Array], thresholds: Array, confidence: float) -> tuple[Array, Array]:
-    """Return Clopper–Pearson upper bounds on both error rates, together at `confidence`."""
     level = 1 - (1 - confidence) / 2
     bounds = []
     for errors, world in zip(_errors(worlds, thresholds), worlds, strict=True):
@@ -164,7 +163,7 @@ class Game:
     """Both worlds of a study, the queries that are asked of each, and how answers are scored.
 
     The attacker reads what the audited silo sends. In a secure sum it reads the sum of three silos, of
-    which one tells it its noise; ``pair`` has the row in question in either world.
+    which one reveals its noise; ``pair`` has the row in question in either world.
     """
 
     def __init__(
@@ -247,18 +246,17 @@ class Game:
             solver = settings.solve(np.random.default_rng(0))
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
-        known = SeededNoiseForExperiments(self._played)  # the colluder tells its seed
+        known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
         seen = []
         rounds = coordinator.history[-len(self.asked) :]
         for (_, query), noise, closed in zip(self.asked, self.noises, rounds, strict=True):
-            told = query.evaluate(others, noise.exponents) + noise.draw(known)
+            colluder = query.evaluate(others, noise.exponents) + noise.draw(known)
             uploads = [answer.words for answer in closed.answers.values()]
-            seen.append(noise.values(total(uploads) - told))
+            seen.append(noise.values(total(uploads) - colluder))
         return seen
 
 
 def _numbers(answer: object, noise: Noise) -> Array:
-    """Return the numbers of an answer."""
     if isinstance(answer, QueryAnswer):
         return noise.values(answer.words.view(np.int64))
     if isinstance(answer, LocalSteps):
@@ -331,7 +329,6 @@ def _query(study: Study, label: str, place: int) -> Query:
 
 
 def _turned(study: Study, step: int) -> Array:
-    """Return a turn of the worst plane."""
     basis = np.eye(study.n_features)
     basis[:2, :2] = _rotation(step / (study.n_steps or 1))  # radians: no two turns agree up to sign
     return read_only(basis[:, : study.iteration_rank])
@@ -418,12 +415,10 @@ class AuditReport:
 
     @property
     def epsilon_lower(self) -> float:
-        """ε is at least this, with the confidence asked for."""
         return self.found.epsilon_lower
 
     @property
     def violation(self) -> bool:
-        """Whether more privacy was lost than the study promises."""
         return self.epsilon_lower > self.claimed_epsilon
 
     @property
@@ -433,7 +428,6 @@ class AuditReport:
 
     @property
     def verdict(self) -> str:
-        """The finding in a word or three."""
         return "VIOLATION" if self.violation else "no violation found"
 
     def as_dict(self) -> dict[str, Any]:
@@ -537,7 +531,6 @@ def study_of(
 
 
 def _calibrated_for(mode: _Mode, epsilon: float, delta: float, noise_factor: float, n_steps: int) -> float:
-    """Return the ε whose noise is ``noise_factor`` times that of ``epsilon``."""
     if noise_factor == 1:
         return epsilon
     if mode != "paper":

@@ -3,7 +3,6 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,31 +15,27 @@ from fedpower.errors import InputError, require
 from fedpower.linalg import orth
 from fedpower.report.files import staged
 from fedpower.rows.arrays import PositionalSource
-from fedpower.rows.source import pl
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 Format = Literal["npy", "parquet", "csv"]
 FORMATS: tuple[Format, ...] = ("npy", "parquet", "csv")
 
-_CHUNK_VALUES = 2**19
-"""Random numbers drawn at once (4 MiB); fixed, so that rows do not depend on how they are read."""
+# Fixed, so that rows do not depend on how they are read:
+_CHUNK_VALUES = 2**19  # random numbers drawn at once
+TILE_NODES = 128  # side of the tiles that an adjacency matrix is drawn in
 
-TILE_NODES = 128
-"""Side of the tiles an adjacency matrix is drawn in; fixed for the same reason."""
-
-_GROUP_BYTES = 32 * 2**20
-"""Size of a Parquet row group: readers hold what describes every group, so there must not be many."""
+_GROUP_BYTES = 32 * 2**20  # of a Parquet row group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Model(ABC):
-    """Rows of several silos, drawn again at each reading: row j of silo i depends on the seed alone."""
+    """Rows of several silos, drawn again at each reading: row j of silo i depends only on the seed."""
 
     name: ClassVar[Literal["spiked", "sbm"]]
-    own_facts: ClassVar[tuple[str, ...]]
-    """The parameters that only this model has."""
+    own_facts: ClassVar[tuple[str, ...]]  # the parameters that only this model has
 
     sizes: tuple[int, ...]
     n_features: int
@@ -51,17 +46,14 @@ class Model(ABC):
 
     @property
     def n_silos(self) -> int:
-        """The number of silos m."""
         return len(self.sizes)
 
     @property
     def n_rows(self) -> int:
-        """The number of rows n of all silos."""
         return sum(self.sizes)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns: x001 and so on."""
         digits = max(3, len(str(self.n_features)))
         return tuple(f"x{place:0{digits}}" for place in range(1, self.n_features + 1))
 
@@ -82,7 +74,6 @@ class Model(ABC):
                 yield rows[start : start + max_rows]
 
     def source(self, silo: int) -> "_SimulatedRows":
-        """Return one silo's rows as a source that an estimator can read."""
         return _SimulatedRows(
             name=f"simulated silo {silo + 1}",
             width=self.n_features,
@@ -94,7 +85,7 @@ class Model(ABC):
 
     @abstractmethod
     def chunks(self, silo: int) -> Iterator[Array]:
-        """Yield a silo's rows before they are normalised, in chunks that depend on d alone."""
+        """Yield a silo's rows before they are normalised, in chunks that depend only on d."""
 
     def generator(self, *place: int) -> np.random.Generator:
         """Return the random numbers of one place in the model, independent of every other's."""
@@ -109,7 +100,6 @@ class _SimulatedRows(PositionalSource):
     silo: int
 
     def read(self, max_rows: int) -> Iterator[Array]:
-        """Yield the rows, drawn again."""
         return self.model.blocks(self.silo, max_rows)
 
 
@@ -223,7 +213,7 @@ def stochastic_block(
     for chance in (strength * weight for strength in strengths for weight in (within, between)):
         if not 0 <= chance <= 1:
             raise InputError(
-                f"an edge's probability must lie between 0 and 1, got {chance:g}; "
+                f"an edge's probability must be between 0 and 1, got {chance:g}; "
                 "change within, between or strengths"
             )
     _truth_generator(seed)
@@ -242,12 +232,10 @@ def stochastic_block(
 
 
 def _communities(n_nodes: int, n_communities: int) -> NDArray[np.int64]:
-    """Return each node's community."""
     return np.arange(n_nodes, dtype=np.int64) * n_communities // n_nodes
 
 
 def _truth_generator(seed: int) -> np.random.Generator:
-    """Return the random numbers that the truth is drawn from."""
     require(seed >= 0, "seed", "at least 0", seed)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
 
@@ -268,18 +256,21 @@ def write_model(
     force: bool = False,
     on_rows: Callable[[int], None] | None = None,
 ) -> list[Path]:
-    """Return the silo files written to ``folder``, beside ``truth.npz`` and ``model.json``."""
+    """Return the silo files written to ``folder``, with ``truth.npz`` and ``model.json``; all or none."""
     require(kind in FORMATS, "format", f"one of {', '.join(FORMATS)}", kind)
     require_room(folder, force=force)
     digits = max(2, len(str(model.n_silos)))
     names = [f"silo-{place:0{digits}}.{kind}" for place in range(1, model.n_silos + 1)]
-    write = {"npy": _write_npy, "parquet": _write_parquet, "csv": _write_csv}[kind]
-    with _all_or_nothing(folder) as partial:
-        for silo, name in enumerate(names):
-            write(partial / name, model, _counted(model, silo, on_rows), model.sizes[silo])
-        np.savez(partial / "truth.npz", basis=model.basis, columns=np.array(model.columns))
-        facts = json.dumps(model.facts | {"files": names}, indent=2)
-        (partial / "model.json").write_text(facts + "\n", encoding="utf-8")
+    try:
+        with staged(folder, folder=True) as partial:
+            for silo, name in enumerate(names):
+                _write(partial / name, model, silo, on_rows or (lambda count: None))
+            np.savez(partial / "truth.npz", basis=model.basis, columns=np.array(model.columns))
+            facts = json.dumps(model.facts | {"files": names}, indent=2)
+            (partial / "model.json").write_text(facts + "\n", encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{folder} must be a folder that can be written, got {reason!r}") from error
     return [folder / name for name in names]
 
 
@@ -298,59 +289,36 @@ def require_room(folder: Path, *, force: bool) -> None:
     foreign = [name for name in names if not _is_ours(folder / name)]
     if foreign:
         raise InputError(
-            f"{folder} must hold nothing but an earlier simulation to be replaced, got "
-            f"{foreign[0]!r}; move that away or choose another folder"
+            f"{folder} must hold nothing but an earlier simulation to be replaced, got {foreign[0]!r}"
         )
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a name is one that a simulation gives."""
     silo = path.stem.startswith("silo-") and path.suffix.removeprefix(".") in FORMATS
     return path.is_file() and (silo or path.name in ("truth.npz", "model.json"))
 
 
-@contextmanager
-def _all_or_nothing(folder: Path) -> Iterator[Path]:
-    """Give a new folder that takes the place of ``folder`` at the end, or vanishes."""
-    try:
-        with staged(folder, folder=True) as partial:
-            yield partial
-    except OSError as error:
-        raise InputError(
-            f"{folder} must be a folder that can be written, got "
-            f"{(error.strerror or str(error)).lower()!r}; choose another, or make room"
-        ) from error
-
-
-def _counted(model: Model, silo: int, on_rows: Callable[[int], None] | None) -> Iterator[Array]:
-    for block in model.blocks(silo, block_rows(model.n_features)):
-        yield block
-        if on_rows is not None:
+def _write(path: Path, model: Model, silo: int, on_rows: Callable[[int], None]) -> None:
+    def blocks() -> Iterator[Array]:
+        for block in model.blocks(silo, block_rows(model.n_features)):
+            yield block
             on_rows(len(block))
 
-
-def _write_npy(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
-    header = {"descr": "<f8", "fortran_order": False, "shape": (n_rows, model.n_features)}
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks:
-            file.write(np.ascontiguousarray(block, dtype="<f8").data)
-
-
-def _write_parquet(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
-    del n_rows
-    schema = dict.fromkeys(model.columns, pl.Float64)
-
     def frames(*_: object) -> "Iterator[pl.DataFrame]":
-        return (pl.DataFrame(block, schema=list(model.columns)) for block in blocks)
+        return (pl.DataFrame(block, schema=list(model.columns)) for block in blocks())
 
-    rows = import_module("polars.io.plugins").register_io_source(frames, schema=schema)
-    rows.sink_parquet(path, row_group_size=max(1, _GROUP_BYTES // (8 * model.n_features)))
-
-
-def _write_csv(path: Path, model: Model, blocks: Iterator[Array], n_rows: int) -> None:
-    del n_rows
+    if path.suffix == ".parquet":
+        schema = dict.fromkeys(model.columns, pl.Float64)
+        rows = import_module("polars.io.plugins").register_io_source(frames, schema=schema)
+        rows.sink_parquet(path, row_group_size=max(1, _GROUP_BYTES // (8 * model.n_features)))
+        return
     with path.open("wb") as file:
-        for place, block in enumerate(blocks):
-            frame = pl.DataFrame(block, schema=list(model.columns))
-            frame.write_csv(file, include_header=place == 0)
+        if path.suffix == ".csv":
+            for place, frame in enumerate(frames()):
+                frame.write_csv(file, include_header=place == 0)
+            return
+        shape = (model.sizes[silo], model.n_features)
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks():
+            file.write(np.ascontiguousarray(block, dtype="<f8").data)

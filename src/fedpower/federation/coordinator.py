@@ -20,8 +20,8 @@ from msgspec import structs
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
-from fedpower.federation.certificates import COORDINATOR, RUNNER, STUDY_FILE
 from fedpower.federation.files import open_private, private_folder
+from fedpower.federation.kits import COORDINATOR, RUNNER, STUDY_FILE
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.protocol import journal
@@ -33,7 +33,7 @@ from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
 from fedpower.report.outcome import result_of
 from fedpower.report.record import FederationRecord
-from fedpower.report.result import Result, write_files
+from fedpower.report.result import Result
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class StudyRun:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
         result = self.result
         folder.mkdir(parents=True, exist_ok=True)
-        write_files(folder, result)
+        result.write_into(folder)
         return result.run
 
 

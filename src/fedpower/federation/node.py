@@ -169,7 +169,7 @@ def main() -> None:
                     f"a node must be confined where the kernel can do it, got {error}; run vault and node as "
                     "two users, with --part and --socket"
                 ) from None
-            logger.info("%s", isolation.describe(isolation.Isolation.LANDLOCK))
+            logger.info("%s", isolation.describe(confined=True))
         end_with_starter()
         Node(settings, vault).run()
     except FedpowerError as error:

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.certificates import COORDINATOR, RUNNER
 from fedpower.federation.files import Table, write_private
-from fedpower.federation.kits import check_certificate, kit_study
+from fedpower.federation.kits import COORDINATOR, RUNNER, check_certificate, kit_study
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.receiving import cleaned
 

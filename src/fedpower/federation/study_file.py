@@ -18,9 +18,9 @@ from fedpower.federation.files import Table, read_toml
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
+from fedpower.rules.treatment import RowTreatment
 
 # Names of studies and silos: they become those of folders, certificates and hosts
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

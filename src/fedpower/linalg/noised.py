@@ -43,7 +43,6 @@ def eigenvalue_density(n: int, points: Array) -> Array:
 
 
 def _hermite_functions(n: int, points: Array) -> tuple[Array, Array, Array]:
-    """Return (Σ_{j<n} φ_j², φ_{n−1}, φ_n)."""
     exponent = -(points**2) / 2.0
     before, now = np.zeros_like(points), np.full_like(points, math.pi**-0.25)
     squares = np.zeros_like(points)
@@ -149,7 +148,7 @@ def _fitted(
         before, basis = basis, found
         if 1.0 - turned < _STILL:
             break
-    # Columns of noise alone have length √d: what is beyond is signal, and shows how far off they are.
+    # Columns of pure noise have length √d: what is beyond is signal, and shows how far off they are.
     signal = np.sqrt(np.maximum(clear**2 - dim, 0.0))
     cosines = signal**2 / np.maximum(clear**2, np.finfo(np.float64).tiny)
     strength = np.linalg.norm((signal[:, np.newaxis] * right) @ half, axis=1)
@@ -162,7 +161,6 @@ def _fitted(
 def _left_factor(
     products: Sequence[NoisedProduct], moment: NoisedProduct | None, basis: Array, level: float
 ) -> tuple[Array, Array]:
-    """Return W and N for an estimate U."""
     rank = basis.shape[1]
     left, inner = np.zeros(basis.shape), np.zeros((rank, rank))
     for each in products:

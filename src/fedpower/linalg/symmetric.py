@@ -1,4 +1,4 @@
-"""Symmetric matrices: the triangle that is sent, Ritz pairs, their error, and where to look next."""
+"""Symmetric matrices: the triangle that is sent, Ritz pairs, their error, and new directions."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -81,7 +81,6 @@ def source_digest() -> str:
 
 @functools.cache
 def _loaded() -> tuple[Any, str]:
-    """Return the library, and where there is none the reason."""
     if not BUILT.exists():
         return None, "the loops in C were not compiled when fedpower was installed"
     try:

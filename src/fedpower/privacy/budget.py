@@ -1,5 +1,6 @@
 """How a study's (ε, δ) at one silo is divided among the queries that it lists, and what each costs."""
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -62,7 +63,7 @@ class Price(NamedTuple):
         return math.nextafter(1.0 / self.mu, math.inf)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """The price list of a private study, the same for every silo and known to all."""
 
@@ -96,13 +97,21 @@ class Budget:
                 f"got {self.delta:g}"
             )
         object.__setattr__(self, "slack_delta", slack)
-        object.__setattr__(self, "total_mu", mu_of(self.epsilon, self.left_delta))
+        total = mu_of(self.epsilon, self.left_delta)
+        object.__setattr__(self, "total_mu", total)
+        if self.mode == "paper":  # the noise of [FP Thm 2], as the share that its products really cost
+            rank = self.iteration_rank
+            printed = noise_multiplier("paper", epsilon=self.epsilon, delta=self.delta, n_steps=self.n_steps)
+            printed *= paper_sensitivity(1, rank) / product_sensitivity(1, rank)
+            shares = {PRODUCT: (printed * total) ** -2}
+            listed = (terms._replace(share=shares.get(terms.label, terms.share)) for terms in self.queries)
+            object.__setattr__(self, "queries", tuple(listed))
 
     @property
     def left_delta(self) -> float:
         return self.delta - self.slack_delta
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         return sum(terms.size * terms.times for terms in self.queries)
 
@@ -120,33 +129,19 @@ class Budget:
 
     def mu(self, *labels: str) -> float:
         """Return what all queries of these labels cost together."""
-        if self.mode == "paper" and labels == (PRODUCT,):
-            return self.price(PRODUCT).mu * math.sqrt(self.n_steps)
         return self.total_mu * math.sqrt(self.share(*labels))
 
     @property
     def study_mu(self) -> float:
-        if self.mode != "paper":
-            return self.total_mu
-        return math.hypot(self.mu(PRODUCT), self.mu(MEAN))
+        return self.mu(*(terms.label for terms in self.queries))
 
     def price(self, label: str) -> Price:
         """Return what one release costs: its share of μ², and of the slack by its length."""
-        found = self.terms(label)
-        assert found is not None, "a query is one of the study's"
-        slack = self.slack_delta * (found.size / self.size)
-        if self.mode == "paper" and label == PRODUCT:
-            return Price(1.0 / self._printed_multiplier, slack)
+        terms = self.terms(label)
+        assert terms is not None, "a query is one of the study's"
         # Shares add up to 1 but for rounding, which is taken off.
-        return Price(self.total_mu * math.sqrt(found.share) * (1 - 2.0**-48), slack)
-
-    @property
-    def _printed_multiplier(self) -> float:
-        """The noise of [FP Thm 2] over the sensitivity that a product has."""
-        printed = noise_multiplier("paper", epsilon=self.epsilon, delta=self.delta, n_steps=self.n_steps)
-        return (
-            printed * paper_sensitivity(1, self.iteration_rank) / product_sensitivity(1, self.iteration_rank)
-        )
+        mu = self.total_mu * math.sqrt(terms.share) * (1 - 2.0**-48)
+        return Price(mu, self.slack_delta * (terms.size / self.size))
 
     def noise(self, label: str, sensitivity: Sensitivity, sizes: tuple[int, ...]) -> Noise:
         """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
@@ -158,12 +153,12 @@ class Budget:
         colluders = None if self.n_sharing is None else self.colluders
         return noise_for(self._moment_moved, self._moment_multiplier, sizes, colluders)
 
-    @property
+    @functools.cached_property
     def _moment_moved(self) -> Sensitivity:
         weight = self.mean_weight if self.center else 0.0
         return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit)
 
-    @property
+    @functools.cached_property
     def _moment_multiplier(self) -> float:
         return (
             self.price(MOMENT).multiplier
@@ -213,8 +208,8 @@ class Budget:
         if self.mode in ("moment", "clipped"):
             alone = noise_for(self._moment_moved, self._moment_multiplier, (n_rows,))
             return alone.stds[0] / (n_rows * float(SIDE) ** 2)
-        found = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
-        return found.stds[0]
+        noise = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
+        return noise.stds[0]
 
     def spectral_edge(self, n_rows: int) -> float:
         """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""
@@ -348,8 +343,8 @@ def predicted_error(
     gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
     steps = len(design.widths)
     counted = steps - 1 if design.warm else max(steps - 2, 1)
-    each = (1.0 - design.moment_share - design.mean_share) / steps
-    precision = design.moment_share + counted * each * gain
+    per_step = (1.0 - design.moment_share - design.mean_share) / steps
+    precision = design.moment_share + counted * per_step * gain
     # The first basis must be found at all: by the moment's share, or step by step.
     if seen <= (0.7 if design.warm else 0.5):
         return 1.0

@@ -68,7 +68,7 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
     if n <= _SHARE or not isinstance(source, SystemNoise):
         _fill(source, scale, out)
         return out
-    # The system's words have no order: cores draw shares of a large array beside each other.
+    # The system's words have no order: cores draw shares of a large array at the same time.
     shares = [out[start : start + _SHARE] for start in range(0, n, _SHARE)]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         list(pool.map(lambda share: _fill(source, scale, share), shares))
@@ -93,8 +93,8 @@ def _candidates(
         words = source.words(2 * n).reshape(2, n)
     else:
         words = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
-    found = _in_one_go(words, scale, room)
-    return _in_parts(source, words, scale, room) if found is None else found
+    accepted = _in_one_go(words, scale, room)
+    return _in_parts(source, words, scale, room) if accepted is None else accepted
 
 
 def _in_parts(
@@ -105,13 +105,13 @@ def _in_parts(
     done = 0
     for start in range(0, words.shape[1], _FEW):
         part = words[:, start : start + _FEW]
-        found = _in_one_go(part, scale, room[done:])
-        if found is None:
+        accepted = _in_one_go(part, scale, room[done:])
+        if accepted is None:
             if len(part) == 2:
                 part = _completed(part, source.words(part.shape[1]))
-            found = _in_passes(source, part, scale)
-            room[done : done + found.size] = found
-        done += found.size
+            accepted = _in_passes(source, part, scale)
+            room[done : done + accepted.size] = accepted
+        done += accepted.size
     return room[:done]
 
 

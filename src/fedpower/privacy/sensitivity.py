@@ -150,7 +150,7 @@ class Group(NamedTuple):
     """The most that one row adds to an entry, in absolute value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sensitivity:
     """Neighbours differ by at most `squared` in Σ weight·|Δ|², over groups of entries."""
 
@@ -158,6 +158,13 @@ class Sensitivity:
     groups: tuple[Group, ...]
     real: bool = False
     """Whether entries are real numbers, which an answer rounds."""
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:  # of fractions it takes longer than all else that a cached noise takes
+        return hash((self.squared, self.groups, self.real))
 
     @property
     def size(self) -> int:
@@ -179,7 +186,7 @@ class Sensitivity:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Noise:
     """What one silo adds to the answer to a query, and by which powers of two entries are multiplied."""
 
@@ -189,7 +196,7 @@ class Noise:
     n_rows: int
     n_silos: int
 
-    @property
+    @functools.cached_property
     def stds(self) -> tuple[float, ...]:
         together = math.sqrt(self.n_silos)
         return tuple(
@@ -209,20 +216,19 @@ class Noise:
 
     def values(self, integers: NDArray[np.int64]) -> Array:
         """Return noised entries in their own units."""
-        found = integers.astype(np.float64)
+        values = integers.astype(np.float64)
         for place, power in zip(self._places(), self.exponents, strict=True):
             if power:
-                np.ldexp(found[place], -power, out=found[place])
-        return found
+                np.ldexp(values[place], -power, out=values[place])
+        return values
 
     def bounded(self, integers: NDArray[np.int64], n_rows: int) -> NDArray[np.int64]:
         """Return exact entries within what so many rows give: others cannot be, and must not be refused."""
-        found = integers.copy()
-        groups = zip(self._places(), self.sensitivity.groups, self.exponents, strict=True)
-        for place, group, power in groups:
-            most = min(math.ceil(n_rows * group.most * Fraction(2) ** power), _LARGEST_SUM)
-            np.clip(found[place], -most, most, out=found[place])
-        return found
+        clipped = integers.copy()
+        for place, most in zip(self._places(), self._most(n_rows), strict=True):
+            limit = min(most, _LARGEST_SUM)
+            np.clip(clipped[place], -limit, limit, out=clipped[place])
+        return clipped
 
     def holds(self, integers: NDArray[np.int64]) -> bool:
         """Return whether entries are as large as rows, bound and noise allow; loose, and for certain."""
@@ -239,10 +245,19 @@ class Noise:
             start += group.length
 
     def _limits(self) -> list[int]:
+        most = self._most(self.n_rows)
         return [
-            math.ceil(self.n_rows * group.most * Fraction(2) ** power)
-            + self.n_silos * (LARGEST_DRAW * scale + 1)
-            for group, power, scale in zip(self.sensitivity.groups, self.exponents, self.scales, strict=True)
+            entry + self.n_silos * (LARGEST_DRAW * scale + 1)
+            for entry, scale in zip(most, self.scales, strict=True)
+        ]
+
+    def _most(self, n_rows: int) -> list[int]:
+        groups = zip(self.sensitivity.groups, self.exponents, strict=True)
+        return [
+            math.ceil(n_rows * group.most * 2**power)
+            if power >= 0
+            else math.ceil(Fraction(n_rows * group.most) / 2**-power)
+            for group, power in groups
         ]
 
 
@@ -267,8 +282,8 @@ def noise_for(
     ]
     while True:
         scales = tuple(sensitivity.scales(multiplier, exponents, honest))
-        found = Noise(sensitivity, scales, tuple(exponents), n, m)
-        tight = [place for place, limit in enumerate(found._limits()) if limit > _LARGEST_SUM]
+        noise = Noise(sensitivity, scales, tuple(exponents), n, m)
+        tight = [place for place, limit in enumerate(noise._limits()) if limit > _LARGEST_SUM]
         if not tight:
             break
         for place in tight:
@@ -287,7 +302,7 @@ def noise_for(
             f"a share of the noise must be at least {SMALLEST_SHARE} lattice steps wide, got "
             f"{min(scales)} for {m} silos"
         )
-    return found
+    return noise
 
 
 def _exponent(square: Fraction, least: int, *, real: bool) -> int:

@@ -322,13 +322,13 @@ def attempts_charged(rounds: Sequence[Round]) -> int:
     """Return for how many attempts a silo was charged at most, over all runs, by what silos report."""
     charges: dict[str, int] = {}
     most = 0
-    for each in rounds:
-        uploads = each.kind != "open-session"
-        if uploads and each.step == 1:  # the first sum of an attempt
-            charges |= {name: charges[name] + 1 for name in each.asked}
-        for name, body in each.answers.items():
+    for closed in rounds:
+        uploads = closed.kind != "open-session"
+        if uploads and closed.step == 1:  # the first sum of an attempt
+            charges |= {name: charges[name] + 1 for name in closed.asked}
+        for name, body in closed.answers.items():
             if isinstance(body, SessionKey | QueryAnswer):
                 charges[name] = body.charged
         if uploads:
-            most = max(most, *(charges[name] for name in each.asked))
+            most = max(most, *(charges[name] for name in closed.asked))
     return most

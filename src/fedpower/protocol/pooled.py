@@ -1,9 +1,8 @@
-"""The pooled covariance of a run, the law of its noise, and what a row bound cut off."""
+"""The pooled covariance of a run, the gains of its columns, its noise, and what a bound cut off."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.special
@@ -84,6 +83,17 @@ class Clipping:
     energy_most: float
     uneven: float
     counted: bool
+
+    def summary(self, bound: float, *, by_person: bool = False) -> str:
+        """Return what the bound did to the rows, in one sentence."""
+        whose = "persons' rows" if by_person else "rows"
+        most = "" if self.counted else f" (at most {_share(self.rows_most)})"
+        ends = "" if self.counted else f" ({_share(self.energy_least)} to {_share(self.energy_most)})"
+        source = "noised counts of norms" if self.counted else "the noised trace"
+        return (
+            f"Clipping: about {_share(self.rows)} of {whose}{most} exceeded the bound {bound:.3g}, removing "
+            f"about {_share(self.energy)} of the variance{ends}, by {source}."
+        )
 
     def moves(self, n_features: int, outside: Array | None = None) -> Array:
         """Return about the standard deviation of what it does to correlations, by column."""
@@ -178,22 +188,41 @@ def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
     return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
 
 
-def clipping_summary(record: Mapping[str, Any], *, by_person: bool = False) -> str:
-    """Return what the bound did to the rows, in one sentence, from the record of it."""
-    rows, most, energy, low, high = (
-        _share(float(record[key])) for key in ("rows", "rows_most", "energy", "energy_least", "energy_most")
-    )
-    whose = "persons' rows" if by_person else "rows"
-    summary = f"Clipping: about {rows} of the {whose} exceed the bound {record['bound']:.3g}"
-    if record["counted"]:
-        return (
-            f"{summary}, which removes about {energy} of their squared length, by the noised counts of norms."
-        )
-    return (
-        f"{summary} (at most {most}), which removes about {energy} of their squared length ({low} to {high}; "
-        "estimated from the noised trace)."
-    )
-
-
 def _share(value: float) -> str:
     return "less than 0.1%" if value < 0.001 else f"{value:.1%}" if value < 0.1 else f"{value:.0%}"
+
+
+# --- what columns are multiplied by before the eigendecomposition ----------------------------------
+
+Groups = tuple[tuple[int, ...], ...]
+"""Places of columns that are the levels of one."""
+
+Gains = Callable[[Array], Array]
+"""From the diagonal of a moment to the gains of its columns; any draw of it can be given."""
+
+_FLOOR_STDS = 2.0
+"""A column's variance is taken to be at least so many standard deviations of its noise."""
+
+_CLEAR_STDS = 10.0
+"""One below so many is taken to be at least a quarter of what most columns have: it may be anything."""
+
+
+def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
+    """Return gains that bring columns to variance 1, as the moment's diagonal gives it."""
+
+    def gains(diagonal: Array) -> Array:
+        variances = np.array(diagonal, dtype=np.float64)
+        for group in map(list, groups):
+            variances[group] = np.sum(variances[group])
+        if noise_std > 0:
+            usual = float(np.median(variances)) / 4.0
+            least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
+            return np.asarray(1.0 / np.sqrt(np.maximum(variances, least)))
+        return np.asarray(1.0 / np.sqrt(np.where(variances > 0, variances, 1.0)))
+
+    return gains
+
+
+def fixed(values: Array) -> Gains:
+    """Return gains that are these whatever the moment: units that columns are brought back to."""
+    return lambda diagonal: values

@@ -23,10 +23,9 @@ from fedpower.privacy.sensitivity import (
     of_row_sum,
 )
 from fedpower.protocol.study import Study
-from fedpower.rows.source import RowSource
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
-from fedpower.rows.watch import Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
 from fedpower.sums.lattice import SIDE, ExactMoments
 from fedpower.sums.local import LocalMoment
@@ -468,7 +467,7 @@ def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
 
 def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
     """Return the vectors and the bound from the bytes of :func:`vectors_to_bytes`; refuse other bytes."""
-    found: list[Array | None] = []
+    parts: list[Array | None] = []
     at = 0
     for _ in range(5):
         length = int.from_bytes(public[at : at + 8], "little")
@@ -476,8 +475,8 @@ def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
         if at > len(public) or length % 8:
             raise ProtocolError(_NO_QUESTION)
         numbers = np.frombuffer(public[begin:at], dtype="<f8").astype(np.float64)
-        found.append(numbers if length else None)
-    low, high, offset, scale, bound = found
+        parts.append(numbers if length else None)
+    low, high, offset, scale, bound = parts
     if at != len(public) or (bound is not None and bound.size != 1):
         raise ProtocolError(_NO_QUESTION)
     return (low, high, offset, scale), None if bound is None else float(bound[0])

@@ -54,7 +54,7 @@ from fedpower.protocol.query import Rows, StepMean, StepProduct, moment_of, norm
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.own_rows import told_of_units
+from fedpower.sums.own_rows import units_warning
 from fedpower.sums.survey import Survey
 
 Array = NDArray[np.float64]
@@ -266,10 +266,10 @@ class PrivateReleases:
 
         if center is not None and mean is not None:
             trace += float(center @ center) - 2 * float(center @ mean)
-        found = take_local_steps(multiply, ask, total_variance=trace)
+        outcome = take_local_steps(multiply, ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
-        product = read_only(rounded(found.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
-        return structs.replace(found, product=product, made_for=made_for)
+        product = read_only(rounded(outcome.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
+        return structs.replace(outcome, product=product, made_for=made_for)
 
     def factor(self) -> Factor:
         raise ProtocolError("a private study releases no factor of the moment")
@@ -298,12 +298,14 @@ class PrivateReleases:
         integers, _ = self._release(query, asking=asking, times=ask.n_local_steps)
         stored = noise.values(integers.reshape(ask.n_local_steps, -1).T).T
         left = iter(stored)
-        found = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
+        outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
         if ask.basis.nbytes >= LARGE:
             give_back()
-        return structs.replace(found, product=read_only(rounded(found.product, std)), total_variance=total)
+        return structs.replace(
+            outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
+        )
 
     def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
         if not any(terms.label == MOMENT for terms in self._study.queries):
@@ -386,7 +388,7 @@ class Silo:
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
             levels = {place for group in self.study.groups for place in group}
-            odd = told_of_units(survey, levels=levels, columns=self.study.columns)
+            odd = units_warning(survey, levels=levels, columns=self.study.columns)
             if odd is not None:
                 logger.info("%s", odd)
 

@@ -19,30 +19,18 @@ from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-codebook/2"
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_PER_COLUMN, _COUNTED = ("offset", "scale", "low", "high"), ("present", "outside")
-_PUBLIC = ("row_norm", "normalize", "offset", "scale")  # instead of numbers that preparation finds
+_PUBLIC = ("row_norm", "normalize", "offset", "scale")  # what people give
+_FOUND = ("bound", "clipped", "epsilon", "delta", "mu", "n_rows")  # what preparation computes
+_VECTORS = ("offset", "scale", "low", "high", "present", "outside")
 _HEAD = "# A code book: what cells become, how columns are centred, scaled and bounded. It is public.\n"
-_FOUND = (
+_COMPUTED = (
     "# Cells are clipped to low and high; then (cell - offset) / scale; then rows longer than bound are\n"
-    "# shortened to it. [cost] is what finding this cost each silo, once: fits that use it cost no more.\n"
+    "# shortened to it. epsilon, delta and mu are its cost for each silo: fits that use it cost no more.\n"
 )
 
 
 class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A part of a file: unknown keys are refused, defaults are not written."""
-
-
-class _Cost(Part):
-    epsilon: float = 0.0
-    delta: float = 0.0
-    mu: float = 0.0
-    rows: int = 0
-
-
-class _Clipped(Part):
-    rows: float
-    energy: float
-    uneven: float
 
 
 class _Column(Part):
@@ -65,35 +53,32 @@ class CodeBookFile(Part):
     offset: list[float] | dict[str, float] | None = None
     scale: list[float] | dict[str, float] | None = None
     bound: float | None = None
-    cost: _Cost | None = None
-    clipped: _Clipped | None = None
+    clipped: tuple[float, float, float] | None = None
+    epsilon: float = 0.0
+    delta: float = 0.0
+    mu: float = 0.0
+    n_rows: int = 0
     rules: Any = None
     column: list[_Column] | None = None
 
     @classmethod
     def of(cls, book: CodeBook) -> "CodeBookFile":
         """Return the file of a code book."""
-        rules = None if book.rules is None else book.rules.as_content()
+        file = cls(format=FORMAT, rules=None if book.rules is None else book.rules.as_content())
         if book.follows_rules:
-            return cls(format=FORMAT, rules=rules)
-        if book.is_draft:
-            numbers = {key: _builtin(getattr(book, key)) for key in _PUBLIC}
-            return cls(format=FORMAT, rules=rules, **numbers)
-        keys = (*_PER_COLUMN, *(key for key in _COUNTED if getattr(book, key) is not None))
-        vectors = zip(*(getattr(book, key).tolist() for key in keys), strict=True)
-        names = book.columns or (None,) * len(book.found)
-        return cls(
-            format=FORMAT,
-            bound=book.bound,
-            cost=_Cost(epsilon=book.epsilon, delta=book.delta, mu=book.mu, rows=book.n_rows),
-            clipped=book.clipped
-            and _Clipped(**dict(zip(_Clipped.__struct_fields__, book.clipped, strict=True))),
-            rules=rules,
-            column=[
-                _Column(name=name, found=found, **dict(zip(keys, numbers, strict=True)))
-                for name, found, numbers in zip(names, book.found, vectors, strict=True)
-            ],
-        )
+            return file
+        for key in _PUBLIC if book.is_draft else _FOUND:
+            value = getattr(book, key)
+            plain = value is None or isinstance(value, float | int | tuple | Mapping)
+            setattr(file, key, value if plain else np.asarray(value, dtype=float).tolist())
+        if not book.is_draft:
+            columns = {key: getattr(book, key) for key in _VECTORS} | {"name": book.columns}
+            columns = {
+                key: np.asarray(values).tolist() for key, values in columns.items() if values is not None
+            }
+            entries = zip(*columns.values(), book.found, strict=True)
+            file.column = [_Column(**dict(zip((*columns, "found"), entry, strict=True))) for entry in entries]
+        return file
 
     def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
         """Return the code book, with these rules or its own; problems are reported as those of ``where``."""
@@ -104,39 +89,20 @@ class CodeBookFile(Part):
         public = {key: getattr(self, key) for key in _PUBLIC}
         if self.column is None and (rules is not None or any(public.values())):
             return CodeBook(rules=rules, **public)
-        columns, cost = self.column or [], self.cost or _Cost()
-        numbers = [self.bound, *(getattr(column, key) for column in columns for key in _PER_COLUMN)]
+        columns = self.column or []
+        numbers = [self.bound, *(getattr(column, key) for column in columns for key in _VECTORS[:4])]
         if not columns or not all(value is not None and math.isfinite(value) for value in numbers):
-            raise InputError(
-                f"the code book {where} must have a bound, and {', '.join(_PER_COLUMN)} for every column, "
-                "got one without"
-            )
-        names = [column.name for column in columns if column.name is not None]
-        if 0 < len(names) < len(columns):
-            raise InputError(
-                f"the code book {where} must name all columns or none, got {len(names)} of {len(columns)}"
-            )
-        counted = [key for key in _COUNTED if all(getattr(column, key) is not None for column in columns)]
-        vectors: dict[str, Any] = {
-            key: np.array([getattr(column, key) for column in columns]) for key in (*_PER_COLUMN, *counted)
-        }
+            raise InputError(f"the code book {where} must have a bound and finite numbers of every column")
+        if len({column.name is None for column in columns}) > 1:
+            raise InputError(f"the code book {where} must name all columns or none, got some")
+        vectors: dict[str, Any] = {key: [getattr(column, key) for column in columns] for key in _VECTORS}
         return CodeBook(
-            columns=tuple(names) or None,
-            **vectors,
-            bound=float(self.bound or 0.0),
+            columns=None if columns[0].name is None else tuple(str(column.name) for column in columns),
+            **{key: values for key, values in vectors.items() if None not in values},
+            **{key: getattr(self, key) for key in _FOUND},
             found=tuple(column.found for column in columns),
-            epsilon=cost.epsilon,
-            delta=cost.delta,
-            mu=cost.mu,
-            n_rows=cost.rows,
             rules=rules,
-            clipped=None if self.clipped is None else msgspec.structs.astuple(self.clipped),
         )
-
-
-def _builtin(value: Any) -> Any:
-    kept = value is None or isinstance(value, float | int | Mapping)
-    return value if kept else np.asarray(value, dtype=float).tolist()
 
 
 def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = False) -> Path:
@@ -157,7 +123,7 @@ def rendered(book: CodeBook) -> str:
             lists += [line for entry in value for line in ("", f"[[{toml_key(key)}]]", *_pairs(entry))]
         else:
             lines += _pairs({key: value})
-    return _HEAD + (_FOUND if file.column else "") + "\n".join([*lines, *tables, *lists]) + "\n"
+    return _HEAD + (_COMPUTED if file.column else "") + "\n".join([*lines, *tables, *lists]) + "\n"
 
 
 def _pairs(table: Mapping[str, Any]) -> list[str]:
@@ -195,18 +161,14 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
         content = msgspec.toml.decode(Path(path).read_bytes())
         if content.get("format") != FORMAT:
             raise InputError(
-                f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}; make one "
-                "with `fedpower prepare` or `fedpower inspect`"
+                f"{path} must be a code book of format {FORMAT!r}, got {content.get('format')!r}"
             )
         return msgspec.convert(content, CodeBookFile).book(str(path))
     except FileNotFoundError:
         raise InputError(f"a code book must exist, got no file at {path}; check the path") from None
     except msgspec.ValidationError as error:
         keys = ", ".join(CodeBookFile.__struct_fields__)
-        raise InputError(
-            f"{where} must have numbers for its bound and columns, and no keys but {keys}, got another "
-            f"({error})"
-        ) from None
+        raise InputError(f"{where} must have no keys but {keys}, and numbers in them ({error})") from None
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{where} must be readable TOML, got something else ({reason})") from None

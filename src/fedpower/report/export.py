@@ -18,9 +18,9 @@ from fedpower.report.charts import element
 from fedpower.report.files import as_text, write_csv
 from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
-from fedpower.rows.array_files import h5py
+from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import pl
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON

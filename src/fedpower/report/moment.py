@@ -31,8 +31,8 @@ from fedpower.report.record import (
     write_text,
 )  # fmt: skip
 from fedpower.report.text import count, number
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
+from fedpower.rules.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from fedpower.report.moment import Moment
 from fedpower.report.record import FORMAT, Record, plain, versions
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
+from fedpower.rules.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 

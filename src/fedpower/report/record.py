@@ -20,7 +20,7 @@ from msgspec import Meta, structs
 
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
-from fedpower.protocol.pooled import Clipping, clipping_summary
+from fedpower.protocol.pooled import Clipping
 from fedpower.protocol.study import Study
 from fedpower.report.codebook_file import CodeBookFile, Part
 from fedpower.report.text import and_more
@@ -201,10 +201,9 @@ class Record(Part):
     @property
     def clipping_summary(self) -> str | None:
         """What the bound did to the rows, in a sentence; None where that is unknown."""
-        if self.clipping is None:
+        if self.clipping is None or self.row_bound is None:
             return None
-        bounded = {"bound": self.row_bound, **asdict(self.clipping)}
-        return clipping_summary(bounded, by_person=bool(self.parameters.get("unit")))
+        return self.clipping.summary(self.row_bound, by_person=bool(self.parameters.get("unit")))
 
     @property
     def table_rules(self) -> TableRules | None:

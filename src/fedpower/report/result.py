@@ -1,9 +1,8 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -32,16 +31,16 @@ from fedpower.report.record import (
     write_text,
 )  # fmt: skip
 from fedpower.report.view import Fitted
-from fedpower.rows.columns import columns_of_fit
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Block, RowSource
+from fedpower.rows.ruled import ruled
+from fedpower.rows.source import RowSource, columns_of_fit
 from fedpower.rows.tables import TableSource
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook
-from fedpower.rules.ruled import ruled
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
+from fedpower.values import Block
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -215,8 +214,28 @@ class Result(Fitted):
             Whether an earlier result in the folder is replaced.
         """
         with new_folder(Path(folder), known=KNOWN, force=force) as place:
-            write_files(place, self)
+            self.write_into(place)
         return Path(folder)
+
+    def write_into(self, place: Path) -> None:
+        """Write the files of the result into an existing folder."""
+        record = self.record if self.moment is None else write_moment(place, self.moment)
+        write_json(place / RUN, Record.of(record.as_dict()).as_dict())
+        write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
+        columns = zip(self.names, *self.components.tolist(), strict=True)
+        write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
+        ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
+        numbers = (self.explained_variance.tolist(), ratios, self.singular_values.tolist())
+        heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
+        write_csv(place / EIGENVALUES, heads, zip(self.score_names, *numbers, strict=True))
+        if self.code_book is not None:
+            write_text(place / CODE_BOOK, rendered(self.code_book))
+        counts = self.score_counts
+        if counts is not None:
+            heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
+            cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
+            write_csv(place / SCORE_COUNTS, heads, cells)
+        write_pages(place, self, result_page(self))
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return the fit in scikit-learn's own objects, for tools that want nothing else.
@@ -375,60 +394,6 @@ class Result(Fitted):
 
 
 _ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")
-
-
-def write_files(place: Path, result: Result) -> None:
-    """Write the files of a result into an existing folder."""
-    record = result.record if result.moment is None else write_moment(place, result.moment)
-    write_json(place / RUN, Record.of(record.as_dict()).as_dict())
-    write_arrays(place / ARRAYS, {name: getattr(result, name) for name in _ARRAY_NAMES})
-    columns = zip(result.names, *result.components.tolist(), strict=True)
-    write_csv(place / COMPONENTS, ["feature", *result.score_names], columns)
-    ratios = ("" if np.isnan(ratio) else ratio for ratio in result.explained_variance_ratio.tolist())
-    numbers = (result.explained_variance.tolist(), ratios, result.singular_values.tolist())
-    heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
-    write_csv(place / EIGENVALUES, heads, zip(result.score_names, *numbers, strict=True))
-    if result.code_book is not None:
-        write_text(place / CODE_BOOK, rendered(result.code_book))
-    counts = result.score_counts
-    if counts is not None:
-        heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
-        cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
-        write_csv(place / SCORE_COUNTS, heads, cells)
-    write_pages(place, result, result_page(result))
-
-
-def write_result(
-    folder: str | PathLike[str],
-    model: Any,
-    *,
-    command: Sequence[str] | None = None,
-    silos: Mapping[str, Mapping[str, Any]] | None = None,
-    started: datetime | None = None,
-    force: bool = False,
-) -> dict[str, Any]:
-    """Write a result as a folder, whole or not at all, and return its record.
-
-    Parameters
-    ----------
-    folder
-        A new or empty folder.
-    model
-        A fitted `FedPCA`, or a `Result`.
-    command, silos, started
-        Where the fit came from, for the record: see `Result.with_origin`.
-    force
-        Whether an earlier result in the folder is replaced.
-    """
-    result = getattr(model, "result_", model)
-    if not isinstance(result, Result):
-        raise InputError(
-            f"a folder must be written from a fitted FedPCA or a Result, got {type(model).__name__}; fit it "
-            "first"
-        )
-    complete = result.with_origin(command=command, silos=silos, started=started)
-    complete.save(folder, force=force)
-    return complete.run
 
 
 def write_report(folder: str | PathLike[str]) -> Path:

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ColumnsByPlace, array_source
-from fedpower.rows.columns import require_block_size, require_distinct, require_matrix, require_shape
-from fedpower.rows.source import Block, RowSource
+from fedpower.rows.source import RowSource, require_block_size, require_matrix, require_shape
 from fedpower.rows.tables import frame_table, table_source
+from fedpower.values import Block, require_distinct
 
 
 def dask(module: str = "") -> Any:

@@ -24,10 +24,10 @@ from typing import IO, Any
 from urllib.parse import unquote
 
 from fedpower.errors import InputError, installing, require
-from fedpower.rows.columns import require_distinct, require_shape, shown
-from fedpower.rows.source import pl
+from fedpower.rows.source import require_shape
 from fedpower.rows.tables import Part, Read, Table, cells_of, lazy_read, pandas_index, polars_runs
 from fedpower.rules.expressions import Cells
+from fedpower.values import pl, require_distinct, shown
 
 # --- formats ----------------------------------------------------------------------------------------------
 
@@ -187,7 +187,6 @@ class _Text:
         self._blank: list[int] | None = None if len(columns) > 1 else []
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        """Yield raw batches; blank lines are not rows."""
         past, last = 0, self._columns[-1]
         while True:
             typed = [] if self._as_text.intersection(numbers) else numbers
@@ -223,7 +222,6 @@ class _Text:
         yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
 
     def _bytes(self) -> IO[bytes]:
-        """Return the text in UTF-8: one in another encoding whole, in memory."""
         if self._encoding == "utf-8":
             return _opened_text(self._path)
         with _opened_text(self._path) as stream:
@@ -236,7 +234,6 @@ class _Text:
         return self._blank
 
     def _is_regular(self) -> bool:
-        """Return whether every line has the heading's number of separators, none of them quoted."""
         source = self._path if self._encoding == "utf-8" else self._bytes().read()
         line, options = pl.col("line"), {"has_header": False, "quote_char": None, "glob": False}
         lines = pl.scan_csv(source, schema={"line": pl.String}, separator="\0", skip_rows=1, **options)  # type: ignore[arg-type]
@@ -268,7 +265,6 @@ def _opened_text(path: Path) -> IO[bytes]:
 
 
 def _sample(path: Path, encoding: str) -> str:
-    """Return the beginning of a text, with two lines at least where there are."""
     with _opened_text(path) as stream:
         decoder, text = codecs.getincrementaldecoder(encoding)(), ""
         while text.count("\n") < 2 and (part := stream.read(_SAMPLE)):
@@ -388,7 +384,6 @@ def _as_written(cell: Any) -> str | None:
 
 @contextmanager
 def _opened_sheet(path: Path, name: str, sheet: str | None) -> Iterator[Iterator[list[Any]]]:
-    """Give the rows of a sheet that hold anything, the heading first."""
     try:
         calamine: Any = import_module("python_calamine")
     except ImportError:

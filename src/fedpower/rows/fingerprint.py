@@ -13,13 +13,11 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.rows.arrays import PositionalSource, array_source, canonical
-from fedpower.rows.columns import other_rows
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import Block, OverRows, RowSource, SparseBlock, is_sparse, pl
-from fedpower.rows.sql import StoredQuery
+from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
-from fedpower.rows.watch import UNWATCHED, Watch
 from fedpower.sums.kernel import block_rows
+from fedpower.values import Block, SparseBlock, is_sparse, pl
 
 _MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
@@ -51,9 +49,10 @@ def stored_under(source: RowSource) -> StoredData:
         paths = _paths(source)
         return stored_files(paths, source.name) if paths else partial(_rows_digest, source)
     table = source.table
-    if table.query is not None:
-        table.query.watch_cells()  # passes from now on are over the same cells
-        return partial(_query_digest, table.query)
+    query = table.query
+    if query is not None:
+        query.watch_cells()  # passes from now on are over the same cells
+        return lambda watch=UNWATCHED: query.digest(watch)
     paths = [part.path for part in table.parts if part.path is not None]
     if not paths:
         return partial(_table_digest, table)
@@ -81,7 +80,6 @@ def reading_of(source: RowSource) -> str:
 
 
 def _innermost(source: RowSource) -> RowSource:
-    """Return the source that reads what is stored, beneath persons, rules and fills."""
     while isinstance(source, OverRows):
         source = source.rows
     if isinstance(source, TableSource) and source.table.long_of is not None:
@@ -90,13 +88,11 @@ def _innermost(source: RowSource) -> RowSource:
 
 
 def _paths(source: RowSource) -> list[Path]:
-    """Return the files that a source of arrays reads; none where its rows are not in files."""
     path = getattr(source, "path", None)
     return [] if path is None else [path, *getattr(source, "beside", ())]
 
 
 def _mark(path: Path) -> tuple[int, ...]:
-    """Return what changes when a file is replaced or written to."""
     stat = path.stat()
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
@@ -128,7 +124,6 @@ def stored_files(paths: Sequence[Path], name: str, keys: Sequence[dict[str, str]
 
 
 def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    """Return that of all rows and columns of arrays, or of a source of another kind as it gives them."""
     if isinstance(source, DaskSource):
         return _dask_digest(source, watch)
     width, read = source.n_features, source.blocks
@@ -142,7 +137,6 @@ def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
 
 
 def _dask_digest(source: DaskSource, watch: Watch) -> str:
-    """Return that of a Dask collection's rows, which come here a partition at a time."""
     rows, cells = _RowHash(source.width), _CellHash()
     for partition in source.partitions:
         part = partition.compute()
@@ -151,7 +145,7 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
             continue
         table = frame_table(part, source.name)
         if table is not None:
-            cells.add(table)
+            cells.add(table, UNWATCHED)
         else:
             for block in array_source(part, source.name).read(block_rows(source.width)):
                 rows.add(block)
@@ -160,13 +154,8 @@ def _dask_digest(source: DaskSource, watch: Watch) -> str:
 
 def _table_digest(table: Table, watch: Watch = UNWATCHED) -> str:
     cells = _CellHash()
-    cells.add(table, lambda: watch.saw(0))
+    cells.add(table, watch)
     return cells.digest()
-
-
-def _query_digest(query: StoredQuery, watch: Watch = UNWATCHED) -> str:
-    watch.saw(0)
-    return query.digest()
 
 
 class _CellHash:
@@ -176,10 +165,9 @@ class _CellHash:
         self.n_rows = 0
         self._streams: dict[str, list[Any]] = {}
 
-    def add(self, table: Table, seen: Callable[[], None] = lambda: None) -> None:
-        """Take in all rows of a table."""
+    def add(self, table: Table, watch: Watch) -> None:
         for part, _, batch in table.batches((), _CELL_ROWS, words=table.columns):
-            seen()
+            watch.saw(0)
             self.n_rows += len(batch)
             for name in table.columns:
                 streams = self._streams.setdefault(name, [hashlib.sha256() for _ in range(3)])
@@ -187,7 +175,6 @@ class _CellHash:
                     stream.update(data)
 
     def digest(self) -> str:
-        """Return the SHA-256 of names, number of rows and cells."""
         head = json.dumps(["fedpower.cells/1", self.n_rows, list(self._streams)])
         state = hashlib.sha256(head.encode())
         for streams in self._streams.values():
@@ -220,7 +207,6 @@ class _RowHash:
         self._total = 0
 
     def add(self, block: Block) -> None:
-        """Take in the next block: as float64, or nonzero entries per row, their columns and values."""
         self._total += int(block.shape[0])
         if len(self._streams) == 1:
             rows = block.toarray() if is_sparse(block) else np.asarray(block)
@@ -237,7 +223,6 @@ class _RowHash:
             stream.update(numbers.astype(dtype).tobytes())
 
     def digest(self) -> str:
-        """Return the SHA-256 of width, number of rows and rows."""
         state = hashlib.sha256(self._head.encode())
         state.update(self._total.to_bytes(8, "little"))
         for stream in self._streams:

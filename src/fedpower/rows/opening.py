@@ -12,16 +12,17 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.errors import InputError, require
-from fedpower.rows.array_files import (
+from fedpower.rows.arrays import (
+    ColumnsByPlace,
     anndata_source,
+    array_source,
     h5ad_source,
     is_anndata,
     npy_source,
     npz_source,
+    sparse_source,
     svmlight_source,
 )
-from fedpower.rows.arrays import ColumnsByPlace, array_source, sparse_source
-from fedpower.rows.columns import shown
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
     FORMATS,
@@ -39,9 +40,10 @@ from fedpower.rows.files import (
 )
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
-from fedpower.rows.sql import QuerySource, SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Table, TableSource, as_labels, frame_table, harmonised, table_source
+from fedpower.rows.sql import SqlQuery, query_of, query_table
+from fedpower.rows.tables import Group, Table, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
+from fedpower.values import shown
 
 FORMATS.update(
     {
@@ -114,7 +116,6 @@ def open_query(
 
 
 def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns without those to drop, which must be among them."""
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     unknown = [column for column in unwanted if column not in columns]
     require(not unknown, "drop", f"columns of {name}", unknown)
@@ -134,7 +135,7 @@ def _open(
             return replace(data, name=name) if renames else data  # type: ignore[type-var]
     table = _open_table(data, name, reading)
     if table is not None:
-        return _source_of(table)
+        return table_source(table)
     if isinstance(data, str | os.PathLike):
         path = existing(data)
         _, kind = _format(path)
@@ -157,7 +158,6 @@ def _open(
 
 
 def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
-    """Return the table of a data frame, a file, a folder or a query; else None."""
     form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
     harmony = [reading.get(key) or {} for key in _HARMONY]
     is_path = isinstance(data, str | os.PathLike)
@@ -176,7 +176,6 @@ def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
 
 
 def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
-    """Return the table at a path; None where there are arrays."""
     file, sheet = sheet_of(path)
     name = name or str(path)
     if path.is_dir() or is_pattern(path):
@@ -192,7 +191,6 @@ def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
 
 
 def _format(path: Path) -> tuple[str, Format | None]:
-    """Return the known suffix of a path, or refuse it, and its format if it is in the registry."""
     suffix, kind = format_of(path)
     others = (SHEETS, ".toml", *_SVMLIGHT_FILES)
     if kind is None:
@@ -204,7 +202,6 @@ def _format(path: Path) -> tuple[str, Format | None]:
 
 
 def _described(path: Path, name: str) -> Table:
-    """Return what a TOML file describes: where rows are, and what columns are called."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -228,10 +225,6 @@ def _described(path: Path, name: str) -> Table:
     if table is None:
         raise InputError(f"path in [data] of {name} must be that of a table, got a file of arrays")
     return table
-
-
-def _source_of(table: Table) -> TableSource:
-    return table_source(table, TableSource if table.query is None else QuerySource)
 
 
 # --- paths ------------------------------------------------------------------------------------------------
@@ -299,7 +292,7 @@ def split_by_group(
     sources: dict[str, RowSource] = {}
     for label, count in sorted(_count(table, column).items()):
         source = replace(
-            _source_of(table),
+            table_source(table),
             name=f"silo '{label}' of {table.name}",
             columns=features,
             n_rows=count,

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ColumnsByPlace
-from fedpower.rows.columns import require_block_size, require_distinct, shown, surplus_columns
-from fedpower.rows.source import Extra, Matrix, RowSource
+from fedpower.rows.source import Extra, RowSource, require_block_size, surplus_columns
+from fedpower.values import Matrix, require_distinct, shown
 
 _MAGIC = b"\x6c\x1b\x01"
 """How a .bed file begins; the third byte means that each variant's samples are stored together."""
@@ -43,7 +43,6 @@ class PlinkSource(ColumnsByPlace):
     filling: NDArray[np.float64] | None = None
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
-        """Return the source with exactly these variants and counted alleles, in this order."""
         require_distinct("columns", columns)
         keep = range(self.width) if self.keep is None else self.keep
         places = {self.ids[place]: place for place in keep}
@@ -212,7 +211,6 @@ def pgen_source(path: Path, name: str) -> PlinkSource:
 
 
 def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
-    """Return the wanted columns of a .pvar or .psam file; lines of ## are left out."""
     lines = _words(path, f"{name} must have {path.name} beside it, got none")
     head, *rows = [words for words in lines if not words[0].startswith("##")] or [[""]]
     names = [word.lstrip("#") for word in head]
@@ -227,7 +225,6 @@ def _table(path: Path, name: str, wanted: tuple[str, ...]) -> list[list[str]]:
 
 
 def _words(path: Path, must: str) -> list[list[str]]:
-    """Return the words of every line of a text file that goes with genotypes."""
     try:
         return [line.split() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):

@@ -1,41 +1,18 @@
-"""What every source of rows offers: its columns, its size where known, and its rows in blocks."""
+"""What every source of rows offers, what is checked of it, and how silos' columns are matched."""
 
-from collections.abc import Iterator
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-if TYPE_CHECKING:
-    import polars  # noqa: ICN001 - under the usual name it would not be exported
-    from typing_extensions import TypeIs
+from fedpower.errors import CellError, InputError, NoRowsError
+from fedpower.rules.treatment import RowTreatment, row_norms
+from fedpower.sums.kernel import block_rows
+from fedpower.values import LARGEST, LARGEST_EXACT, Block, is_sparse, label_of, require_distinct, shown
 
-    pl = polars
-else:
-
-    class _Lazy:
-        """A module that is imported when something of it is first needed."""
-
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(import_module(self._name), name)
-
-    pl = _Lazy("polars")
-
-Matrix: TypeAlias = NDArray[np.float64]
-Vector: TypeAlias = NDArray[np.float64]
-SparseBlock: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
-Block: TypeAlias = "Matrix | SparseBlock"
 Extra: TypeAlias = Literal["refuse", "drop"]
-
-
-def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
-    """Return whether a block is a SciPy sparse array."""
-    return sparse.issparse(block)
 
 
 @runtime_checkable
@@ -110,3 +87,215 @@ class OverRows:
     @property
     def density(self) -> float | None:
         return self.rows.density
+
+
+class Stopped(BaseException):
+    """Reading was stopped from outside; no error, so nothing that handles errors may take it for one."""
+
+
+class Watch:
+    """Counts the rows of each block, and ends the reading once it was stopped."""
+
+    def __init__(self, on_rows: Callable[[int], None] | None = None) -> None:
+        self._on_rows = on_rows
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Let every pass over the rows end at its next block."""
+        self._stopped = True
+
+    def saw(self, n_rows: int) -> None:
+        """Take note of a block that was read."""
+        if self._stopped:
+            raise Stopped
+        if self._on_rows is not None:
+            self._on_rows(n_rows)
+
+
+UNWATCHED = Watch()
+"""For readings that nobody watches or stops."""
+
+
+def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
+    """Return the largest norm of a treated row; a bound made from it is not a public one."""
+    largest = 0.0
+    for block in source.blocks(block_rows(source.n_features)):
+        # Blocks of persons' rows have a column more (`units`).
+        features = block[:, : source.n_features] if not is_sparse(block) else block
+        largest = max(largest, float(row_norms(treatment.apply(features)[0]).max()))
+    return largest if math.isfinite(largest) else LARGEST
+
+
+# --- checks of a source -----------------------------------------------------------------------------------
+
+
+def require_shape(name: str, n_rows: int | None, n_features: int) -> None:
+    """Refuse a source without columns or, where the number of rows is known, without rows."""
+    if n_features == 0:
+        raise InputError(f"{name} must have at least one column, got none")
+    if n_rows == 0:
+        raise NoRowsError(f"{name} must have at least one row, got none")
+
+
+def require_matrix(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> None:
+    """Refuse anything but a nonempty 2-d array of real numbers."""
+    if dtype.names is not None:
+        raise InputError(f"{name} must be a 2-d array, got a structured one; give pandas.DataFrame(array)")
+    if len(shape) != 2:
+        raise InputError(f"{name} must be a 2-d array of rows by columns, got {len(shape)}-d")
+    if dtype.kind not in "fiub":
+        kind = {"c": "complex", "O": "object"}.get(dtype.kind, "non-numeric")
+        raise InputError(f"{name} must hold real numbers, got {kind} dtype {dtype.name}")
+    require_shape(name, *shape)
+
+
+def other_rows(name: str) -> InputError:
+    """Return the error for a pass over other rows than before, or than were counted."""
+    return InputError(
+        f"{name} must hold the same rows whenever it is read, got others than before; nothing was "
+        "released or charged for them: do not change the data while it is in use, then start again"
+    )
+
+
+def require_count(name: str, known: int | None, counted: int) -> None:
+    """Refuse a pass over another number of rows than is known: noise is made for that number."""
+    if known not in (None, counted):
+        raise other_rows(name)
+
+
+def require_block_size(max_rows: int) -> None:
+    """Refuse a block size below one row."""
+    if max_rows < 1:
+        raise InputError(f"max_rows must be at least 1, got {max_rows}")
+
+
+def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
+    """Return the error for a cell or column that is not numeric; `row` counts from 0."""
+    return CellError(
+        f"column '{column}' of {name} must hold numbers, got {dtype} at row {row + 1}; "
+        f"drop the column (drop=['{column}']), or give it a rule in a code book"
+    )
+
+
+def require_finite(
+    block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int, gaps: bool = False
+) -> None:
+    """Refuse a block with a missing or infinite value, naming the first such row."""
+    values = block.data if is_sparse(block) else block
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(values)):  # a finite sum has finite terms, and costs no second array
+            return
+    wrong = np.isinf(values) if gaps else ~np.isfinite(values)
+    if wrong.any():  # else the sum itself overflowed
+        row, column, value = _first(block, wrong)
+        what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
+        raise CellError(
+            f"{label_of(columns, column)} of {name} must hold finite numbers, got {what} at row "
+            f"{rows + row + 1}; leave that row out, or give the column a rule in a code book"
+        )
+
+
+def is_wide(dtype: Any) -> bool:
+    """Return whether a dtype is of integers that float64 does not all hold."""
+    return getattr(dtype, "kind", "") in ("i", "u") and dtype.itemsize > 4
+
+
+def require_exact(block: Block, *, name: str, columns: tuple[str, ...] | None, rows: int) -> None:
+    """Refuse integers that float64 may have rounded, which loses their small differences."""
+    with np.errstate(invalid="ignore"):
+        large = np.abs(block.data if is_sparse(block) else block) >= LARGEST_EXACT
+    if large.any():
+        row, column, _ = _first(block, large)
+        raise CellError(
+            f"{label_of(columns, column)} of {name} must hold integers that are exact in float64, below 2^53 "
+            f"in size, got a larger one at row {rows + row + 1}; subtract a public number first"
+        )
+
+
+def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
+    if is_sparse(block):
+        entry = int(np.flatnonzero(chosen)[0])
+        row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
+        return row, int(block.indices[entry]), float(block.data[entry])
+    row, column = (int(index) for index in np.argwhere(chosen)[0])
+    return row, column, float(block[row, column])
+
+
+# --- agreement between silos ------------------------------------------------------------------------------
+
+
+def pick_columns(name: str, have: tuple[str, ...], want: tuple[str, ...], *, extra: Extra) -> list[int]:
+    """Return the place of each wanted column in `have`."""
+    if extra not in ("refuse", "drop"):
+        raise InputError(f"extra must be 'refuse' or 'drop', got '{extra}'")
+    require_distinct("columns", want)
+    if not want:
+        raise InputError("columns must name at least one column, got none")
+    places = {column: place for place, column in enumerate(have)}
+    missing = [column for column in want if column not in places]
+    if missing:
+        raise InputError(
+            f"{name} must have the columns every silo agreed on, got a source without {shown(missing)}; "
+            'rename a column, or keep what every silo has (extra_columns="drop")'
+        )
+    surplus = [column for column in have if column not in set(want)]
+    if surplus and extra == "refuse":
+        raise surplus_columns(name, "columns", surplus)
+    return [places[column] for column in want]
+
+
+def surplus_columns(name: str, what: str, surplus: Sequence[str]) -> InputError:
+    """Return the error for columns that no silo agreed on."""
+    return InputError(
+        f"{name} must have only the {what} every silo agreed on, got also {shown(surplus)}; "
+        'remove them, or leave them out with extra_columns="drop"'
+    )
+
+
+def match_columns(
+    sources: Sequence[RowSource], *, columns: Sequence[str] | None = None, extra: Extra = "refuse"
+) -> tuple[tuple[str, ...] | None, list[RowSource]]:
+    """Return the agreed columns and the sources with exactly these, in this order."""
+    if not sources:
+        raise InputError("at least one source must be given, got none")
+    first, names = sources[0], [source.columns for source in sources]
+    agreed = names[0] if columns is None else tuple(columns)
+    if None in names:
+        named = next((source.name for source in sources if source.columns is not None), None)
+        if named:
+            raise InputError(
+                f"either every source or none must have column names, got names in {named} and none in "
+                f"{sources[names.index(None)].name}; name them with open_source(data, columns=[...])"
+            )
+        width = first.n_features if agreed is None else len(agreed)
+        for source in sources:
+            if source.n_features != width:
+                raise InputError(
+                    f"{source.name} must have {width} columns as {first.name} has, got {source.n_features}"
+                )
+        return agreed, list(sources)
+    if columns is None and extra == "drop":
+        agreed = tuple(name for name in agreed or () if all(name in have for have in names if have))
+        if not agreed:
+            raise InputError(f"the silos must share a column at least, got none in common with {first.name}")
+    if "" in (agreed or ()):
+        raise InputError(f"every column of {first.name} must have a name, got one without; drop it")
+    return agreed, [
+        source if source.columns == agreed else source.select(agreed or (), extra=extra) for source in sources
+    ]
+
+
+def columns_of_fit(source: RowSource, names: tuple[str, ...] | None, n_features: int) -> RowSource:
+    """Return a source of new rows with the columns of a fit: by name where both have names."""
+    if names is not None and source.columns is not None:
+        missing = [name for name in names if name not in source.columns]
+        if missing:
+            raise InputError(
+                f"{source.name} must have every column of the fit, got none named {shown(missing, 1)}"
+            )
+        return source.select(names, extra="drop")
+    if source.n_features != n_features:
+        raise InputError(
+            f"{source.name} must have the {n_features} columns of the fit, got {source.n_features}"
+        )
+    return source

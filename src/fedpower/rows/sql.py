@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, unquote
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.columns import not_a_number, require_distinct, require_shape
-from fedpower.rows.source import Block, Matrix, pl
-from fedpower.rows.tables import Group, Part, Table, TableSource
+from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
+from fedpower.rows.tables import Part, Table
 from fedpower.rules.expressions import Cells
+from fedpower.values import pl, require_distinct
 
 # --- where a database is ----------------------------------------------------------------------------------
 
@@ -36,6 +36,7 @@ _SETTINGS = frozenset({
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]#@]*)(?::(?P<port>\d*))?")
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]*)", re.DOTALL)
+_QUERIES = ("SELECT", "WITH", "VALUES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,6 @@ class Address:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         known = dict(self.settings)
         where = known.get("host") or known.get("service") or "libpq's default"
         return f"the PostgreSQL server at {where}" if self.path is None else str(self.path)
@@ -69,7 +69,6 @@ def parse_address(database: str) -> Address:
 
 
 def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
-    """Return libpq's settings of ``postgresql://user@host:port/name?sslmode=…``."""
     head, _, query = rest.partition("?")
     netloc, _, name = head.partition("/")
     person, _, netloc = netloc.rpartition("@")
@@ -141,11 +140,7 @@ class SqlQuery:
                 got = "none" if value in (None, "") else type(value).__name__
                 raise InputError(f"{key.name} of a query must be text, got {got}")
         first = _FIRST_WORD.match(self.query)
-        if not first or first[1].upper() not in (
-            "SELECT",
-            "WITH",
-            "VALUES",
-        ):  # and the connection is read-only
+        if not first or first[1].upper() not in _QUERIES:  # and the connection is read-only
             got = "another statement" if first and first[1] else "none"
             raise InputError(f"query must be a SELECT, got {got}")
         address = self.address
@@ -159,21 +154,17 @@ class SqlQuery:
 
     @property
     def address(self) -> Address:
-        """The database's place."""
         return parse_address(self.database)
 
     @property
     def text(self) -> str:
-        """The query without the semicolon at its end."""
         return self.query.rstrip().rstrip(";").rstrip()
 
     def password(self) -> str | None:
         """Return the password from its variable or file; None where libpq looks it up."""
         if self.password_env is not None:
-            where, password = (
-                f"the environment variable {self.password_env}",
-                os.environ.get(self.password_env),
-            )
+            where = f"the environment variable {self.password_env}"
+            password = os.environ.get(self.password_env)
         elif self.password_file is not None:
             where, password = f"the file {self.password_file}", None
             with suppress(OSError, UnicodeDecodeError):
@@ -330,7 +321,6 @@ def conninfo(address: Address, user: str | None, password: str | None) -> str:
 
 @contextmanager
 def _preparing(name: str) -> Iterator[None]:
-    """Turn a database's refusal of the query's text into one line with its reason."""
     try:
         yield
     except _failures() as error:
@@ -417,38 +407,36 @@ _LANES = 8
 _DIGEST_ROWS = 2**14
 
 
-class RowTally:
+class _CellTally:
     """The number of rows, and the sum of a 512-bit digest of each: the same in any order."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
-        self.n_rows = 0
+        self._n_rows = 0
         self._sum = np.zeros(_LANES, dtype=np.uint64)
 
-    def add(self, block: Matrix, texts: Sequence[str] | None = None) -> None:
-        """Count rows of numbers, −0 as +0, each perhaps followed by a text."""
-        data, width = memoryview((block + 0.0).astype("<f8").tobytes()), 8 * block.shape[1]
-        rows: list[Any] = [data[at * width : (at + 1) * width] for at in range(len(block))]
-        if texts is not None:
-            rows = [bytes(row) + text.encode() for row, text in zip(rows, texts, strict=True)]
-        digests = b"".join([hashlib.blake2b(row).digest() for row in rows])
-        self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
-        self.n_rows += len(rows)
-
-    def add_cells(self, batch: pl.DataFrame) -> None:
-        """Count rows of columns of float64 or text; texts with their places and lengths before them."""
+    def add(self, batch: pl.DataFrame) -> None:
+        """Count rows of columns of float64, −0 as +0, or text, with its place and length before it."""
         numbers = batch.select(pl.selectors.float())
-        others = [place for place, kind in enumerate(batch.dtypes) if not kind.is_float()]
-        block = numbers.to_numpy() if numbers.width else np.empty((len(batch), 0))
-        lines = [""] * len(batch)
-        if others:
-            texts = [_counted_text(place, batch.columns[place]) for place in others]
-            lines = batch.select(pl.concat_str(texts).alias("line"))["line"].to_list()
-        self.add(block, lines)
+        texts = [
+            _counted_text(place, name)
+            for place, (name, kind) in enumerate(batch.schema.items())
+            if not kind.is_float()
+        ]
+        lines = (
+            batch.select(pl.concat_str(texts).alias("line"))["line"].to_list() if texts else [""] * len(batch)
+        )
+        block = numbers.to_numpy(order="c") + 0.0 if numbers.width else np.empty((len(batch), 0))
+        data, width = block.astype("<f8").tobytes(), 8 * numbers.width
+        digests = b"".join(
+            hashlib.blake2b(data[at * width : (at + 1) * width] + line.encode()).digest()
+            for at, line in enumerate(lines)
+        )
+        self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
+        self._n_rows += len(batch)
 
     def digest(self) -> str:
-        """Return the SHA-256 of columns, number of rows and sum."""
-        head = json.dumps(["fedpower.rows in any order/2", self._columns, self.n_rows])
+        head = json.dumps(["fedpower.rows in any order/2", self._columns, self._n_rows])
         return hashlib.sha256(head.encode() + self._sum.astype("<u8").tobytes()).hexdigest()
 
 
@@ -472,16 +460,15 @@ class StoredQuery:
         self._digest: str | None = None
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        """Yield batches of the wanted columns only; words come as text."""
         places = {column: f"c{place}" for place, column in enumerate(self.columns)}
         wanted = [self.columns[name][1].format(c=places[name]) for name in numbers]
         wanted += [self._dialect.text.format(c=places[name]) for name in words]
-        tally = RowTally(tuple(self.columns)) if self._watched else None
+        tally = _CellTally(tuple(self.columns)) if self._watched else None
         cells = [cell.format(c=place) for place in places.values() for cell in self._dialect.cell if tally]
         for received in self._run([*wanted, *cells], max_rows, width=len(wanted)):
             batch = received[:, : len(wanted)]
             if tally is not None:
-                tally.add_cells(received[:, len(wanted) :])
+                tally.add(received[:, len(wanted) :])
             if self.query.address.kind == "sqlite" and any(
                 batch[:, at].null_count() for at in range(len(numbers))
             ):
@@ -491,7 +478,7 @@ class StoredQuery:
             del batch, received  # or two batches are held while the next one is read
         if tally is not None:
             if self._digest not in (None, tally.digest()):
-                raise _changing(self.name)
+                raise other_rows(self.name)
             self._digest = tally.digest()
 
     def _refuse_text(self, numbers: list[str], places: Mapping[str, str]) -> None:
@@ -510,16 +497,15 @@ class StoredQuery:
         """Require every pass from now on to be over the same cells, and keep their digest."""
         self._watched = True
 
-    def digest(self) -> str:
-        """Return the digest of all cells, from a pass unless one was made since `watch_cells`."""
+    def digest(self, watch: Watch = UNWATCHED) -> str:
         self.watch_cells()
+        watch.saw(0)
         if self._digest is None:
             for _ in self.read([], [], _DIGEST_ROWS):
                 pass
         return str(self._digest)
 
     def _run(self, chosen: Sequence[str], max_rows: int, *, width: int) -> Iterator[pl.DataFrame]:
-        """Yield batches of expressions over the columns c0, c1, … of the query."""
         names = ", ".join(f"c{place}" for place in range(len(self.columns)))
         selected = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(chosen))
         statement = self._dialect.select.format(names=names, chosen=selected, q=self.query.text)
@@ -534,31 +520,6 @@ class StoredQuery:
             cursor.execute(statement)
             for batch in cursor.fetch_record_batch():
                 yield _frame_of(batch)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class QuerySource(TableSource):
-    """The rows of a query, the same in every pass or refused."""
-
-    passes: dict[tuple[tuple[str, ...], Group | None], str] = field(default_factory=dict)
-
-    def blocks(self, max_rows: int) -> Iterator[Block]:
-        """Yield the rows in whatever order the database gives them, checked to be finite."""
-        tally = RowTally(self.columns)
-        for block in super().blocks(max_rows):
-            tally.add(np.asarray(block))
-            yield block
-            del block
-        first = self.passes.setdefault((self.columns, self.group), tally.digest())
-        if tally.digest() != first or self.n_rows not in (None, tally.n_rows):
-            raise _changing(self.name)
-
-
-def _changing(name: str) -> InputError:
-    return InputError(
-        f"{name} must give the same rows in every pass, got other rows than before; select rows that no "
-        "longer change, by a date for instance, and start again"
-    )
 
 
 def query_table(query: SqlQuery, name: str) -> Table:

@@ -12,17 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import (
-    is_number,
-    pick_columns,
-    require_block_size,
-    require_distinct,
-    require_shape,
-    shown,
-)
-from fedpower.rows.source import Block, Extra, Matrix, pl
+from fedpower.rows.source import Extra, pick_columns, require_block_size, require_shape
 from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
+from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +56,6 @@ class Table:
 
     @property
     def cells(self) -> Mapping[str, Cells]:
-        """How columns are stored, in the first part."""
         return self.parts[0].cells
 
     @property
@@ -117,20 +109,16 @@ def harmonised(
             )
     require_distinct(f"{table.name}, renamed,", columns)
 
-    def convert(name: str, cells: Cells) -> Cells:
-        factor = float(factors.get(name, 1.0))
-        offset = cells.offset * factor + float(offsets.get(name, 0.0))
-        return replace(cells, factor=cells.factor * factor, offset=offset)
+    def converted(part: Part) -> Part:
+        made = {}
+        for own, cells in part.cells.items():
+            name = rename.get(own, own)
+            factor = float(factors.get(name, 1.0))
+            offset = cells.offset * factor + float(offsets.get(name, 0.0))
+            made[name] = replace(cells, factor=cells.factor * factor, offset=offset)
+        return replace(part, cells=made)
 
-    parts = [
-        replace(part, cells={rename.get(own, own): cells for own, cells in part.cells.items()})
-        for part in table.parts
-    ]
-    parts = [
-        replace(part, cells={name: convert(name, cells) for name, cells in part.cells.items()})
-        for part in parts
-    ]
-    return replace(table, parts=tuple(parts))
+    return replace(table, parts=tuple(map(converted, table.parts)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +180,6 @@ class TableSource:
             yield batch[part.cells[column].own], rows, self.table.called(part, self.name)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> TableSource:
-        """Return the source with exactly these columns in this order; the others are not read."""
         pick_columns(self.name, self.columns, columns, extra=extra)
         return replace(self, columns=columns)
 
@@ -218,7 +205,6 @@ class TableSource:
                 yield part, row + rows, batch[rows]
 
     def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
-        """Yield labels and features; nothing is kept of a batch that was yielded."""
         require_block_size(max_rows)
         rules = self._used()
         numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
@@ -243,7 +229,6 @@ class TableSource:
         self.others.update({column: (count, seen) for column, count in others.items()})
 
     def _used(self) -> list[Rule]:
-        """Return the rules that the features come from; a column without one holds numbers."""
         if self.rules is None:
             return [Rule(column=name) for name in self.columns]
         wanted = set(self.columns)
@@ -282,9 +267,9 @@ def refuse_first(
         raise problem.error(f"{rule.called} of {called}", row + 1)
 
 
-def table_source(table: Table, kind: type[TableSource] = TableSource) -> TableSource:
+def table_source(table: Table) -> TableSource:
     """Return the source of all rows and columns of a table."""
-    return kind(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
+    return TableSource(name=table.name, table=table, columns=table.columns, n_rows=table.n_rows)
 
 
 def as_labels(cells: pl.Series) -> pl.Series:
@@ -386,7 +371,6 @@ def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
 
 
 def _arrow_table(data: Any, name: str) -> Table:
-    """Return the table of anything that exports itself as one to Arrow."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None and isinstance(data, arrow.RecordBatchReader):
         raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
@@ -410,7 +394,6 @@ def _arrow_table(data: Any, name: str) -> Table:
 
 
 def _dataset_table(dataset: Any, name: str) -> Table:
-    """Return the table of an Arrow dataset; only of Parquet files are the rows counted beforehand."""
     ds, must = sys.modules["pyarrow.dataset"], "readable to its end in every pass"
     require_distinct(name, dataset.schema.names)
     parquet = isinstance(dataset, ds.FileSystemDataset) and isinstance(dataset.format, ds.ParquetFileFormat)
@@ -438,7 +421,6 @@ def _dataset_table(dataset: Any, name: str) -> Table:
 
 
 def _pandas_table(frame: Any, name: str) -> Table:
-    """Return the table of a pandas data frame, converted a slice at a time; its index is no column."""
     columns = [str(label) for label in frame.columns]
     require_distinct(name, columns)
     series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}

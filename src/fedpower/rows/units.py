@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.rows.arrays import ArraySource, PositionalSource
-from fedpower.rows.columns import other_rows, pick_columns, require_block_size, shown
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, Vector, is_sparse, pl
+from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns, require_block_size
 from fedpower.rows.tables import TableSource, as_texts
+from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
 
 Keys = NDArray[np.uint64]
 
@@ -147,7 +147,6 @@ class UnitRows(OverRows):
         return rows[:, :-1], np.ascontiguousarray(rows[:, -1])
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> UnitRows:
-        """Return the source with exactly these features, of the same persons."""
         if self.columns is not None:
             pick_columns(self.name, self.columns, columns, extra=extra)
         return self.over(self.rows.select(columns, extra=extra))
@@ -270,7 +269,6 @@ class FilledRows(OverRows):
             yield filled
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
-        """Return the source with exactly these columns, and their numbers."""
         kept = [(self.columns or ()).index(name) for name in columns]
         return FilledRows(self.rows.select(columns, extra=extra), self._values[kept])
 
@@ -315,7 +313,6 @@ def text_keys(texts: pl.Series) -> Keys:
 
 
 def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
-    """Return ids as integers, or as texts without blanks around them."""
     kind = cells.dtype
     if kind == pl.Boolean:
         return cells.cast(pl.Int8)
@@ -367,7 +364,6 @@ def _foreign_digits() -> dict[str, str]:
 
 
 def _spelled_once(text: str) -> str:
-    """Return the one spelling of a number, a time or a truth."""
     if text.lower() in ("true", "false"):
         return str(int(text.lower() == "true"))
     if ":" in text:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import is_number, public_vector, shown
-from fedpower.rows.source import Vector
-from fedpower.rows.treatment import RowTreatment
 from fedpower.rules.rules import COMPARISON_BOUND, TableRules, table_rules
+from fedpower.rules.treatment import RowTreatment
+from fedpower.values import Vector, is_number, public_vector, shown
 
 Ranges = tuple[tuple[float, float] | None, ...]
 """By column: what people know that its cells are between; None where that is not known."""
@@ -117,7 +116,6 @@ class CodeBook:
             )
 
     def __repr__(self) -> str:
-        """Show what people gave; of numbers that were found, how many columns they are of."""
         given = [f"{name}={getattr(self, name)!r}" for name in ("row_norm", "offset", "scale")
                  if self.is_draft and getattr(self, name) is not None]  # fmt: skip
         given += ["normalize=True"] if self.normalize else []
@@ -171,7 +169,6 @@ class CodeBook:
 
     @property
     def warnings(self) -> list[str]:
-        """A sentence for each column of which too little was found."""
         warnings = []
         for place in range(self.offset.size):
             name = f"x{place}" if self.columns is None else self.columns[place]
@@ -191,7 +188,6 @@ class CodeBook:
 
     @property
     def treatment(self) -> RowTreatment:
-        """What is done to each row."""
         return RowTreatment(
             center=self.offset, scale=self.scale, row_norm=self.bound, low=self.low, high=self.high
         )

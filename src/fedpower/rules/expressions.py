@@ -13,9 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from fedpower.errors import CellError
-from fedpower.rows.columns import LARGEST_EXACT
-from fedpower.rows.source import pl
 from fedpower.rules.rules import KNOWN, LEVEL, OTHER, SECONDS, Rule
+from fedpower.values import LARGEST_EXACT, pl
 
 _YES, _NO = ("yes", "true", "y", "t", "1"), ("no", "false", "n", "f", "0")
 _NO_NUMBERS = ("", "#N/A", "N/A", "NA", "NULL", "NaN", "n/a", "nan", "null")
@@ -42,7 +41,6 @@ class Cells:
 
     @property
     def converts(self) -> bool:
-        """Whether a cell x counts as factor · x + offset."""
         return (self.factor, self.offset) != (1.0, 0.0)
 
 
@@ -221,15 +219,14 @@ def _no_number(rule: Rule, got: str, where: pl.Expr) -> Problem:
 
 
 def _nothing(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return that nothing in a column of this type is what its rule says, and why."""
     cell = pl.col(cells.own)
-    got = f"type {dtype}"
+    got, everywhere = f"type {dtype}", cell.is_null().or_(True) if plain else cell.is_not_null()
     if rule.kind == "date":
         problem = Problem("hold dates, for its rule says so", got, cell.is_not_null())
     elif dtype.is_temporal():
-        problem = _dated(cell.is_not_null())
+        problem = _dated(everywhere)
     else:
-        problem = _no_number(rule, got, cell.is_null().or_(True) if plain else cell.is_not_null())
+        problem = _no_number(rule, got, everywhere)
     return _Column(pl.when(cell.is_null().and_(False)).then(0.0), cell.is_null(), (problem,))
 
 
@@ -289,7 +286,6 @@ def _levels(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 
 
 def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return ordered levels by their places, and yes or no as 1 and 0."""
     if rule.kind == "ordered":
         meant = {word: float(place) for place, word in enumerate(rule.levels)}
         must = "hold its ordered levels and nothing else"
@@ -305,7 +301,6 @@ def _words(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
 
 
 def _names(rule: Rule, cells: Cells, dtype: Any, plain: bool) -> _Column:
-    """Return that the person who rates, and what is rated, must be named in every row."""
     text = _text(cells, dtype)
     problem = Problem(f"name the {rule.kind} in every row", "nothing", text.is_null(), "leave that row out")
     return _Column(text, pl.lit(value=False), (problem,))

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from fedpower.errors import InputError, is_showable
-from fedpower.rows.columns import LARGEST, require_distinct
-from fedpower.rows.source import Vector
+from fedpower.values import LARGEST, Vector, require_distinct
 
 Kind = Literal[
     "number", "levels", "ordered", "yes/no", "date", "rating", "person", "item", "comparison", "drop"
@@ -96,19 +95,16 @@ class Rule:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a table that it reads."""
         return (self.column, *(name for name in (self.against, self.margin) if name))
 
     @property
     def called(self) -> str:
-        """What sentences call them."""
         if self.against:
             return f"columns '{self.column}' and '{self.against}'"
         return f"column '{self.column}'"
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns of numbers that it makes."""
         if self.kind in ("drop", "person", "item"):
             return ()
         if self.kind == "rating":
@@ -122,7 +118,6 @@ class Rule:
 
     @property
     def rated(self) -> tuple[str, ...]:
-        """Of ``rating``: what is rated; the column itself in a table of one row per person."""
         return () if self.kind != "rating" else self.items or (self.column,)
 
     @property
@@ -163,7 +158,6 @@ class Rule:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its cells are read as the numbers that they are."""
         return self.kind in ("number", "rating") and not self.missing_words and not self.items
 
     @property
@@ -209,27 +203,22 @@ class TableRules:
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The columns that are left out wherever they are."""
         return tuple(rule.column for rule in self.rules if rule.kind == "drop")
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of a table that its features come from."""
         return tuple(name for rule in self.rules if rule.kind != "drop" for name in rule.columns)
 
     @property
     def comparison(self) -> Rule | None:
-        """The rule of comparisons, which is the only one; None where rows are none."""
         return next((rule for rule in self.rules if rule.kind == "comparison"), None)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns of numbers that they make."""
         return tuple(name for rule in self.rules for name in rule.features)
 
     @property
     def long(self) -> "LongForm | None":
-        """The three columns of a table of one rating per row; None for tables of one row per person."""
         named = {rule.kind: rule for rule in self.rules if rule.kind != "rating" or rule.items}
         if not named.keys() >= {"person", "item", "rating"}:
             return None
@@ -237,12 +226,10 @@ class TableRules:
 
     @property
     def spans(self) -> dict[str, tuple[float, float]]:
-        """By rated item, in order: what its ratings are between."""
         return {item: rule.range or (0.0, 1.0) for rule in self.rules for item in rule.rated}
 
     @property
     def digest(self) -> str:
-        """SHA-256 of their content."""
         content = json.dumps(self.as_content(), sort_keys=False, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -410,7 +397,6 @@ def _rule(column: str, given: Any, where: str) -> Rule:
 
 
 def _words(given: Sequence[Any]) -> tuple[str, ...]:
-    """Return levels or words as text: 1, 1.0 and "1" are the same."""
     return tuple(map(_word, given))
 
 

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.rows.columns import require_count
-from fedpower.rows.source import Matrix, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import require_count
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.reduce import room
+from fedpower.values import Matrix, Vector, is_sparse
 
 BASIS_SIDE = 2**30  # numbers of a basis are multiples of 1/2³⁰: times a row they are exact in float64
 CLIP_SIDE = 2**16  # α is this whole number: coordinates are cut to multiples of α/2¹⁶
 SLANT = 2.0**-20  # how far from orthonormal a basis may be: ‖ZᵀZ − I‖_F
-LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; what is off by `SLANT` is little beside it
+LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; `SLANT` is small in comparison
 
 _BLOCK_BYTES = 32 * 2**20
 _EXACT_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
@@ -46,7 +46,6 @@ class ClippedQuestion:
 
     @property
     def real_basis(self) -> Matrix:
-        """Z as silos have it."""
         return self.basis / float(BASIS_SIDE)
 
     def to_bytes(self) -> bytes:

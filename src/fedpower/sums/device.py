@@ -13,15 +13,22 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource, PositionalSource
-from fedpower.rows.columns import require_count, require_exact, require_finite, require_matrix
-from fedpower.rows.source import Block, Matrix, RowSource, Vector
-from fedpower.rows.treatment import TINY, RowTreatment, margin
+from fedpower.rows.source import (
+    UNWATCHED,
+    RowSource,
+    Watch,
+    require_count,
+    require_exact,
+    require_finite,
+    require_matrix,
+)
 from fedpower.rows.units import require_no_unit
-from fedpower.rows.watch import UNWATCHED, Watch
+from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.kernel import KernelChoice, block_rows
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
+from fedpower.values import Block, Matrix, Vector
 
 _BLOCK_BYTES = 2**30
 """Bytes of a block in float64 on a device: enough to keep it busy while the next launch comes."""
@@ -30,7 +37,7 @@ _LEAST_ROWS, _MOST_ROWS = 256, 2**22
 
 _FEW_ROWS, _MANY_ROWS, _SMALL = 2**10, 2**13, 2**18
 """Rows of a panel, whose products are summed within one matrix product, for results of up to so many numbers
-and for larger ones: a small one alone would not keep a device busy."""
+and for larger ones: a single small one would not keep a device busy."""
 
 
 @functools.cache
@@ -123,7 +130,6 @@ def total(
 
 
 def _precision(source: RowSource, device: Device) -> Any:
-    """Return the dtype in which a source's rows are multiplied."""
     library = torch()
     stored = source.tensor.dtype if isinstance(source, TensorSource) else None
     single = stored == library.float32 or (
@@ -165,7 +171,6 @@ def _stored(source: RowSource, rows: int) -> Iterator[Any]:
 
 
 def _like(values: Any, rows: Any) -> Any:
-    """Return an array as a tensor of the rows' precision and place."""
     return torch().as_tensor(np.array(values), dtype=rows.dtype, device=rows.device)
 
 

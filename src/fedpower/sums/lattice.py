@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError
-from fedpower.rows.source import Matrix, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment, margin, with_data
+from fedpower.rows.source import RowSource
 from fedpower.rows.units import PARTS, lattice_shares, unit_of
+from fedpower.rules.treatment import RowTreatment, margin, with_data
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.moment import PANEL, Moments, bounded, mirror
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Matrix, SparseBlock, Vector, is_sparse
 
 Integers = NDArray[np.int64]
 
@@ -35,14 +36,10 @@ _PRODUCT_BYTES, _WIDE_BYTES = 4 * 2**20, 32 * 2**20
 
 
 class _Columns(ctypes.Structure):
-    """`struct columns` of native/lattice.c."""
-
     _fields_ = tuple((name, ctypes.c_void_p) for name in ("center", "gain", "low", "high"))
 
 
 class _Rule(ctypes.Structure):
-    """`struct rule` of native/lattice.c."""
-
     _fields_ = (
         ("columns", _Columns),
         *((name, ctypes.c_double) for name in ("bound", "longer", "target")),
@@ -219,7 +216,7 @@ class ExactMoments:
         return int(sum(self.squares.map(np.diagonal).to_ints()))
 
     def to_float(self, *, full: bool = True) -> Moments:
-        """Return mean and covariance of the bounded rows, or variances alone unless ``full``."""
+        """Return mean and covariance of the bounded rows, or only variances unless ``full``."""
         mean = self.total / (self.n_rows * float(SIDE) * self.parts)
         covariance = (self.squares if full else self.squares.map(np.diagonal)).to_float()
         covariance /= self.n_rows * float(SIDE) ** 2

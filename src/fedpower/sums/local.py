@@ -12,10 +12,9 @@ from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import FilledRows, exact_weights, unit_of, with_gaps
-from fedpower.rows.watch import Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import device as on_device
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import (
@@ -40,6 +39,7 @@ from fedpower.sums.moment import (
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import S, Sum, full_blocks, reduce
+from fedpower.values import Matrix, Vector, is_sparse
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
 
@@ -91,9 +91,6 @@ class LocalMoment:
         self._workers = workers if shares_blocks(source.n_features) else 1
         self._unit, self._limit, self._on_lattice = unit_of(source), memory_limit, on_lattice
         self._split, self._offset = split_treatment(source, treatment)
-        self._sums: ExactMoments | None = None
-        self._made: Moments | None = None
-        self._columns: Moments | None = None
         if device is not None:
             self.choice = on_device.checked_choice(source, device, choice)
 
@@ -109,11 +106,10 @@ class LocalMoment:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
         if self._unit is not None:
             return self._unit.n_units
         known = self.source.n_rows
-        return self._summary().n_rows if known is None else known
+        return self._summary.n_rows if known is None else known
 
     @property
     def n_read(self) -> int:
@@ -123,7 +119,7 @@ class LocalMoment:
     @property
     def n_clipped(self) -> int:
         """How many of those the bound shortened; for the silo's operator only."""
-        return self._summary().n_clipped
+        return self._summary.n_clipped
 
     def treated_columns(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the columns, less the treatment's centre and in its scales."""
@@ -135,17 +131,18 @@ class LocalMoment:
 
     def columns_as_treated(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the treated rows' columns; None where that takes another pass."""
-        known = self._columns if self._made is None else self._made
-        return None if known is None or self.treatment.normalize else (known.mean, known.spread)
+        if self.treatment.normalize or not {"_summary", "_moment"} & vars(self).keys():
+            return None
+        return self._summary.mean, self._summary.spread
 
     def mean(self) -> Vector:
-        return self._summary().mean
+        return self._summary.mean
 
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
         width = self.source.n_features
         basis = require_basis(basis, width)
         if self.choice.kind == "moment":
-            return self._moment().product(basis, center)
+            return self._moment.product(basis, center)
         shift = self._offset
         if center is not None:
             vector = require_center(center, width)
@@ -159,16 +156,16 @@ class LocalMoment:
         return found
 
     def trace(self, center: Vector | None = None) -> float:
-        return self._summary().trace(center)
+        return self._summary.trace(center)
 
     def diagonal(self, center: Vector | None = None) -> Vector:
-        return self._summary().diagonal(center)
+        return self._summary.diagonal(center)
 
     def moment(self, center: Vector | None = None) -> Matrix:
         """Return the d×d moment about `center`, or refuse one that does not fit."""
         if self.choice.kind == "product":
             self._require_room()
-        return self._moment().about(center)
+        return self._moment.about(center)
 
     def factor(self, center: Vector | None = None) -> Matrix:
         """Return F = Λ^½Uᵀ, q×d, of the moment about `center`: it is FᵀF; for fewer rows than columns."""
@@ -193,10 +190,24 @@ class LocalMoment:
         """Return the sums over the rows in integers, exact: as secret as the rows."""
         if not self._on_lattice:
             raise InputError(f"the rows of {self.source.name} must be read with on_lattice=True to be noised")
-        if self._sums is None:
-            self._require_room()
-            self._sums = self._integers()
-        return self._sums
+        return self._exact
+
+    @functools.cached_property
+    def _exact(self) -> ExactMoments:
+        self._require_room()
+        kind: Callable[..., Any] = LatticeSum if self.device is None else on_device.TorchLatticeSum
+        return exact_moment(self.source, self.treatment, self._summed, kind=kind)
+
+    @functools.cached_property
+    def _moment(self) -> Moments:
+        return self.sums().to_float() if self._on_lattice else self._scatter(full=True)
+
+    @functools.cached_property
+    def _summary(self) -> Moments:
+        """What holds the mean, the variances and counts, by the chosen kernel."""
+        if "_moment" in vars(self) or (self.choice.kind == "moment" and not self._on_lattice):
+            return self._moment
+        return self.sums().to_float(full=False) if self._on_lattice else self._scatter(full=False)
 
     def total(self, make: Callable[[], S], max_rows: int) -> S:
         """Return a sum over the rows, made where these are: here or at Dask's workers."""
@@ -211,28 +222,6 @@ class LocalMoment:
     @property
     def _n_units(self) -> int | None:
         return None if self._unit is None else self._unit.n_units
-
-    def _moment(self) -> Moments:
-        if self._made is None:
-            self._made = self.sums().to_float() if self._on_lattice else self._scatter(full=True)
-        return self._made
-
-    def _summary(self) -> Moments:
-        """Return what holds the mean, the variances and counts, by the chosen kernel."""
-        if self._made is None and self._columns is None:
-            if self._on_lattice:
-                self._columns = self.sums().to_float(full=False)
-            elif self.choice.kind == "moment":
-                self._made = self._moment()
-            else:
-                self._columns = self._scatter(full=False)
-        known = self._columns if self._made is None else self._made
-        assert known is not None
-        return known
-
-    def _integers(self) -> ExactMoments:
-        kind: Callable[..., Any] = LatticeSum if self.device is None else on_device.TorchLatticeSum
-        return exact_moment(self.source, self.treatment, self._summed, kind=kind)
 
     def _scatter(self, *, full: bool) -> Moments:
         kind: Callable[..., Any] = ScatterSum if self.device is None else on_device.TorchScatterSum
@@ -256,7 +245,6 @@ class LocalMoment:
         return size
 
     def _require_room(self) -> None:
-        """Refuse a moment that does not fit in memory."""
         need = moment_bytes(self.source.n_features, density=self.source.density)
         if need > self._limit:
             raise InputError(
@@ -270,7 +258,7 @@ class EdgeMoment(LocalMoment):
 
     def __init__(self, source: RowSource, treatment: RowTreatment | None = None, **options: Any) -> None:
         if options.pop("device", None) is not None:
-            raise InputError("device must be left alone with network='edge', got one; leave it out")
+            raise InputError("device must be None with network='edge', got one")
         options["choice"] = choice = KernelChoice(kind="moment", reason=_ADJACENCY)
         super().__init__(source, RowTreatment() if treatment is None else treatment, **options)
         self.choice = choice
@@ -289,12 +277,11 @@ class EdgeMoment(LocalMoment):
         raise InputError(f"the adjacency of {self.source.name} has no factor; use the moment")
 
     def sums(self) -> ExactMoments:
-        """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
-        if self._sums is None:
-            self._sums = self._integers()
-        return self._sums
+        return self._exact
 
-    def _integers(self) -> ExactMoments:
+    @functools.cached_property
+    def _exact(self) -> ExactMoments:
+        """The adjacency in integers of 1/S²; what the noise is not made for is refused."""
         width = self._network.n_features
         total = np.zeros((width, width), dtype=np.int64)
         for start, part in self._parts():
@@ -329,8 +316,8 @@ class EdgeMoment(LocalMoment):
 
 def _out_of_bounds(network: NetworkSource) -> InputError:
     return InputError(
-        f"the edges of {network.name} must be symmetric, within the public maximum and between different "
-        "nodes, got others; open it with open_network"
+        f"the edges of {network.name} must be within the public maximum, between different nodes and the "
+        "same in both directions, got others; open it with open_network"
     )
 
 
@@ -384,7 +371,6 @@ def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
 
 
 def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
-    """Return what a partition holds and its sum; None without rows."""
     make, max_rows, key = how
     source = opener(partition)
     if source is None:

@@ -9,11 +9,12 @@ import scipy.linalg.blas
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import RowSource
 from fedpower.rows.units import exact_weights, unit_of
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Block, Matrix, Vector, is_sparse
 
 PANEL = 512
 """Columns that are multiplied together where d×d arrays are large."""
@@ -27,7 +28,7 @@ subtracted afterwards: no pass over the rows, for a factor 1 + FAR² of accuracy
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Mean and covariance of s treated rows y; the covariance may be its diagonal alone."""
+    """Mean and covariance of s treated rows y; the covariance may be only its diagonal."""
 
     n_rows: int
     mean: Vector
@@ -98,7 +99,7 @@ def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
 
 
 class ScatterSum:
-    """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns alone unless ``full``."""
+    """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns only unless ``full``."""
 
     def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool = True, most: int = 0) -> None:
         self._treatment, self._full, self._most = treatment, full, most
@@ -176,7 +177,6 @@ class ScatterSum:
         self._count(weight, np.zeros_like(mean), mean)
 
     def _square(self, rows: Matrix, weighted: Matrix) -> None:
-        """Add Σ y wyᵀ, its lower triangle alone where it is large."""
         if not self._full:
             self._scatter += np.einsum("ij,ij->j", rows, weighted)
             return

@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fedpower.rows.source import RowSource, Vector
+from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
+from fedpower.values import Vector
 
 ONLY_YOU = "(for your eyes only)"
 
@@ -17,19 +18,19 @@ _FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by ch
 _MOST_COLUMNS = 5  # that are named
 
 
-def words_as_other(source: RowSource) -> dict[str, tuple[int, int]]:
+def other_words(source: RowSource) -> dict[str, tuple[int, int]]:
     """Return by column how many rows have none of its levels, and of how many rows."""
     while hasattr(source, "rows"):
         source = source.rows
     return dict(source.others) if isinstance(source, TableSource) else {}
 
 
-def told_of_levels(source: RowSource) -> list[str]:
+def levels_warnings(source: RowSource) -> list[str]:
     """Return a sentence for each column of levels in which some rows have another word."""
     return [
         f"{count} of {n_rows} rows of {source.name} have none of the levels of column {column!r} and "
         f"count as 'other' {ONLY_YOU}"
-        for column, (count, n_rows) in words_as_other(source).items()
+        for column, (count, n_rows) in other_words(source).items()
         if count
     ]
 
@@ -57,7 +58,7 @@ def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]
     return [((mean - middle) / scale, spread / scale) for mean, spread in zip(means, spreads, strict=True)]
 
 
-def told_of_units(
+def units_warning(
     moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
 ) -> str | None:
     """Return which columns are far from the offset and scale of the study; None where none is."""

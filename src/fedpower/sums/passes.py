@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.rows.arrays import ArraySource, SparseSource
-from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
-from fedpower.rows.source import Block, Extra, Matrix, OverRows, RowSource, is_sparse
-from fedpower.rows.sql import QuerySource
+from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, require_count
+from fedpower.rows.tables import TableSource
 from fedpower.rows.units import unit_of
 from fedpower.sums.device import TensorSource
+from fedpower.values import Block, Matrix, is_sparse
 
 Words = NDArray[np.uint64]
 
@@ -128,10 +128,9 @@ class EnrolledRows(OverRows):
 
 def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) -> RowSource:
     """Return a source whose passes are held to be over the same rows."""
-    if isinstance(source, QuerySource) and fingerprinted:
-        stored_under(source)  # so that its passes are held to all cells that it gives
-    if isinstance(source, QuerySource | TensorSource | EnrolledRows) or _in_memory(source):
+    if isinstance(source, TensorSource | EnrolledRows) or _in_memory(source):
         return source
+    contents = contents or (isinstance(source, TableSource) and source.table.query is not None)
     return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
 
 

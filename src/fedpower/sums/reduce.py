@@ -11,10 +11,9 @@ from scipy import sparse
 
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource
-from fedpower.rows.columns import require_count
-from fedpower.rows.source import Block, Matrix, RowSource, Vector, is_sparse
+from fedpower.rows.source import UNWATCHED, RowSource, Watch, require_count
 from fedpower.rows.units import unit_of
-from fedpower.rows.watch import UNWATCHED, Watch
+from fedpower.values import Block, Matrix, Vector, is_sparse
 
 S = TypeVar("S", bound="Sum")
 

@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError, ProtocolError
-from fedpower.rows.columns import other_rows, require_count
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import Matrix, RowSource, Vector, is_sparse
-from fedpower.rows.treatment import RowTreatment
+from fedpower.rows.source import UNWATCHED, RowSource, Watch, other_rows, require_count
 from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
-from fedpower.rows.watch import UNWATCHED, Watch
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import Device
 from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.values import Matrix, Vector, is_sparse
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
@@ -68,7 +67,6 @@ class Stage:
 
     @functools.cached_property
     def asked(self) -> NDArray[np.bool_]:
-        """Which of the open columns it counts a row in."""
         if self.kind == "zoom" and self.offset is not None:
             return np.asarray(self.offset[self.open_columns] != 0.0)
         return np.ones(self.open_columns.size, dtype=np.bool_)
@@ -79,7 +77,6 @@ class Stage:
 
     @property
     def size(self) -> int:
-        """How many integers answer it."""
         return {
             "octaves": (N_OCTAVES + 1) * self.open_columns.size,
             "bins": (N_BINS + 1) * self.open_columns.size,
@@ -105,7 +102,6 @@ class Stage:
 
     @functools.cached_property
     def _shift(self) -> Shift:
-        """What makes cells numbers whose integer part, or nearest integer, is counted."""
         assert self.low is not None and self.high is not None  # noqa: PT018
         with np.errstate(all="ignore"):
             if self.kind == "norms":
@@ -140,7 +136,6 @@ def octave_edges(place: int) -> tuple[float, float]:
 
 
 def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
-    """Return for each column how many rows are in each octave."""
     if native.loops() is None:
         return _counts(np.where(np.isnan(block), N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
     counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
@@ -151,7 +146,7 @@ def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
 
 
 def _count_bins(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return for each column how many rows are in each bin, which is the integer part of a moved cell."""
+    """Return for each column how many rows are in each bin, which is the integer part of a shifted cell."""
     if native.loops() is None:
         cells = shift.of(block)
         np.copyto(cells, N_BINS, where=np.isnan(cells))
@@ -181,7 +176,6 @@ def _sum_cells(block: Matrix, weights: Integers | None, shift: Shift) -> Integer
 
 
 def _count_norms(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return how many rows are in each bin of norms."""
     edges = NORM_EDGES**2 * (block.shape[1] * _NORM_UNIT**2)
     if native.loops() is None:
         cells = np.rint(shift.of(block))
@@ -267,7 +261,6 @@ class Survey:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; of persons, where these count."""
         return self.n_read if self._unit is None else self._unit.n_units
 
     @property
@@ -372,7 +365,6 @@ class ScoreQuestion:
 
     @property
     def edges(self) -> Matrix:
-        """Where places meet, a row for each axis."""
         return np.array([np.linspace(-reach, reach, self.n_bins + 1) for reach in self.reach])
 
     def check(self, n_features: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from fedpower.rows.treatment import RowTreatment, margin
+from fedpower.rules.treatment import RowTreatment, margin
 from fedpower.sums.lattice import SIDE
 
 _TILE = 2**13

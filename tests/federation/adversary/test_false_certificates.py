@@ -15,9 +15,8 @@ from ground import wait_for
 
 from adversary.hostile import HONEST, Peer, stage_fixture, untouched
 from fedpower.errors import ProtocolError
-from fedpower.federation import certificates
-from fedpower.federation.certificates import Authority, Request
-from fedpower.federation.kits import COORDINATOR, make_kits
+from fedpower.federation import kits
+from fedpower.federation.kits import COORDINATOR, Authority, Request, make_kits
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.runner import open_session
 
@@ -67,11 +66,11 @@ def certified(stage, startup: Path, issuer, signer, *, since: timedelta) -> Path
     """Put a certificate in the name of east, valid for eight days, into a copy of its kit."""
     shutil.copytree(stage.startup("east"), startup)
     request = Request.read(stage.kits / "east" / "east.csr")
-    name = certificates.subject(stage.study, "east")
-    built = certificates._builder(
+    name = kits.subject(stage.study, "east")
+    built = kits._builder(
         name, issuer or name, request.key, signer, datetime.now(UTC) - since, timedelta(days=8)
     )
-    (startup / "client.crt").write_bytes(certificates.pem(built.sign(signer, hashes.SHA256())))
+    (startup / "client.crt").write_bytes(kits.pem(built.sign(signer, hashes.SHA256())))
     return startup
 
 
@@ -83,7 +82,7 @@ def test_the_real_certificate_connects_and_none_or_a_false_one_does_not(stage, f
     assert greeted(stage, stage.startup("east"))
     authority = Authority(stage.kits / "authority")
     issuer = authority.certificate.subject
-    own = certificates.read_key(stage.startup("east") / "client.key")
+    own = kits.read_key(stage.startup("east") / "client.key")
     other = foreign / "east" / "startup"
     shutil.copyfile(stage.startup("east") / "rootCA.pem", other / "rootCA.pem")
     with untouched(stage):

@@ -10,8 +10,8 @@ from fedpower.protocol.solvers.clipped import ClippedSettings
 from fedpower.protocol.solvers.krylov import KrylovSettings
 from fedpower.protocol.solvers.power import PowerSettings
 from fedpower.protocol.solvers.preparation import PrepareSettings
-from fedpower.protocol.solvers.scores import with_scores
 from fedpower.protocol.solvers.shared import Solution
+from fedpower.protocol.solvers.sums import with_scores
 from fedpower.protocol.solvers.upload import UploadSettings
 from fedpower.protocol.study import Study
 

@@ -12,8 +12,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
-from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.solvers.gains import Gains, noise_growth
+from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
 
 Array = NDArray[np.float64]
@@ -141,7 +140,7 @@ def _wide_angles(
         rest = max(float(column.sum() - known.sum()), 0.0) / max(left, 1)
         return np.append(known, np.full(left, rest))
 
-    typical = float(std.min()) * noise_growth(factor * np.sqrt(std / std.min()))
+    typical = float(std.min()) * _noise_growth(factor * np.sqrt(std / std.min()))
     lean = by_axis((center * factor) ** 2, (vectors.T @ (center * factor)) ** 2)
     cut = np.zeros(len(moment)) if cut is None else cut
     return _angles_of_axes(
@@ -180,6 +179,20 @@ def product_angles(
         cut=np.full(n_features, cut * float(spectrum.mean())),
         center=np.zeros(n_features),
     )
+
+
+def _noise_growth(gains: Array) -> float:
+    """Return the factor by which the noise's edge grows where columns are multiplied by gains."""
+    import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
+
+    squares = gains**2
+    squares, unit = squares / squares.max(), float(squares.max())
+
+    def squared(r: float) -> float:
+        return float(np.sum(squares / (1.0 - squares * r)) / r)
+
+    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
+    return unit * math.sqrt(float(least.fun) / (4.0 * squares.size))
 
 
 def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Array:

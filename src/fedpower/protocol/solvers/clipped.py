@@ -18,9 +18,8 @@ from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
 from fedpower.protocol.query import Product, RowSum, width_of
-from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Solution
-from fedpower.protocol.solvers.sums import Sums, summed
+from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import NoiseLaw, Study
 from fedpower.sums.clipped_product import LEAST_CLIP, ClippedQuestion, clipped_scale
 from fedpower.sums.lattice import SIDE

@@ -21,8 +21,7 @@ from fedpower.linalg.symmetric import (
 )
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskFactor, Factor, read_only
-from fedpower.protocol.solvers.averaging import averaged
-from fedpower.protocol.solvers.products import Product, Products
+from fedpower.protocol.solvers.products import Product, Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
 from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES

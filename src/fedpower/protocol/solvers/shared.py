@@ -12,9 +12,8 @@ from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment, own_memory
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMean, AskSteps, Enrol, LocalSteps, MeanRow, read_only
-from fedpower.protocol.pooled import Clipping, Pooled
+from fedpower.protocol.pooled import Clipping, Gains, Pooled
 from fedpower.protocol.solvers.angles import Angles
-from fedpower.protocol.solvers.gains import Gains
 from fedpower.protocol.study import NoiseLaw, Weights, masses
 from fedpower.rules.codebook import CodeBook
 

@@ -9,13 +9,11 @@ from numpy.typing import NDArray
 
 from fedpower.linalg.symmetric import eigenvalues
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.pooled import Pooled, moment_clipping
+from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
-from fedpower.protocol.solvers.gains import Groups, fixed, unit_variances
 from fedpower.protocol.solvers.preparation import find_code_book, treated_by
-from fedpower.protocol.solvers.scores import counted_scores
 from fedpower.protocol.solvers.shared import Rank, Solution, rank_for
-from fedpower.protocol.solvers.sums import Sums, summed
+from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
 

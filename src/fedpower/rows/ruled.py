@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import CellError, InputError
-from fedpower.rows.columns import match_columns, require_distinct, shown
-from fedpower.rows.source import Extra, RowSource, Vector, pl
+from fedpower.rows.source import Extra, RowSource, match_columns
 from fedpower.rows.tables import Part, Table, TableSource, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
 from fedpower.rules.expressions import Cells, Problem, compiled, counted_problems, item_codes, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
+from fedpower.values import Vector, pl, require_distinct, shown
 
 _ROWS = 2**16
 """Rows that are searched for problems together."""
@@ -126,7 +126,6 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
 
 
 def _problems_of(source: TableSource) -> list[str]:
-    """Return a sentence for each way in which a table is not covered by rules; none quotes a cell."""
     table = stored_table(source)
     rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
     numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
@@ -151,7 +150,6 @@ def _problems_of(source: TableSource) -> list[str]:
 
 
 def _one_row_per_person(source: TableSource, rules: TableRules) -> UnitRows:
-    """Return the persons of a table of one rating per row; all its columns must have a rule."""
     more = [rule.column for rule in rules.rules if rule.kind == "number"]
     if rules.long is None or more:
         raise InputError(

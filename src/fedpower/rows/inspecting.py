@@ -12,13 +12,13 @@ import numpy as np
 from fedpower.errors import CellError, InputError
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.plink import PlinkSource
-from fedpower.rows.source import RowSource, Vector, pl
-from fedpower.rows.sql import QuerySource
+from fedpower.rows.ruled import rules_of_source
+from fedpower.rows.source import RowSource
 from fedpower.rows.tables import Part, TableSource
 from fedpower.rows.units import features_of
 from fedpower.rules.expressions import MISSING, compiled, counted_problems, staged
-from fedpower.rules.ruled import rules_of_source
 from fedpower.rules.rules import Rule
+from fedpower.values import Vector, pl
 
 _Type = Literal["number", "yes/no", "date", "text", "nothing", "untold"]
 """What cells are; ``untold`` where a table does not say, because it stores them as text."""
@@ -189,7 +189,8 @@ def stored_types(source: RowSource) -> dict[str, _Type]:
 def doubtful(source: RowSource) -> list[tuple[str, str]]:
     """Return columns of a fit that may be no measurements, and why; from the first rows, for its owner."""
     source = features_of(source)
-    if source.sparse or isinstance(source, DaskSource | QuerySource | PlinkSource):
+    is_query = isinstance(source, TableSource) and source.table.query is not None
+    if source.sparse or is_query or isinstance(source, DaskSource | PlinkSource):
         return []
     rules = rules_of_source(source)
     known = None

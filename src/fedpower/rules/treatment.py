@@ -1,16 +1,13 @@
 """Rows brought to norm at most 1, with the rounding of floating point inside the bound."""
 
 import hashlib
-import math
 import struct
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedpower.errors import InputError, require
-from fedpower.rows.columns import LARGEST, is_number, public_vector
-from fedpower.rows.source import Block, RowSource, SparseBlock, Vector, is_sparse
-from fedpower.sums.kernel import block_rows
+from fedpower.values import LARGEST, Block, SparseBlock, Vector, is_number, is_sparse, public_vector
 
 TINY = 1e-140
 """Below this a norm's square loses digits to underflow."""
@@ -116,7 +113,6 @@ class RowTreatment:
 
     @property
     def bounded(self) -> bool:
-        """Whether every treated row has norm at most 1."""
         return self.normalize or self.row_norm is not None
 
     def check_width(self, n_features: int) -> None:
@@ -166,7 +162,6 @@ class RowTreatment:
         return replace(self, center=None), offset
 
     def digest(self) -> str:
-        """Return the SHA-256 of a canonical encoding, the same on every machine."""
         state = hashlib.sha256(b"fedpower.RowTreatment/2")
         for values in (self.center, self.scale, self.low, self.high):
             state.update(struct.pack("<q", -1 if values is None else values.size))
@@ -188,20 +183,9 @@ class RowTreatment:
 
 
 def _row_norm(value: object) -> float:
-    """Return a bound on the norm of a row as float; its square is a float64 too."""
     holds = is_number(value) and value > 0  # type: ignore[operator]
     require(holds, "row_norm", "a positive finite number", value, "give a public bound")
     number = float(value)  # type: ignore[arg-type]
     within = f"between {1 / LARGEST:g} and {LARGEST:g}"
     require(1 / LARGEST <= number <= LARGEST, "row_norm", within, number, "give the columns in other units")
     return number
-
-
-def largest_row_norm(source: RowSource, treatment: RowTreatment) -> float:
-    """Return the largest norm of a treated row; a bound made from it is not a public one."""
-    largest = 0.0
-    for block in source.blocks(block_rows(source.n_features)):
-        # Blocks of persons' rows have a column more (`units`).
-        features = block[:, : source.n_features] if not is_sparse(block) else block
-        largest = max(largest, float(row_norms(treatment.apply(features)[0]).max()))
-    return largest if math.isfinite(largest) else LARGEST

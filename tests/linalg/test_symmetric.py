@@ -1,11 +1,11 @@
-"""Rayleigh–Ritz: identities first."""
+"""Symmetric matrices: Rayleigh–Ritz, and the triangle that is sent."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.linalg import is_orthonormal, orth, sin_theta
+from fedpower.linalg import is_orthonormal, lower_of, lower_triangle, orth, sin_theta, symmetric_of
 from fedpower.linalg.symmetric import (
     complement,
     leading_pairs,
@@ -92,3 +92,25 @@ def test_the_error_of_a_product_is_told_by_its_asymmetry() -> None:
     # 190 pairs: within 30 per cent but for a probability of about 1e-8.
     assert product_noise(basis, exact + off) == pytest.approx(1e-6, rel=0.3)
     assert product_noise(basis[:, :1], exact[:, :1]) == 0
+
+
+def test_the_lower_triangle_is_numpys_and_cannot_be_changed_for_the_next_caller() -> None:
+    for size in (1, 5, 4):
+        rows, columns = lower_triangle(size)
+        expected = np.tril_indices(size)
+        assert np.array_equal(rows, expected[0])
+        assert np.array_equal(columns, expected[1])
+        with pytest.raises(ValueError, match="read-only"):
+            rows[0] = 1
+
+
+@pytest.mark.parametrize("size", [1, 5, 513])
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: type) -> None:
+    half = np.random.default_rng(size).integers(-(2**40), 2**40, (size, size)).astype(dtype)
+    matrix = half + half.T
+    below = lower_of(matrix)
+    assert np.array_equal(below, matrix[np.tril_indices(size)])
+    assert np.array_equal(symmetric_of(below, size), matrix)
+    assert below.dtype == symmetric_of(below, size).dtype == dtype
+    assert not np.shares_memory(below, matrix)

@@ -1,0 +1,120 @@
+"""Matrices, blocks of rows, public numbers and names of columns: what rows and rules are made of."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from fedpower.errors import InputError, is_showable
+
+if TYPE_CHECKING:
+    import polars  # noqa: ICN001 - under the usual name it would not be exported
+    from typing_extensions import TypeIs
+
+    pl = polars
+else:
+
+    class _Lazy:
+        """A module that is imported when something of it is first needed."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(import_module(self._name), name)
+
+    pl = _Lazy("polars")
+
+Matrix: TypeAlias = NDArray[np.float64]
+Vector: TypeAlias = NDArray[np.float64]
+SparseBlock: TypeAlias = "sparse.csr_array[np.float64, tuple[int, int]]"
+Block: TypeAlias = "Matrix | SparseBlock"
+
+
+def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
+    """Return whether a block is a SciPy sparse array."""
+    return sparse.issparse(block)
+
+
+# --- names of columns -------------------------------------------------------------------------------------
+
+
+def shown(names: Sequence[str], most: int = 5) -> str:
+    """Return the names quoted and joined, the first few when there are many."""
+    quoted = ", ".join(f"'{name}'" for name in names[:most])
+    return quoted if len(names) <= most else f"{quoted} and {len(names) - most} more"
+
+
+def label_of(columns: tuple[str, ...] | None, index: int) -> str:
+    """Return what sentences call a column: by its name, else by its place."""
+    return f"column {index + 1}" if columns is None else f"column '{columns[index]}'"
+
+
+def require_distinct(name: str, columns: Sequence[str]) -> None:
+    """Refuse column names that cannot be shown or occur twice."""
+    odd = next((column for column in columns if not is_showable(str(column))), None)
+    if odd is not None:
+        raise InputError(f"{name} must have column names without control characters, got {odd!a}")
+    twice = sorted(column for column, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise InputError(f"{name} must have distinct column names, got {shown(twice)} more than once")
+
+
+# --- public numbers ---------------------------------------------------------------------------------------
+
+LARGEST_EXACT = 2.0**53
+"""float64 holds every integer up to here."""
+
+LARGEST = 1e150
+"""Bounds and divisors are between this and its inverse, so that squares of both stay in float64."""
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(np.isfinite(float(value)))
+
+
+def public_vector(
+    label: str, values: Any, *, columns: tuple[str, ...] | None = None, positive: bool = False
+) -> Vector:
+    """Return public numbers in the order of the columns, as a read-only float64 vector without −0."""
+    index = list(values) if isinstance(values, Mapping) else getattr(values, "index", None)
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    elif callable(index) or (index is not None and list(index) == list(range(len(index)))):
+        index = None  # a list has a method of that name; a Series without labels has places
+    if index is not None:
+        labels = [str(name) for name in index]
+        if columns is None:
+            raise InputError(f"{label} must come without labels where columns have no names, got labels")
+        odd = [name for name in (*columns, *labels) if (name in columns) != (name in labels)]
+        if odd or len(labels) != len(columns):
+            got = f"{odd[0]!r} on one side only" if odd else "a name twice"
+            raise InputError(f"{label} must have a value for every column and no others by name, got {got}")
+        values = np.asarray(values)[[labels.index(name) for name in columns]]
+    try:
+        vector = np.array(values, dtype=np.float64) + 0.0
+    except (TypeError, ValueError):
+        vector = np.array(np.nan)
+    if vector.ndim != 1 or vector.size == 0:
+        raise InputError(
+            f"{label} must be a vector of finite numbers, one per column, got shape {vector.shape}"
+        )
+    checks = [(np.isfinite(vector), "be finite")]
+    if positive:
+        within = (vector <= LARGEST) & (vector >= 1 / LARGEST)
+        checks += [(vector > 0, "be positive"), (within, f"be between {1 / LARGEST:g} and {LARGEST:g}")]
+    for holds, must in checks:
+        if not holds.all():
+            place = int(np.argmin(holds))
+            named = columns if columns is not None and len(columns) == vector.size else None
+            raise InputError(
+                f"{label} must {must} in every column, got {vector[place]:g} for {label_of(named, place)}"
+            )
+    vector.flags.writeable = False
+    return vector

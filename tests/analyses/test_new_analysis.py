@@ -1,0 +1,72 @@
+"""A new analysis is one module and one line of the registry: Python and the command line then have it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from fedpower import FedMoment, analyses
+from fedpower.analyses import base
+from fedpower.cli import main
+from fedpower.report.moment import Moment
+from fedpower.report.page import Table
+
+
+@base.analysis
+class Spread(base.Analysis):
+    """Which columns spread most: an example."""
+
+    kind = "spread"
+    most: int = base.option("--most", "How many columns.", default=2)
+
+    def _fit(self, moment: Moment) -> None:
+        base.require_count("most", self.most, moment.n_features, upto=f"{moment.n_features} columns")
+        self.deviation_ = np.sqrt(np.sort(np.diagonal(moment.covariance))[::-1][: self.most])
+
+    def _title(self) -> str:
+        return f"Spread of {self.most} columns"
+
+    def _sentences(self) -> Iterator[str]:
+        yield "Largest first."
+
+    def _tables(self) -> Iterator[Table]:
+        yield base.table_of("Spread", "spread.csv", {"Deviation": self.deviation_})
+
+
+@pytest.fixture
+def moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moment:
+    module = ModuleType("spread.example")
+    module.Spread = Spread  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "spread.example", module)
+    monkeypatch.setitem(
+        analyses.ANALYSES, "spread", ("spread.example", "Spread", "Which columns spread most.")
+    )
+    monkeypatch.chdir(tmp_path)
+    rows = np.random.default_rng(0).normal(size=(400, 3)) * [1.0, 3.0, 2.0]
+    found = FedMoment(epsilon=float("inf")).fit_silos([rows]).moment_
+    found.save("moment")
+    return found
+
+
+def test_a_registered_analysis_runs_from_python_and_the_command_line(
+    moment: Moment, capsys: pytest.CaptureFixture[str]
+):
+    def derive(*words: str) -> int:
+        return main(["derive", "moment", *words], standalone_mode=False)
+
+    model = analyses.Spread(most=1).fit(moment)
+    assert model.get_params() == {"most": 1}
+    assert model.deviation_ == pytest.approx([3.0], rel=0.1)
+    assert derive("spread", "-o", "out") == 0
+    assert "Spread of 2 columns" in capsys.readouterr().out
+    assert Path("out/spread.csv").exists()
+    assert derive("spread", "--most", "1", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["deviation"] == model.deviation_.tolist()
+    assert facts["most"] == 1
+    assert derive("spread", "--most", "9") == 2
+    assert "a whole number from 1 to 3 columns, got 9" in capsys.readouterr().err
