@@ -71,6 +71,11 @@ def _facts(sets: dict[str, DataSet]) -> tuple[str, list[str], list[list[Any]]]:
     return "How the data were used", list(facts[0]), [list(each.values()) for each in facts]
 
 
+def _settings(sets: dict[str, DataSet], seeds: int, left_out: list[str]) -> Record:
+    deltas = sorted({default_delta(len(each.rows)) for each in sets.values()})
+    return {"epsilons": list(EPSILONS), "delta": deltas, "seeds": list(range(seeds)), "left_out": left_out}
+
+
 # Real data
 
 
@@ -106,12 +111,7 @@ def accuracy_real(*, a9a: Path = A9A, names: tuple[str, ...] = REAL, seeds: int 
             ("The same fits by sin θ_k to the exact subspace, over all k columns", columns, table("error")),
             _facts(sets),
         ],
-        settings={
-            "epsilons": list(EPSILONS),
-            "delta": sorted({default_delta(len(each.rows)) for each in sets.values()}),
-            "seeds": list(range(seeds)),
-            "left_out": left_out,
-        },
+        settings=_settings(sets, seeds, left_out),
     )
 
 
@@ -225,13 +225,7 @@ def accuracy_peers(
                 [list(each.values()) for each in endings],
             ),
         ],
-        settings={
-            "epsilons": list(EPSILONS),
-            "delta": sorted({default_delta(len(each.rows)) for each in sets.values()}),
-            "seeds": list(range(seeds)),
-            "limit_clock_s": PATIENCE * limit_s,
-            "left_out": left_out,
-        },
+        settings=_settings(sets, seeds, left_out) | {"limit_clock_s": PATIENCE * limit_s},
     )
 
 
@@ -251,48 +245,39 @@ def plain(data: DataSet) -> DataSet:
 
 def _fit_here(task: Task) -> list[Record]:
     data = plain(_loaded(task.data, task.a9a))
-    truth, seed = Truth.of(data.rows, data.rank), task.seed
-    places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(seed))
-    n_rows, delta = len(data.rows), default_delta(len(data.rows))
-    parts = [data.rows[each] for each in places]
+    truth = Truth.of(data.rows, data.rank)
+    places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
     found = []
-
-    def fit(method: str, epsilon: float, work: Callable[[], Array]) -> None:
-        began = time.process_time()
-        basis = work()
-        seconds = round(time.process_time() - began, 4)
-        about = {"data": task.data, "method": method, "epsilon": epsilon, "seed": seed}
-        found.append({**about, "seconds": seconds, **truth.score(basis)})
-
     for epsilon in EPSILONS:
-        for method in ("fedpower", "paper"):
-            fit(
-                method,
-                epsilon,
-                lambda method=method, epsilon=epsilon: private_fit(data, places, method, epsilon, seed),
-            )
-        given = {"n_rows": n_rows, "epsilon": epsilon, "rng": np.random.default_rng([seed, 1])}
-        fit(
-            "Analyze-Gauss",
-            epsilon,
-            lambda given=given: baselines.analyze_gauss(_moment(data), data.rank, delta=delta, **given),
-        )
-        fit(
-            "exponential mechanism",
-            epsilon,
-            lambda given=given: baselines.exponential_eigenvectors(_moment(data), data.rank, **given),
-        )
-        for method, average in (("UDA", baselines.unweighted_average), ("WDA", baselines.weighted_average)):
-            fit(
-                method,
-                epsilon,
-                lambda average=average: average(baselines.local_eigenspaces(parts, data.rank), data.rank),
-            )
+        for method, work in _methods(data, places, epsilon, task.seed).items():
+            began = time.process_time()
+            basis = work()
+            seconds = round(time.process_time() - began, 4)
+            about = {"data": task.data, "method": method, "epsilon": epsilon, "seed": task.seed}
+            found.append({**about, "seconds": seconds, **truth.score(basis)})
     return found
 
 
-def _moment(data: DataSet) -> Array:
-    return np.asarray(data.rows.T @ data.rows / len(data.rows))
+def _methods(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[str, Callable[[], Array]]:
+    n_rows, rank = len(data.rows), data.rank
+    given: Record = {"n_rows": n_rows, "epsilon": epsilon, "rng": np.random.default_rng([seed, 1])}
+
+    def moment() -> Array:
+        return np.asarray(data.rows.T @ data.rows / n_rows)
+
+    def local() -> Any:
+        return baselines.local_eigenspaces([data.rows[each] for each in places], rank)
+
+    return {
+        "fedpower": lambda: private_fit(data, places, "fedpower", epsilon, seed),
+        "paper": lambda: private_fit(data, places, "paper", epsilon, seed),
+        "Analyze-Gauss": lambda: baselines.analyze_gauss(
+            moment(), rank, delta=default_delta(n_rows), **given
+        ),
+        "exponential mechanism": lambda: baselines.exponential_eigenvectors(moment(), rank, **given),
+        "UDA": lambda: baselines.unweighted_average(local(), rank),
+        "WDA": lambda: baselines.weighted_average(local(), rank),
+    }
 
 
 def _fit_peer(peer: str, data: DataSet, seeds: int, limit_s: float) -> tuple[list[Record], str]:

@@ -8,7 +8,7 @@ import tarfile
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ class DataSet:
 
 
 Loaders = dict[str, Callable[[], DataSet]]
+Labelled = Any  # rows and labels
 
 
 def packaged(name: str) -> Any:
@@ -126,114 +127,81 @@ def genotypes(count: int, width: int, *, seed: int = 0, drifts: tuple[float, flo
     return rng.binomial(2, peoples[rng.integers(len(peoples), size=count)])
 
 
-def a9a_minmax(path: Path = A9A) -> DataSet:
-    """Return a9a with every column in [0, 1] and the bound that its coding gives."""
-    rows, labels = _a9a(path)
-    return DataSet(
-        name="a9a, min-max",
-        rows=rows,
-        labels=labels,
-        rank=3,
-        n_silos=10,
-        parameters={"row_norm": math.sqrt(A9A_ATTRIBUTES), "center": False},
-        treatment="columns in [0, 1], row bound √14 (14 one-hot attributes), not centred",
-    )
+def _a9a(path: Path) -> Labelled:
+    from sklearn.datasets import load_svmlight_file
+
+    if not path.exists():
+        raise MissingError(f"{path} is not there; put a copy of a9a in svmlight format there")
+    rows, labels = load_svmlight_file(str(path), n_features=123)
+    return minmax(rows.toarray()), labels
 
 
-def a9a_unit(path: Path = A9A) -> DataSet:
-    """Return a9a with unit rows."""
-    rows, labels = _a9a(path)
-    return DataSet(
-        name="a9a, unit rows",
-        rows=rows,
-        labels=labels,
-        rank=3,
-        n_silos=10,
-        parameters={"normalize": True, "center": False},
-        treatment="unit rows, not centred",
-    )
-
-
-def digits() -> DataSet:
-    """Return scikit-learn's 8×8 digits as unit rows."""
+def _digits(_: Path) -> Labelled:
     from sklearn.datasets import load_digits
 
-    rows, labels = load_digits(return_X_y=True)
-    return DataSet(
-        name="digits",
-        rows=np.asarray(rows, dtype=np.float64),
-        labels=np.asarray(labels, dtype=np.int64),
-        rank=4,
-        n_silos=3,
-        parameters={"normalize": True, "center": False},
-        treatment="unit rows, not centred",
-    )
+    return load_digits(return_X_y=True)
 
 
-def breast_cancer() -> DataSet:
-    """Return scikit-learn's breast-cancer table in units of its code book."""
+def _breast_cancer(_: Path) -> Labelled:
     from sklearn.datasets import load_breast_cancer
 
-    rows, labels = load_breast_cancer(return_X_y=True)
-    usual = [pairs[kind] for kind in range(3) for pairs in USUAL_CELLS.values()]
-    return DataSet(
-        name="breast cancer",
-        rows=np.asarray(rows, dtype=np.float64),
-        labels=np.asarray(labels, dtype=np.int64),
-        rank=2,
-        n_silos=3,
-        parameters={
-            "offset": np.array([value for value, _ in usual]),
-            "center": False,
-            "scale": np.array([spread for _, spread in usual]),
-            "row_norm": 6.0,
-        },
-        treatment="public centre and scales (round figures), row bound 6",
-    )
+    return load_breast_cancer(return_X_y=True)
 
 
-def mnist(cache: Path = CACHE) -> DataSet:
-    """Return MNIST's 60,000 training images as unit rows, fetched once."""
-    kept = cache / "mnist.npz"
+def _mnist(_: Path) -> Labelled:
+    """Return MNIST's 60,000 training images, fetched once."""
+    kept = CACHE / "mnist.npz"
     if not kept.exists():
         images, labels = _read_mnist(_fetch(MNIST, MNIST_SHA512))
-        cache.mkdir(parents=True, exist_ok=True)
+        CACHE.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(kept, images=images, labels=labels)
     with np.load(kept) as found:
-        return DataSet(
-            name="MNIST",
-            rows=found["images"].astype(np.float64) / 255.0,
-            labels=found["labels"].astype(np.int64),
-            rank=6,
-            n_silos=10,
-            parameters={"normalize": True, "center": True},
-            treatment="unit rows, centred on the released mean",
-        )
+        return found["images"] / 255.0, found["labels"]
 
 
-def model1() -> DataSet:
-    """Return Model I, a twentieth of the paper's size so that no peer is short of time [FP §5]."""
+_USUAL = np.array([pairs[kind] for kind in range(3) for pairs in USUAL_CELLS.values()])
+_UNIT_ROWS = ({"normalize": True, "center": False}, "unit rows, not centred")
+_UNITS = {"offset": _USUAL[:, 0], "scale": _USUAL[:, 1], "row_norm": 6.0, "center": False}
+_SETS: dict[str, tuple[Callable[[Path], Labelled], int, int, dict[str, Any], str]] = {
+    "a9a, min-max": (
+        _a9a, 3, 10, {"row_norm": math.sqrt(A9A_ATTRIBUTES), "center": False},
+        "columns in [0, 1], row bound √14 (14 one-hot attributes), not centred",
+    ),
+    "a9a, unit rows": (_a9a, 3, 10, *_UNIT_ROWS),
+    "digits": (_digits, 4, 3, *_UNIT_ROWS),
+    "breast cancer": (
+        _breast_cancer, 2, 3, _UNITS, "public centre and scales (round figures), row bound 6"
+    ),
+    "MNIST": (
+        _mnist, 6, 10, {"normalize": True, "center": True}, "unit rows, centred on the released mean"
+    ),
+    # a twentieth of the paper's size so that no peer is short of time [FP §5]
+    "Model I": (
+        lambda _: (model_one(100_000, 100), np.zeros(100_000)), 4, 10, {"row_norm": 1.0, "center": False},
+        "unit rows as drawn, not centred",
+    ),
+}  # fmt: skip
+"""By name: what loads rows and labels, components, silos, parameters of fits and these in words."""
+
+
+def load(name: str, a9a: Path = A9A) -> DataSet:
+    """Return a data set."""
+    read, rank, n_silos, parameters, treatment = _SETS[name]
+    rows, labels = read(a9a)
     return DataSet(
-        name="Model I",
-        rows=model_one(100_000, 100),
-        labels=np.zeros(100_000, dtype=np.int64),
-        rank=4,
-        n_silos=10,
-        parameters={"row_norm": 1.0, "center": False},
-        treatment="unit rows as drawn, not centred",
+        name=name,
+        rows=np.asarray(rows, dtype=np.float64),
+        labels=np.asarray(labels, dtype=np.int64),
+        rank=rank,
+        n_silos=n_silos,
+        parameters=dict(parameters),
+        treatment=treatment,
     )
 
 
 def loaders(a9a: Path) -> Loaders:
     """Return the loaders of all data sets, by name."""
-    return {
-        "a9a, min-max": lambda: a9a_minmax(a9a),
-        "a9a, unit rows": lambda: a9a_unit(a9a),
-        "digits": digits,
-        "breast cancer": breast_cancer,
-        "MNIST": mnist,
-        "Model I": model1,
-    }
+    return {name: partial(load, name, a9a) for name in _SETS}
 
 
 def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[DataSet]:
@@ -251,15 +219,6 @@ def minmax(rows: Array) -> Array:
     """Return the rows with every column brought to [0, 1]."""
     low, high = rows.min(axis=0), rows.max(axis=0)
     return (rows - low) / np.where(high > low, high - low, 1.0)
-
-
-def _a9a(path: Path) -> tuple[Array, NDArray[np.int64]]:
-    from sklearn.datasets import load_svmlight_file
-
-    if not path.exists():
-        raise MissingError(f"{path} is not there; put a copy of a9a in svmlight format there")
-    rows, labels = load_svmlight_file(str(path), n_features=123)
-    return minmax(rows.toarray()), np.asarray(labels, dtype=np.int64)
 
 
 def _fetch(address: str, sha512: str) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from benchmarks.data_sets import A9A, Array, Truth, a9a_unit, model_one
+from benchmarks.data_sets import A9A, Array, Truth, load, model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Table, case, say, spread
 from fedpower.estimator.plan import plan
@@ -123,7 +123,7 @@ def _problems(rows: int, nodes: int, data: Path) -> Iterator[tuple[str, int, lis
     yield "Model I", 4, np.array_split(model_one(rows, 100), 20)
     yield "Model II", 2, blocks_of(nodes, seed=0)
     if data.exists():
-        unit = a9a_unit(data).bounded()
+        unit = load("a9a, unit rows", data).bounded()
         yield "a9a, unit rows", 5, np.array_split(unit[np.random.default_rng(0).permutation(len(unit))], 33)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import data_sets
-from benchmarks.data_sets import DataSet, a9a_minmax, a9a_unit, available, breast_cancer, digits
+from benchmarks.data_sets import available, load, loaders
 
 A9A_LINES = "-1 3:1 11:1 14:1\n+1 5:1 7:1 123:1\n-1 5:1 11:1\n"
 
@@ -18,9 +18,9 @@ def a9a(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize("load", [digits, breast_cancer])
-def test_bounded_rows_have_norm_at_most_one_and_a_label_each(load: object) -> None:
-    data: DataSet = load()  # type: ignore[operator]
+@pytest.mark.parametrize("name", ["digits", "breast cancer"])
+def test_bounded_rows_have_norm_at_most_one_and_a_label_each(name: str) -> None:
+    data = load(name)
     norms = np.linalg.norm(data.bounded(), axis=1)
     assert norms.max() <= 1.0
     assert data.labels.shape == (len(data.rows),)
@@ -28,7 +28,7 @@ def test_bounded_rows_have_norm_at_most_one_and_a_label_each(load: object) -> No
 
 
 def test_a9a_has_its_rows_and_labels_in_both_treatments(a9a: Path) -> None:
-    scaled, unit = a9a_minmax(a9a), a9a_unit(a9a)
+    scaled, unit = load("a9a, min-max", a9a), load("a9a, unit rows", a9a)
     assert scaled.labels.tolist() == unit.labels.tolist() == [-1, 1, -1]
     assert scaled.rows.shape == (3, 123)
     assert np.linalg.norm(unit.bounded(), axis=1) == pytest.approx(1.0)
@@ -40,10 +40,11 @@ def test_a9a_has_its_rows_and_labels_in_both_treatments(a9a: Path) -> None:
 
 def test_a_data_set_that_is_not_there_is_left_out_with_a_sentence(tmp_path: Path) -> None:
     said: list[str] = []
-    found = available({"a9a": lambda: a9a_unit(tmp_path / "none"), "digits": digits}, said.append)
+    known = loaders(tmp_path / "none")
+    found = available({name: known[name] for name in ("a9a, unit rows", "digits")}, said.append)
     assert [data.name for data in found] == ["digits"]
     assert len(said) == 1
-    assert said[0].startswith("a9a is left out: ")
+    assert said[0].startswith("a9a, unit rows is left out: ")
 
 
 LABELS = np.repeat(np.arange(5), 20)[np.random.default_rng(0).permutation(100)]

@@ -76,7 +76,7 @@ def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path: Path
     for terms, sentence in (
         ("epsilon = 0.9", "agrees to epsilon=0.9 at most, got a study with 1"),
         ("delta = 1e-7", "agrees to delta=1e-07 at most, got a study with 1e-06"),
-        ("min_silos = 3", "takes part with at least 3 silos, got a study that continues with 2"),
+        ("min_silos = 3", "agrees to min_silos=3 at least, got a study with 2"),
     ):
         with pytest.raises(ProtocolError, match=sentence):
             agreed(terms, tmp_path)
@@ -286,7 +286,6 @@ def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(
         before = files_of(tmp_path)
         with open_silo(study, silo) as node:
             assert node.affordable
-            assert node.budget is not None
             assert node.moment.n_rows == 60
             assert n_charged(node) == len(sent)
         assert files_of(tmp_path) == before
@@ -301,7 +300,7 @@ def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_check
     study = write_study(tmp_path, privacy=EXACT)
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
-        assert (node.ledger, node.budget, node.affordable, node.fingerprint) == (None, None, True, "")
+        assert (node.ledger, node.affordable) == (None, True)
         expected = node.silo.answer(question(study)).body
     with open_silo(study, silo) as node:
         write_rows(tmp_path / "north.csv", silo_rows("south"))

@@ -18,7 +18,7 @@ from studies import question, write_silo, write_study
 
 from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
-from fedpower.federation.isolation import Isolation, available
+from fedpower.federation.isolation import available, separation
 from fedpower.federation.node import NodeSettings, receive_frame, send_frame
 from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
@@ -215,7 +215,7 @@ def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
 ) -> None:
     settings = node_settings(tmp_path, study, "north", vault=7)
     assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
-    assert settings.confined == (available() is Isolation.LANDLOCK)
+    assert settings.confined == available()
     environment: dict[str, str] = {}
 
     def start(command: object, given: dict[str, str], **_: object) -> None:
@@ -252,7 +252,7 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) ->
     ("node_uid", "expected"), [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")]
 )
 def test_a_vault_says_of_a_node_what_it_can_see(node_uid: int, expected: str) -> None:
-    assert vault_module._separation(node_uid, 1000).startswith(expected)
+    assert separation(node_uid, 1000).startswith(expected)
 
 
 def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path) -> None:

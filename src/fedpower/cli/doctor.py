@@ -23,7 +23,7 @@ from packaging.specifiers import SpecifierSet
 
 import fedpower
 from fedpower.errors import installing
-from fedpower.federation.isolation import Isolation, available, describe
+from fedpower.federation.isolation import available, describe
 
 if TYPE_CHECKING:
     from fedpower import FedPCA
@@ -114,9 +114,8 @@ def examine(folder: Path | None) -> list[Finding]:
     }
     findings = [check_python(), check_packages(asked[""])]
     findings += [_tried(name, test) for name, test in tests.items()]
-    isolation = available()
-    state: Literal["absent", "sound"] = "absent" if isolation is Isolation.NONE else "sound"
-    findings.append(Finding("isolation", state, describe(isolation)))
+    confined = available()
+    findings.append(Finding("isolation", "sound" if confined else "absent", describe(confined=confined)))
     extras = {name: check_extra(name, asked[name]) for name in asked if name and name not in NOT_FOR_USERS}
     findings += extras.values()
     if "torch" in extras and extras["torch"].state == "sound":

@@ -20,7 +20,7 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import SCORES, Budget
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.study import worst_epsilon
+from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.report.text import count, human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
@@ -93,7 +93,8 @@ def silo(
     with open_silo(study, own) as node:
         if dry_run:
             title = f"What would leave {node.silo.name} in study {study.name}"
-            print_facts(title, _facts(study, node), as_json=as_json)
+            facts = _facts(study, node, own.data.version)
+            print_facts(title, facts, as_json=as_json)
             if not as_json:
                 click.echo("Nobody was contacted and nothing was charged.")
             return
@@ -159,9 +160,10 @@ def _advice(node: OpenSilo) -> list[str]:
     return [*advice, *([] if units is None else [units]), *levels_warnings(moment.source)]
 
 
-def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
+def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
-    budget, terms, moment = node.budget, node.study, node.moment
+    terms, moment = node.study, node.moment
+    budget = budget_of(terms)
     by_edge, secure = terms.network == "edge", terms.aggregation == "secure"
     facts: dict[str, Any] = {"study": study.digest}
     if terms.unit:
@@ -204,10 +206,9 @@ def _facts(study: StudyFile, node: OpenSilo) -> dict[str, Any]:
         "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
         "delta": f"{budget.delta:g}",
     }
-    if node.data_version is not None:
-        facts["data_version_told_to_all"] = node.data_version
     if node.ledger is not None:
         facts |= {
+            "data_version_told_to_all": version,
             "ledger_cap": f"{node.ledger.cap[0]:g}",
             "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
             "ledger_left": f"{node.ledger.left():.4g}",

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -42,16 +42,7 @@ OnRows = Callable[[str, int, int | None], None]
 _USUAL_STEPS = 20  # how often rows are taken to be multiplied where a run ends when it has converged
 
 
-class Reading(TypedDict, total=False):
-    """How the rows of silos are read."""
-
-    n_jobs: int | None
-    device: str | None
-    on_rows: OnRows | None
-    fingerprinted: bool
-
-
-def survey_silos(sources: Mapping[str, RowSource], **how: Unpack[Reading]) -> dict[str, Survey]:
+def survey_silos(sources: Mapping[str, RowSource], **how: Any) -> dict[str, Survey]:
     """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused."""
     by_blocks = _by_blocks(sources)
     return _read(
@@ -70,22 +61,13 @@ def read_silos(
     private: bool = False,
     on_lattice: bool = False,
     rereads: bool = False,
-    **how: Unpack[Reading],
+    **how: Any,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows ready for use, counted, read in parallel."""
 
     def make(source: RowSource, **rows: Any) -> LocalMoment:
-        density = 1.0 if private else source.density
-        return local_moment(
-            source,
-            treatment,
-            rank=rank,
-            steps=steps,
-            density=density,
-            on_lattice=on_lattice,
-            rereads=rereads,
-            **rows,
-        )
+        rows |= {"density": 1.0 if private else source.density, "on_lattice": on_lattice, "rereads": rereads}
+        return local_moment(source, treatment, rank=rank, steps=steps, **rows)
 
     limit = 1 if _by_blocks(sources) else share_cores(len(sources), how.get("n_jobs"))[1]
     with blas_threads(limit):
@@ -115,18 +97,17 @@ def _read(
     single: bool = False,
 ) -> dict[str, _Rows]:
     """Return what is made of each silo's rows, read once, in parallel; a problem in one stops the others."""
-    place = None if device is None else open_device(device, single=single)
     at_once, threads = share_cores(len(sources), n_jobs)
+    how = {
+        "device": None if device is None else open_device(device, single=single),
+        "workers": threads,
+        "fingerprinted": fingerprinted,
+    }
 
     def watch(name: str, source: RowSource) -> Watch:
         return Watch(None if on_rows is None else lambda count: on_rows(name, count, source.n_rows))
 
-    made = {
-        name: make(
-            source, device=place, watch=watch(name, source), workers=threads, fingerprinted=fingerprinted
-        )
-        for name, source in sources.items()
-    }
+    made = {name: make(source, watch=watch(name, source), **how) for name, source in sources.items()}
     with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
         try:
             list(pool.map(lambda rows: rows.prepare(), made.values()))
@@ -142,7 +123,7 @@ def read_for(
     treatment: RowTreatment,
     *,
     steps: int | None = None,
-    **how: Unpack[Reading],
+    **how: Any,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows read as the study's terms ask for."""
     agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
@@ -181,27 +162,8 @@ def check_ledgers(
         _open_ledgers(silos, budget, ledgers, stack, data_set)
 
 
-class RunOptions(TypedDict, total=False):
-    """What a run may be given besides its study."""
-
-    ledgers: LedgerPaths | None
-    data_version: Versions | None
-    data_set: str | None
-    noise: NoiseSource | None
-    identities: Mapping[str, Identity] | None
-    min_silos: int | None
-    deadline: float | None
-    n_jobs: int | None
-    on_round: Callable[[Round], None] | None
-
-
 def federate(
-    moments: Moments,
-    *,
-    study: Study,
-    settings: SolverSettings,
-    rng: np.random.Generator,
-    **options: Unpack[RunOptions],
+    moments: Moments, *, study: Study, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
     """Return the outcome of ``study`` over the silos' rows."""
     run = secrets.token_hex(8)
@@ -215,7 +177,7 @@ def federate(
     return outcome
 
 
-def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Unpack[RunOptions]) -> CodeBook:
+def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
     """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
     run = secrets.token_hex(8)
     solver = start(PrepareSettings(study=study, run=run), np.random.default_rng(0), study)
@@ -224,9 +186,22 @@ def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Unp
     return coordinator.outcome
 
 
-def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpack[RunOptions]) -> Coordinator:
+def _run(
+    moments: Moments,
+    study: Study,
+    solver: Any,
+    run: str,
+    *,
+    ledgers: LedgerPaths | None = None,
+    data_version: Versions | None = None,
+    data_set: str | None = None,
+    noise: NoiseSource | None = None,
+    identities: Mapping[str, Identity] | None = None,
+    min_silos: int | None = None,
+    on_round: Callable[[Round], None] | None = None,
+    **pace: Any,
+) -> Coordinator:
     """Return the coordinator of a run that has ended."""
-    ledgers, data_set, noise = options.get("ledgers"), options.get("data_set"), options.get("noise")
     budget = budget_of(study)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
@@ -234,7 +209,7 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
             _check_bounded(moments, study)
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
         # A ledger in memory lives as long as this fit, whose rows do not change.
-        versions = _versions(list(moments), options.get("data_version")) if opened and ledgers else {}
+        versions = _versions(list(moments), data_version) if opened and ledgers else {}
         exchange = PairSecrets()
         silos = {
             name: assemble(
@@ -242,7 +217,7 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
                 moment,
                 study,
                 ledger=opened.get(name),
-                identity=(options.get("identities") or {}).get(name),
+                identity=(identities or {}).get(name),
                 source=noise,
                 exchange=exchange,
                 data=None
@@ -262,20 +237,9 @@ def _run(moments: Moments, study: Study, solver: Any, run: str, **options: Unpac
         for silo in silos.values():
             silo.releases.check_affordable()
         coordinator = Coordinator(
-            solver,
-            list(silos),
-            study=study,
-            run=run,
-            min_silos=options.get("min_silos"),
-            on_round=options.get("on_round"),
+            solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=on_round
         )
-        run_in_process(
-            coordinator,
-            silos,
-            deadline=options.get("deadline"),
-            n_jobs=options.get("n_jobs"),
-            stop=lambda: _stop(moments),
-        )
+        run_in_process(coordinator, silos, stop=lambda: _stop(moments), **pace)
     return coordinator
 
 
@@ -289,10 +253,7 @@ def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
     given = declared if isinstance(declared, Mapping) else {}
     unknown = [name for name in given if name not in silos]
     if unknown:
-        raise InputError(
-            f"data_version must be of silos of this fit, got one for {unknown[0]!r}; the "
-            f"silos are {', '.join(silos)}"
-        )
+        raise InputError(f"data_version must be of the silos {', '.join(silos)}, got one for {unknown[0]!r}")
     one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
     versions = {name: given.get(name, one) for name in silos}
     for version in versions.values():
@@ -310,17 +271,14 @@ def _open_ledgers(
             raise InputError(
                 f"a ledger must belong to a silo of this fit ({', '.join(silos)}), got one for {name!r}"
             )
+    if not paths:
+        ledgers = {name: Ledger.in_memory(budget.epsilon, budget.delta, silo=name) for name in silos}
+        return {name: stack.enter_context(ledger) for name, ledger in ledgers.items()}
+    opened = {}
     for name in silos:
-        if paths and name not in paths:
+        if name not in paths:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
-    opened = {
-        name: stack.enter_context(
-            Ledger.open(Path(paths[name]))
-            if paths
-            else Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
-        )
-        for name in silos
-    }
+        opened[name] = stack.enter_context(Ledger.open(Path(paths[name])))
     for name, ledger in opened.items():
         ledger.check_owner(name, data_set)
     return opened
@@ -334,9 +292,7 @@ def _check_bounded(moments: Moments, study: Study) -> None:
         rule = moment.treatment
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
-                f"the rows of silo {name!r} must be treated as the private study says and "
-                "bounded, got another treatment; give row_norm or normalize, the same "
-                "for all"
+                f"the rows of silo {name!r} must be treated as the private study says, got another treatment"
             )
         if moment.device is not None and moment.device.single:
             raise InputError(

@@ -9,7 +9,6 @@ import stat
 import struct
 import sys
 from collections.abc import Iterable
-from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,24 +75,14 @@ _SYSTEM = (
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 
 
-class Isolation(Enum):
-    """What stands between the network and the rows."""
-
-    USERS = "users"
-    LANDLOCK = "landlock"
-    NONE = "none"
+def available() -> bool:
+    """Return whether a process can confine itself here."""
+    return landlock_abi() > 0 and _machine() is not None
 
 
-def available() -> Isolation:
-    """Return what a process can put on itself here."""
-    return Isolation.LANDLOCK if landlock_abi() and _machine() else Isolation.NONE
-
-
-def describe(isolation: Isolation, *, node: int | None = None, vault: int | None = None) -> str:
-    """Return in one sentence what isolation does; ``node`` and ``vault`` are the users' numbers."""
-    if isolation is Isolation.USERS:
-        return f"separate users: the node runs as uid {node}, the vault as uid {vault}"
-    if isolation is Isolation.LANDLOCK:
+def describe(*, confined: bool) -> str:
+    """Return in one sentence what stands between the network and the rows in one user's processes."""
+    if confined:
         return (
             f"Landlock (ABI {landlock_abi()}) and seccomp: the node cannot open rows, ledger or signing key"
         )
@@ -101,6 +90,17 @@ def describe(isolation: Isolation, *, node: int | None = None, vault: int | None
         "NO ISOLATION: this system has neither separate users nor Landlock; whoever takes over the "
         "process that talks to the network can read the rows. Use the systemd units in "
         "examples/federation or a Linux kernel >= 5.13 on aarch64 or x86_64"
+    )
+
+
+def separation(node: int, vault: int) -> str:
+    """Return how a node of another command is separated from the vault's files, by the users' numbers."""
+    if node not in (0, vault):
+        return f"separate users: the node runs as uid {node}, the vault as uid {vault}"
+    user = "root" if node == 0 else "the vault's own user"
+    return (
+        f"NOT SEPARATE: the node runs as {user}, and whether it is confined cannot be seen from here; "
+        "run it as another user"
     )
 
 

@@ -80,12 +80,12 @@ class LocalFederation:
         commands = {}
         for name in names or (COORDINATOR, *self.silos):
             kit = (self.kits / name).absolute()
-            commands[name] = ["silo", str(kit), str(kit / SILO_FILE)]
             if name == COORDINATOR:
                 commands[name] = [COORDINATOR, str(kit)]
-                continue
-            with open_silo(self.study, read_silo(kit / SILO_FILE)):
-                pass
+            else:
+                commands[name] = ["silo", str(kit), str(kit / SILO_FILE)]
+                with open_silo(self.study, read_silo(kit / SILO_FILE)):
+                    pass
         for name, words in commands.items():
             log = open_private(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             try:
@@ -144,9 +144,12 @@ def free_port() -> int:
 
 def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
     """Write rows with a decaying spectrum within the study's bound, or a network; nobody's data."""
-    rng = np.random.default_rng(place)
-    if study.options.network is not None:
-        header, cells = ["source", "target"], _made_up_edges(study.columns, rng)
+    rng, nodes = np.random.default_rng(place), study.columns
+    if study.options.network is not None:  # of two communities
+        side = np.arange(len(nodes)) * 2 // len(nodes)
+        chance = np.where(side[:, np.newaxis] == side, 0.5, 0.1)
+        edges = np.argwhere(np.triu(rng.random(chance.shape) < chance, 1))
+        header, cells = ["source", "target"], [[nodes[end] for end in ends] for ends in edges.T.tolist()]
     else:
         header, cells = list(study.table_columns), _made_up_cells(study, rng)
         if study.options.person.column is not None:  # two rows per person
@@ -158,14 +161,6 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
         writer.writerow(header)
         writer.writerows(zip(*cells, strict=True))
     return path
-
-
-def _made_up_edges(nodes: tuple[str, ...], rng: np.random.Generator) -> list[list[Any]]:
-    """Return the ends of a network's edges, which has two communities."""
-    side = np.arange(len(nodes)) * 2 // len(nodes)
-    chance = np.where(side[:, np.newaxis] == side, 0.5, 0.1)
-    edges = np.argwhere(np.triu(rng.random(chance.shape) < chance, 1))
-    return [[nodes[end] for end in ends] for ends in edges.T.tolist()]
 
 
 def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]]:

@@ -15,7 +15,6 @@ from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
 from fedpower.federation.files import Table, read_toml
 from fedpower.federation.study_file import StudyFile
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import (
     DEFAULT_VERSION,
     DataVersion,
@@ -27,7 +26,7 @@ from fedpower.privacy.ledger import (
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
-from fedpower.protocol.study import Study, attempt_epsilon, budget_of, worst_epsilon
+from fedpower.protocol.study import Study, attempt_epsilon, worst_epsilon
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_query, open_source
@@ -120,8 +119,7 @@ class SiloFile:
         """Return the key with which the silo signs in a secure sum."""
         if self.signs_with is None:
             raise InputError(
-                f"a secure sum must have this silo's identity, got no [identity] in {self.path}; make "
-                "one with `fedpower identity new`"
+                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower identity new`"
             )
         return Identity.load(self.path.parent / self.signs_with.path)
 
@@ -151,11 +149,6 @@ class SiloFile:
                 f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
-        if study.min_silos < self.agrees.min_silos:
-            raise ProtocolError(
-                f"silo {self.name!r} takes part with at least {self.agrees.min_silos} silos, got a study "
-                f"that continues with {study.min_silos}"
-            )
         terms, _, _ = study.terms()
         for name in _CAP:
             most, wanted = getattr(self.agrees, name), getattr(terms, name)
@@ -163,6 +156,11 @@ class SiloFile:
                 raise ProtocolError(
                     f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with {wanted:g}"
                 )
+        fewest, given = self.agrees.min_silos, study.min_silos
+        if given < fewest:
+            raise ProtocolError(
+                f"silo {self.name!r} agrees to min_silos={fewest} at least, got a study with {given}"
+            )
         most, worst = self.agrees.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
@@ -199,12 +197,10 @@ class SiloFile:
 
     def _network(self, study: StudyFile, name: str) -> RowSource:
         data, network = self.data, study.options.network
-        wrong = [key for key in ("query", "drop") if getattr(data, key)]
-        wrong += ["extra_columns"] if data.extra_columns != "refuse" else []
-        wrong += ["a table [columns]"] if self.columns != _Columns() else []
-        if wrong:
+        if data.query or data.drop or data.extra_columns != "refuse" or self.columns != _Columns():
             raise InputError(
-                f"[data] of {self.path} must have only the path of a network and its format, got {wrong[0]}"
+                f"[data] of {self.path} must have the path of a network and its format, got a query, "
+                "drop, extra_columns or [columns]"
             )
         assert network is not None, "the study is one of networks"
         return open_network(
@@ -226,8 +222,8 @@ class SiloFile:
             epsilon, delta = (name[0].upper() if cap[name] is None else f"{cap[name]:g}" for name in _CAP)
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             raise LedgerError(
-                f"silo {self.name!r} must have its ledger, got none at {path}; put it back where it was "
-                f"or, if there has never been one, make it with `fedpower budget init "
+                f"silo {self.name!r} must have its ledger, got none at {path}; put it back or, if there "
+                f"has never been one, make it with `fedpower budget init "
                 f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
         ledger = Ledger.open(path)
@@ -277,11 +273,8 @@ class OpenSilo:
 
     silo: Silo
     study: Study
-    budget: Budget | None
     moment: LocalMoment | Survey
     ledger: Ledger | None
-    fingerprint: str
-    data_version: str | None = None
 
     @property
     def affordable(self) -> bool:
@@ -308,37 +301,22 @@ def open_silo(
             moment = survey_silos(sources, fingerprinted=private)[name]
         else:
             moment = read_for(study, sources, treatment, fingerprinted=private)[name]
-    digest = fingerprint(moment.source) if private else ""
-    ledger = silo_file.open_ledger() if private else None
-    try:
-        declared = silo_file.data
+    data = None
+    if private:
         data = DataVersion(
             silo=name,
-            version=declared.version,
+            version=silo_file.data.version,
             columns=columns_digest(study_file.columns, len(study_file.columns)),
-            fingerprint=digest,
+            fingerprint=fingerprint(moment.source),
             reading=reading_of(moment.source),
-            data_set=declared.name,
+            data_set=silo_file.data.name,
             declared_by=f"version in [data] of {silo_file.path}",
         )
-        silo = assemble(
-            name,
-            moment,
-            study,
-            ledger=ledger,
-            identity=silo_file.identity() if study.aggregation == "secure" else None,
-            source=noise,
-            data=data if private else None,
-        )
-        yield OpenSilo(
-            silo=silo,
-            study=study,
-            budget=budget_of(study),
-            moment=moment,
-            ledger=ledger,
-            fingerprint=digest,
-            data_version=declared.version if private else None,
-        )
+    identity = silo_file.identity() if study.aggregation == "secure" else None
+    ledger = silo_file.open_ledger() if private else None
+    try:
+        silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)
+        yield OpenSilo(silo=silo, study=study, moment=moment, ledger=ledger)
     finally:
         if ledger is not None:
             ledger.close()

@@ -16,7 +16,6 @@ import msgspec
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import isolation
-from fedpower.federation.isolation import Isolation
 from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, receive_frame, send_frame
 from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
@@ -75,8 +74,7 @@ class Vault:
 
 def _release_memory() -> None:
     """Return unused memory of Arrow and malloc to the system: a vault waits for most of its life."""
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
+    if arrow := sys.modules.get("pyarrow"):
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
@@ -92,7 +90,7 @@ def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str 
         port=study_file.port,
         kit=str(kit.absolute()),
         vault=vault,
-        confined=isolation.available() is Isolation.LANDLOCK,
+        confined=isolation.available(),
         most_question_bytes=most_question_bytes(study),
         most_answer_bytes=most_answer_bytes(study),
     )
@@ -108,7 +106,7 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
     child = start_process(COMMAND, environment, pass_fds=(there.fileno(),))
     there.close()
     if not settings.confined:
-        say(isolation.describe(Isolation.NONE))
+        say(isolation.describe(confined=False))
     _leave_network(own, say)
     threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
     if not wait_for_signal(until=lambda: child.poll() is not None):
@@ -160,24 +158,13 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         stream, _ = listener.accept()
         credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(credentials)
-        say(f"the node connected; {_separation(uid, os.getuid())}")
+        say(f"the node connected; {isolation.separation(uid, os.getuid())}")
         threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
-
-
-def _separation(node: int, vault: int) -> str:
-    """Return how a node that another command started is separated from the vault's files."""
-    if node not in (0, vault):
-        return isolation.describe(Isolation.USERS, node=node, vault=vault)
-    user = "root" if node == 0 else "the vault's own user"
-    return (
-        f"NOT SEPARATE: the node runs as {user}, and whether it is confined cannot be seen from here; "
-        "run it as another user"
-    )
 
 
 def _leave_network(own: SiloFile, say: Say) -> None:
     """Give up the network, unless rows come over it."""
     if own.data.server:
         say("the vault keeps the network: its rows come from a database server")
-    elif isolation.available() is Isolation.LANDLOCK:
+    elif isolation.available():
         isolation.allow_sockets(socket.AF_UNIX)

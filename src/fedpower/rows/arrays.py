@@ -1,15 +1,23 @@
-"""Arrays and sparse matrices: rows whose columns are known by their place."""
+"""Arrays and sparse matrices, in memory and in files: rows whose columns are known by their place."""
 
+import gzip
+import sys
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, installing
+from fedpower.linalg.subspace import own_memory
 from fedpower.rows.source import (
     Extra,
     is_wide,
@@ -20,7 +28,7 @@ from fedpower.rows.source import (
     require_matrix,
     require_shape,
 )
-from fedpower.values import Block, SparseBlock, is_sparse, require_distinct
+from fedpower.values import Block, Matrix, SparseBlock, is_sparse, require_distinct, shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -162,3 +170,365 @@ def sparse_source(matrix: Any, name: str) -> SparseSource:
     rows, width = matrix.shape
     stored = sparse.csr_array(matrix)
     return SparseSource(name=name, width=width, n_rows=rows, array=stored, wide=is_wide(matrix.dtype))
+
+
+# --- files of arrays --------------------------------------------------------------------------------------
+
+_MAX_ENTRIES = 2**18
+"""Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
+
+_Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
+"""Returns the column indices and the values stored from one place to another, asked for in order."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FileSource(PositionalSource):
+    """The rows of a file of arrays; every pass opens the file again."""
+
+    path: Path
+    reader: Callable[[int], Iterator[Block]]
+    stored_sparse: bool = False
+    stored_density: float | None = 1.0
+
+    @property
+    def sparse(self) -> bool:
+        return self.stored_sparse
+
+    @property
+    def density(self) -> float | None:
+        """Share of stored entries; unknown for sparse rows once columns were left out."""
+        return self.stored_density if self.keep is None or not self.stored_sparse else None
+
+    def read(self, max_rows: int) -> Iterator[Block]:
+        return self.reader(max_rows)
+
+
+def _damaged(name: str, kind: str = "NumPy") -> InputError:
+    return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
+
+
+def _dense(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    reader: Callable[[int], Iterator[Block]],
+) -> FileSource:
+    require_matrix(name, shape, dtype)
+    rows, width = shape
+    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=reader, wide=is_wide(dtype))
+
+
+def _csr(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    indptr: NDArray[np.int64],
+    dtype: np.dtype[Any],
+    *,
+    opened: Callable[[], AbstractContextManager[_Slices]],
+    error: InputError,
+) -> FileSource:
+    """Return the source of a CSR matrix in a file, of which only the row pointers are held in memory."""
+    require_matrix(name, shape, dtype)
+    rows, width = shape
+    if indptr.size != rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise error
+
+    def read(max_rows: int) -> Iterator[Block]:
+        with opened() as stored:
+            for start in range(0, rows, max_rows):
+                pointers = indptr[start : start + max_rows + 1]
+                places, values = stored(int(pointers[0]), int(pointers[-1]))
+                if places.size and not 0 <= int(places.min()) <= int(places.max()) < width:
+                    raise error
+                parts = values.astype(np.float64), places, pointers - pointers[0]
+                yield canonical(sparse.csr_array(parts, shape=(pointers.size - 1, width)))
+
+    return FileSource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        reader=read,
+        wide=is_wide(dtype),
+        stored_sparse=True,
+        stored_density=float(indptr[-1]) / (rows * width),
+    )
+
+
+# --- NumPy ------------------------------------------------------------------------------------------------
+
+_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+"""Shape, whether it is in Fortran order, dtype."""
+
+
+def _read_header(stream: IO[bytes], name: str) -> _Header:
+    formats = np.lib.format
+    try:
+        is_old = formats.read_magic(stream) == (1, 0)
+        return (formats.read_array_header_1_0 if is_old else formats.read_array_header_2_0)(stream)
+    except (ValueError, EOFError, SyntaxError):
+        raise _damaged(name) from None
+
+
+def npy_source(path: Path, name: str) -> FileSource:
+    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
+    with path.open("rb") as stream:
+        (shape, fortran, dtype), offset = _read_header(stream, name), stream.tell()
+    order: Any = "F" if fortran else "C"
+
+    def read(max_rows: int) -> Iterator[Block]:
+        for start in range(0, shape[0], max_rows):
+            try:  # a mapping for each slice, or the pages of all of them would count as memory in use
+                mapped = np.memmap(path, dtype, "r", offset, shape, order)
+            except (OSError, ValueError):
+                raise _damaged(name) from None
+            part = mapped[start : start + max_rows]
+            copy: Matrix = own_memory(part.shape)
+            with np.errstate(over="ignore"):
+                copy[...] = part
+            yield copy
+            del copy
+
+    source = _dense(path, name, shape, dtype, read)
+    n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if path.stat().st_size < offset + n_bytes:
+        raise _damaged(name)
+    return source
+
+
+@contextmanager
+def _member(path: Path, key: str, name: str) -> Iterator[tuple[IO[bytes], _Header]]:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
+            yield stream, _read_header(stream, name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
+        raise _damaged(name) from None
+
+
+def _values(stream: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
+    data = stream.read(count * dtype.itemsize)
+    if len(data) != count * dtype.itemsize:
+        raise _damaged(name)
+    return np.frombuffer(data, dtype=dtype)
+
+
+def npz_source(path: Path, name: str) -> PositionalSource:
+    """Return the source of a file's array ``X``, its only 2-d array, or its sparse matrix."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [key.removesuffix(".npy") for key in archive.namelist()]
+    except (zipfile.BadZipFile, OSError):
+        raise _damaged(name) from None
+    if {"format", "shape", "data"} <= set(keys):
+        return _sparse_npz(path, name)
+    headers: dict[str, _Header] = {}
+    for key in keys:
+        with _member(path, key, name) as (_, headers[key]):
+            pass
+    matrices = [key for key, (shape, _, _) in headers.items() if len(shape) == 2]
+    key = "X" if "X" in headers else next(iter(matrices or headers), "")
+    if key != "X" and len(matrices) != 1 and len(headers) != 1:
+        raise InputError(
+            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} of them "
+            f"({shown(matrices)})"
+        )
+    shape, fortran, dtype = headers[key]
+
+    def read(max_rows: int) -> Iterator[Block]:
+        rows, width = shape
+        with _member(path, key, name) as (stream, _):
+            for start in range(0, rows, max_rows):
+                size = min(max_rows, rows - start)
+                yield as_float64(_values(stream, dtype, size * width, name)).reshape(size, width)
+
+    source = _dense(path, name, shape, dtype, read)
+    if fortran and source.width > 1:  # its rows cannot be streamed
+        with _member(path, key, name) as (stream, _):
+            values = _values(stream, dtype, shape[0] * shape[1], name)
+        return array_source(values.reshape(shape, order="F"), name)
+    return source
+
+
+def _sparse_npz(path: Path, name: str) -> PositionalSource:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if archive["format"].item() not in ("csr", b"csr"):
+                return sparse_source(sparse.load_npz(path), name)
+            shape = tuple(int(size) for size in archive["shape"])
+            indptr = archive["indptr"].astype(np.int64)
+    except InputError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError):
+        raise _damaged(name) from None
+
+    @contextmanager
+    def opened() -> Iterator[_Slices]:
+        with _member(path, "indices", name) as (indices, places), _member(path, "data", name) as (data, kind):
+            yield lambda start, stop: (
+                _values(indices, places[2], stop - start, name),
+                _values(data, kind[2], stop - start, name),
+            )
+
+    with _member(path, "data", name) as (_, (_, _, dtype)):
+        return _csr(path, name, shape, indptr, dtype, opened=opened, error=_damaged(name))
+
+
+# --- svmlight ---------------------------------------------------------------------------------------------
+
+_Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def svmlight_source(
+    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False
+) -> FileSource:
+    """Return the source of a svmlight file; without `n_features` a pass finds the width."""
+    base = 0 if zero_based else 1
+    rows: int | None = None
+    density: float | None = None
+    width = n_features or 0
+    if n_features is None:
+        largest, rows, entries = base - 1, 0, 0
+        for counts, places, _ in _parsed(path, name, _MAX_ENTRIES):
+            largest = max(largest, int(places.max(initial=-1)))
+            rows, entries = rows + counts.size, entries + places.size
+        width = largest + 1 - base
+        require_shape(name, rows, width)
+        density = entries / (rows * width)
+
+    def read(max_rows: int) -> Iterator[Block]:
+        row = 0
+        for counts, places, values in _parsed(path, name, max_rows):
+            pointers = np.concatenate([[0], np.cumsum(counts)])
+            wrong = (places < base) | (places >= width + base)
+            if wrong.any():
+                at = row + int(np.searchsorted(pointers[1:], wrong.argmax(), side="right")) + 1
+                bound = f"at least {base}" if places[wrong.argmax()] < base else f"at most {width + base - 1}"
+                raise InputError(
+                    f"indices in {name} must be {bound}, got another at row {at}; set n_features, or "
+                    "zero_based=True"
+                )
+            yield canonical(sparse.csr_array((values, places - base, pointers), shape=(counts.size, width)))
+            row += counts.size
+
+    return FileSource(
+        name=name,
+        width=width,
+        n_rows=rows,
+        path=path,
+        reader=read,
+        stored_sparse=True,
+        stored_density=density,
+    )
+
+
+def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
+    """Yield entries per row, indices as written, and values, a bounded number of rows at a time."""
+    row, counts, places, values = 0, list[int](), list[int](), list[float]()
+
+    def arrays() -> _Parsed:
+        return np.array(counts, np.int64), np.array(places, np.int64), np.array(values, np.float64)
+
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            for line in stream:
+                words = line.partition(b"#")[0].split()
+                if not words:
+                    continue
+                row += 1
+                first = 2 if len(words) > 1 and words[1].startswith(b"qid:") else 1
+                pairs = [word.split(b":") for word in words[first:]]
+                counts.append(len(pairs))
+                places += [int(place) for place, _ in pairs]
+                values += [float(value) for _, value in pairs]
+                if len(counts) == max_rows or len(places) >= _MAX_ENTRIES:
+                    yield arrays()
+                    counts, places, values = [], [], []
+    except ValueError:
+        raise InputError(
+            f"every line of {name} must be a label and index:value pairs, got something else at row {row}"
+        ) from None
+    except (EOFError, OSError):
+        raise _damaged(name, "svmlight") from None
+    if counts:
+        yield arrays()
+
+
+# --- AnnData ----------------------------------------------------------------------------------------------
+
+
+def h5py() -> Any:
+    """Return h5py, imported on first use, or refuse to go on without it."""
+    try:
+        return import_module("h5py")
+    except ImportError:
+        raise InputError(
+            f"an .h5ad file must be read with h5py, got none; run {installing('h5ad')}"
+        ) from None
+
+
+@contextmanager
+def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
+    try:
+        with h5py().File(path, "r") as file:
+            if file.attrs.get("encoding-type") != "anndata":
+                raise InputError(f"{name} must be an .h5ad file of anndata 0.8 or newer, got another")
+            yield file
+    except InputError:
+        raise
+    except (OSError, KeyError, RuntimeError, ValueError):
+        raise _damaged(name, ".h5ad") from None
+
+
+def h5ad_source(path: Path, name: str) -> PositionalSource:
+    """Return the source of a file's ``X``: dense and CSR ones are streamed, a CSC one is read whole."""
+
+    def read(max_rows: int) -> Iterator[Block]:
+        with _opened_h5ad(path, name) as file:
+            for start in range(0, file["X"].shape[0], max_rows):
+                yield as_float64(file["X"][start : start + max_rows])
+
+    @contextmanager
+    def opened() -> Iterator[_Slices]:
+        with _opened_h5ad(path, name) as file:
+            x = file["X"]
+            yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
+
+    with _opened_h5ad(path, name) as file:
+        index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
+        values = index["values"] if hasattr(index, "keys") else index  # a group where it is nullable
+        names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values[:])
+        kind = stored.attrs.get("encoding-type")
+        if not hasattr(stored, "keys"):
+            return _dense(path, name, stored.shape, stored.dtype, read).named(names)
+        if kind not in ("csr_matrix", "csc_matrix"):
+            raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}")
+        shape = tuple(int(size) for size in stored.attrs["shape"])
+        indptr, lines = stored["indptr"][:].astype(np.int64), shape[kind == "csc_matrix"]
+        whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
+        if not whole or indptr[-1] != stored["data"].shape[0]:
+            raise _damaged(name, ".h5ad")
+        if kind == "csc_matrix":
+            parts = (stored["data"][:], stored["indices"][:], indptr)
+            return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name).named(names)
+        dtype, error = stored["data"].dtype, _damaged(name, ".h5ad")
+        return _csr(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
+
+
+def is_anndata(data: Any) -> bool:
+    """Whether the object is an AnnData, without importing anndata."""
+    anndata = sys.modules.get("anndata")
+    return anndata is not None and isinstance(data, anndata.AnnData)
+
+
+def anndata_source(data: Any, name: str) -> PositionalSource:
+    """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
+    if data.isbacked:
+        if data.is_view:
+            raise InputError(f"{name} must be in memory or a whole file, got a view; call to_memory() on it")
+        return h5ad_source(Path(data.filename), name)
+    if data.X is None:
+        raise InputError(f"{name} must have rows in X, got none")
+    made = sparse_source(data.X, name) if sparse.issparse(data.X) else array_source(data.X, name)
+    return made.named(tuple(str(column) for column in data.var_names))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower.errors import CellError, InputError, NoRowsError, require
@@ -99,19 +98,8 @@ def open_network(
 ) -> NetworkSource:
     """Return the network of a matrix, an edge list or a GraphML file.
 
-    Parameters
-    ----------
-    data : a square, symmetric NumPy array or SciPy sparse matrix, or the path of one (.npz, .npy); an
-        edge list with the columns ``source`` and ``target`` (or ``from`` and ``to``, or any two), perhaps
-        ``weight`` and ``layer``, as any table that `open_source` reads; a path ending in .graphml; or
-        another `NetworkSource`.
-    unit : what is protected.
-    nodes : names of the nodes, which are public; an edge list must be given them, for which nodes have
-        edges is what is protected. For a matrix they are by place.
-    name : what error sentences call it.
-    edge_weight : the public maximum that an edge's weight is capped at; without, weights must be 0 or 1
-        where edges are protected, and several lines about two nodes count once.
-    **reading : how a text is written, as in `open_source`.
+    An edge list must be given its ``nodes``, for which nodes have edges is protected. Weights are capped at
+    ``edge_weight``; without it they must be 0 or 1 where edges are protected, and repeated edges count once.
     """
     if isinstance(data, NetworkSource):
         if data.unit != unit or data.edge_weight != (1.0 if edge_weight is None else edge_weight):
@@ -167,17 +155,13 @@ def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
     return {name: network.weighed for name, network in networks.items() if network is not None}
 
 
-_Lines = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Ends and weights of edges."""
-
-
 @dataclass(slots=True)
 class _Edges:
-    """Edges by layer, and the nodes' names; loops are dropped later."""
+    """Lines of two ends, a weight and a layer, and the nodes' names; loops are dropped later."""
 
     n_nodes: int
     columns: tuple[str, ...] | None
-    layers: dict[str, list[_Lines]]
+    lines: pl.DataFrame
     listed: bool
     """Whether each line is an edge; else every edge is at both of its places."""
 
@@ -189,13 +173,14 @@ def check_edge_weight(value: object) -> None:
 
 
 def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
-    if len(edges.layers) > MOST_LAYERS:
-        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(edges.layers)}")
+    parts = edges.lines.partition_by("layer", maintain_order=True) or [edges.lines]
+    if len(parts) > MOST_LAYERS:
+        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(parts)}")
     check_edge_weight(edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
     layers, weights = [], []
-    for parts in edges.layers.values():
-        one, other, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    for part in parts:
+        one, other, weight = (part[column].to_numpy() for column in ("one", "other", "weight"))
         if not np.isfinite(weight).all() or (weight < 0).any():
             raise InputError(f"edges of {name} must have weights of at least 0, got others")
         if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
@@ -225,9 +210,8 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
         n_capped=sum(int(np.count_nonzero(layer > 1.0)) for layer in weights) // 2,
         heaviest=max((float(layer.max()) for layer in weights if len(layer)), default=0.0),
     )
-    made = tuple(layers)
     return NetworkSource(
-        name=name, layers=made, unit=unit, columns=edges.columns, edge_weight=most, weighed=weighed
+        name=name, layers=tuple(layers), unit=unit, columns=edges.columns, edge_weight=most, weighed=weighed
     )
 
 
@@ -263,9 +247,9 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
     if nodes is not None and len(nodes) != side:
         raise InputError(f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} names")
     entries = matrix.tocoo()
-    one, other = (np.asarray(places, dtype=np.int64) for places in entries.coords)
-    parts = [(one, other, np.asarray(entries.data, dtype=np.float64))]
-    return _Edges(n_nodes=side, columns=nodes or source.columns, layers={"": parts}, listed=False)
+    one, other = (pl.Series(values=places) for places in entries.coords)
+    lines = _lines(one, other, pl.Series(values=entries.data))
+    return _Edges(n_nodes=side, columns=nodes or source.columns, lines=lines, listed=False)
 
 
 def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
@@ -287,36 +271,38 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
         raise InputError(f"the first line of {table.name} must name its columns, got an edge")
     numbers = ["weight"] if "weight" in rest else []
     labels = [*ends, *(["layer"] if "layer" in rest else [])]
-    nothing = np.empty(0, np.int64)
-    layers: dict[str, list[_Lines]] = {}
+    nothing = pl.Series(dtype=pl.Float64)
+    lines = [_lines(nothing, nothing, nothing)]
     for part, row, batch in table.batches(numbers, _BATCH, words=labels):
         texts = [batch[part.cells[name].own].cast(pl.String).str.strip_chars() for name in labels]
-        one, other = (_placed(table.name, places, column.to_list(), row) for column in texts[:2])
-        weight = np.ones(len(batch))
+        one, other = (_placed(table.name, places, column, row) for column in texts[:2])
+        weight = pl.repeat(1.0, len(batch), eager=True)
         if numbers:
             made = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
             if first_problem(batch, made.problems) is not None:
                 raise InputError(f"weights of the edges of {part.name} must be numbers, got something else")
-            weight = batch.select(made.values[0].alias("weight"))["weight"].to_numpy()
-        by_layer = np.array(texts[2].to_list() if texts[2:] else [""] * len(batch), dtype=object)
-        for layer in dict.fromkeys(by_layer.tolist()):
-            here = by_layer == layer
-            layers.setdefault(str(layer), []).append((one[here], other[here], weight[here]))
-    layers = layers or {"": [(nothing, nothing, np.empty(0))]}
-    return _Edges(n_nodes=len(nodes), columns=nodes, layers=layers, listed=True)
+            weight = batch.select(made.values[0].alias("weight"))["weight"]
+        lines.append(_lines(one, other, weight, texts[2] if texts[2:] else None))
+    return _Edges(n_nodes=len(nodes), columns=nodes, lines=pl.concat(lines), listed=True)
 
 
-def _placed(
-    name: str, places: Mapping[str, int], ends: Iterable[str | None], before: int
-) -> NDArray[np.int64]:
-    """Return the nodes' places; the sentence about one that is not there names no node."""
-    placed = [places.get(end, -1) if end is not None else -1 for end in ends]
-    if -1 in placed:
+def _lines(
+    one: pl.Series, other: pl.Series, weight: pl.Series, layer: pl.Series | None = None
+) -> pl.DataFrame:
+    lines = pl.DataFrame({"one": one.cast(pl.Int64), "other": other.cast(pl.Int64), "weight": weight})
+    return lines.with_columns((pl.lit("") if layer is None else layer).alias("layer"))
+
+
+def _placed(name: str, places: Mapping[str, int], ends: pl.Series, before: int) -> pl.Series:
+    """Return the nodes' places; the error about one that is not there names no node."""
+    placed = ends.replace_strict(places, default=None, return_dtype=pl.Int64)
+    if placed.null_count():
+        row = before + int(placed.is_null().arg_max() or 0) + 1
         raise InputError(
-            f"every edge of {name} must be between two of the public nodes, got another name in row "
-            f"{before + placed.index(-1) + 1}; correct it, or add the node to nodes"
+            f"every edge of {name} must be between two of the public nodes, got another name in row {row}; "
+            "correct it, or add the node to nodes"
         )
-    return np.array(placed, dtype=np.int64)
+    return placed
 
 
 def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
@@ -351,7 +337,7 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
         ) from None
     known = nodes or _names_of(declared)
     places = {node: place for place, node in enumerate(known)}
-    ends = [edge[0] for edge in edges], [edge[1] for edge in edges]
-    one, other = (_placed(name, places, names, 0) for names in ends)
-    weights = np.array([edge[2] for edge in edges], dtype=np.float64)
-    return _Edges(n_nodes=len(known), columns=known, layers={"": [(one, other, weights)]}, listed=True)
+    schema = {"source": pl.String, "target": pl.String, "weight": pl.Float64}
+    listed = pl.DataFrame(edges, schema, orient="row")
+    one, other = (_placed(name, places, listed[end], 0) for end in ("source", "target"))
+    return _Edges(n_nodes=len(known), columns=known, lines=_lines(one, other, listed["weight"]), listed=True)

@@ -12,15 +12,17 @@ import numpy as np
 from scipy import sparse
 
 from fedpower.errors import InputError, require
-from fedpower.rows.array_files import (
+from fedpower.rows.arrays import (
+    ColumnsByPlace,
     anndata_source,
+    array_source,
     h5ad_source,
     is_anndata,
     npy_source,
     npz_source,
+    sparse_source,
     svmlight_source,
 )
-from fedpower.rows.arrays import ColumnsByPlace, array_source, sparse_source
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
     FORMATS,
