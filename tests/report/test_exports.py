@@ -18,13 +18,13 @@ from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.export import (
-    Scores,
     write_cells,
     write_loadings_csv,
     write_loadings_parquet,
     write_onnx,
     write_plink,
 )
+from fedpower.report.result import Scores
 from fedpower.rows.opening import open_source
 from fits import fed_pca
 from problems import spiked_rows
@@ -100,11 +100,9 @@ def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
 
 def scores(result: Result, rows: pd.DataFrame, ids: list[object] | None) -> Scores:
     if ids is None:
-        blocks = ((None, result.transform(part)) for part in (rows[:7], rows[7:]))
-        return Scores(names=result.score_names, blocks=blocks)
+        return result.scored(open_source(rows))
     labelled = pa.table({**{name: rows[name] for name in COLUMNS}, "id": ids})
-    blocks = result.labelled_scores(open_source(labelled), "id")
-    return Scores(names=result.score_names, blocks=blocks, label="id")
+    return result.scored(open_source(labelled), "id")
 
 
 def eigenvectors(path: Path) -> tuple[list[str], np.ndarray]:
@@ -132,13 +130,8 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
     result = read_result(tmp_path / "out")
     found = []
     for silo, part in (("north", genotypes[:50]), ("south", genotypes[50:])):
-        blocks = ((None, block) for block in [result.transform(part)])
-        count = write_plink(
-            result,
-            Scores(names=result.score_names, blocks=blocks),
-            eigenvec=tmp_path / f"{silo}.eigenvec",
-            eigenval=tmp_path / f"{silo}.eigenval",
-        )
+        targets = {kind: tmp_path / f"{silo}.{kind}" for kind in ("eigenvec", "eigenval")}
+        count = write_plink(result, result.scored(open_source(part)), **targets)
         names, vectors = eigenvectors(tmp_path / f"{silo}.eigenvec")
         assert names == [str(number) for number in range(1, count + 1)]
         found.append(vectors)

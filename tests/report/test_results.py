@@ -75,10 +75,8 @@ def test_rows_and_scores_are_turned_into_each_other_as_by_the_estimator(
     np.testing.assert_array_equal(
         result.transform(tmp_path / "rows.csv"), model.transform(tmp_path / "rows.csv")
     )
-    blocks = list(result.score_blocks(result.select(open_source(FRAME))))
-    np.testing.assert_array_equal(np.vstack(blocks), scores)
     labelled = FRAME.assign(id=range(len(FRAME)))
-    cells, found = zip(*result.labelled_scores(open_source(labelled), "id"), strict=True)
+    cells, found = zip(*result.scored(open_source(labelled), "id").blocks, strict=True)
     assert cells[0].to_list() == list(range(len(FRAME)))
     np.testing.assert_array_equal(np.vstack(found), scores)
     assert list(result.get_feature_names_out()) == list(result.score_names)

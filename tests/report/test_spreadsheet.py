@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpower import FedPCA, read_result
-from fedpower.report.export import Scores, write_loadings_csv, write_scores_csv
+from fedpower.report.export import write_loadings_csv, write_scores_csv
 from fedpower.report.files import as_text
+from fedpower.report.result import Scores
 
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]

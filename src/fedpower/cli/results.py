@@ -18,7 +18,6 @@ from fedpower.cli.options import PATH, READING, Command, option, options, output
 from fedpower.errors import InputError
 from fedpower.linalg import orth, principal_angles
 from fedpower.report.export import (
-    Scores,
     keeping_points,
     score_picture,
     score_writer,
@@ -30,11 +29,9 @@ from fedpower.report.export import (
     write_scores_csv,
 )
 from fedpower.report.files import new_file
-from fedpower.report.result import Result, read_result, write_report
+from fedpower.report.result import Result, Scores, read_result, write_report
 from fedpower.rows.opening import Reading, existing, open_source
-from fedpower.rows.plink import PlinkSource
 from fedpower.rows.ruled import every_problem
-from fedpower.values import pl
 
 Array = NDArray[np.float64]
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
@@ -115,28 +112,13 @@ def _scores_of(
 ) -> Iterator[Scores]:
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
     source = open_source(file, **(reading or {}))
-    if isinstance(source, PlinkSource):
-        if id_column is not None:
-            raise InputError(f"--id-column must be left out with {file}, whose samples have ids of their own")
-        id_column, blocks = "IID", _of_samples(result, source)
-    elif id_column is not None:
-        blocks = result.labelled_scores(source, id_column)
-    else:
-        if result.feature_names is not None and source.columns is None:
-            note(f"{file} has no column names, so its columns are taken in the order of the model's")
-        blocks = ((None, block) for block in result.score_blocks(result.select(source)))
+    scores = result.scored(source, id_column)
+    if scores.label is None and result.feature_names is not None and source.columns is None:
+        note(f"{file} has no column names, so its columns are taken in the order of the model's")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
-        seen = counted(blocks, advance, size=lambda labelled: len(labelled[1]))
-        yield Scores(names=result.score_names, blocks=seen, label=id_column)
-
-
-def _of_samples(result: Result, source: PlinkSource) -> Iterator[tuple[Any, Array]]:
-    done = 0
-    for block in result.score_blocks(result.select(source)):
-        yield pl.Series(values=source.samples[done : done + len(block)]), block
-        done += len(block)
+        yield replace(scores, blocks=counted(scores.blocks, advance, size=lambda labelled: len(labelled[1])))
 
 
 def _flagged(result: Result, scores: Scores, most: float) -> Scores:

@@ -4,8 +4,8 @@ import csv
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError, installing
 from fedpower.report.charts import element
 from fedpower.report.files import as_text, write_csv
-from fedpower.report.result import Result
+from fedpower.report.result import Result, Scores
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
@@ -25,20 +25,6 @@ from fedpower.values import pl
 Array = NDArray[np.float64]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON
 OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Scores on their way to a file: blocks of ids, or None, and numbers."""
-
-    names: tuple[str, ...]
-    blocks: Iterable[tuple[Any, Array]]
-    label: str | None = None
-
-    @property
-    def header(self) -> list[str]:
-        """The names of all columns; that of the ids comes first."""
-        return [*self.names] if self.label is None else [self.label, *self.names]
 
 
 def write_scores_csv(stream: IO[str], scores: Scores) -> int:
@@ -286,7 +272,7 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
         )
     write_element = _imported("anndata", "cells").io.write_elem
     source = open_source(rows)
-    scores = np.vstack(list(result.score_blocks(result.select(source))))
+    scores = result.transform(source)
     shutil.copyfile(rows, place)
     with h5py().File(place, "r+") as file:  # the matrix of cells stays on disk
         for group in ("obsm", "varm", "uns"):

@@ -1,7 +1,7 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -32,7 +32,7 @@ from fedpower.report.record import (
 )  # fmt: skip
 from fedpower.report.view import Fitted
 from fedpower.rows.opening import open_source
-from fedpower.rows.plink import fill_missing
+from fedpower.rows.plink import PlinkSource, fill_missing
 from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource, columns_of_fit
 from fedpower.rows.tables import TableSource
@@ -40,7 +40,7 @@ from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
-from fedpower.values import Block
+from fedpower.values import Block, pl
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
@@ -51,6 +51,20 @@ Array = NDArray[np.float64]
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds
 KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Scores on their way to a file: blocks of ids, or None, and numbers."""
+
+    names: tuple[str, ...]
+    blocks: Iterable[tuple[Any, Array]]
+    label: str | None = None
+
+    @property
+    def header(self) -> list[str]:
+        """The names of all columns; that of the ids comes first."""
+        return [*self.names] if self.label is None else [self.label, *self.names]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -171,7 +185,7 @@ class Result(Fitted):
         rows
             Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
-        return np.vstack(list(self.score_blocks(self.select(open_source(rows)))))
+        return np.vstack([block for _, block in self.scored(open_source(rows)).blocks])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -347,37 +361,35 @@ class Result(Fitted):
         """Return the scores of rows that are float64 and have the columns of the fit."""
         return self._projection()(rows)
 
-    def score_blocks(self, source: RowSource) -> Iterator[Array]:
-        """Yield the scores of a selected source, block by block."""
-        return map(self._projection(), source.blocks(_rows_at_once(source)))
-
-    def labelled_scores(self, source: RowSource, column: str) -> Iterator[tuple[Any, Array]]:
-        """Yield a Polars series of ids and the scores of a source, block by block.
-
-        Parameters
-        ----------
-        source
-            The rows of a table; columns beyond those of the fit are left out.
-        column
-            The name of the ids, which is no feature of the fit.
-        """
+    def scored(self, source: RowSource, id_column: str | None = None) -> "Scores":
+        """Return the scores of a source block by block, with its ids: those of a column, or of samples."""
+        if isinstance(source, PlinkSource):
+            if id_column is not None:
+                raise InputError(
+                    f"no id column may be given with {source.name}, whose samples have ids of their own"
+                )
+            return Scores(names=self.score_names, blocks=self._of_samples(source), label="IID")
+        project = self._projection()
+        if id_column is None:
+            selected = self.select(source)
+            numbers = map(project, selected.blocks(_rows_at_once(selected)))
+            return Scores(names=self.score_names, blocks=((None, block) for block in numbers))
         if not isinstance(source, TableSource):
-            raise InputError(
-                f"{source.name} must be a table with named columns to take {column!r} from, got rows "
-                "without them; leave the id column out"
-            )
-        if column in self.score_names or column in (self.feature_names or ()):
-            what = "the name of a score" if column in self.score_names else "a feature of the fit"
-            raise InputError(
-                f"an id column must be neither a feature of the fit nor named as a score is, got {column!r}, "
-                f"{what}"
-            )
-        features = tuple(name for name in source.columns if name != column)
+            raise InputError(f"{source.name} must be a table with named columns to take {id_column!r} from")
+        if id_column in self.score_names or id_column in (self.feature_names or ()):
+            raise InputError(f"an id column must be no feature of the fit and no score, got {id_column!r}")
+        features = tuple(name for name in source.columns if name != id_column)
         labelled = self.select(source.select(features, extra="drop"))
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
-        project = self._projection()
-        pairs = labelled.labelled(column, _rows_at_once(labelled))
-        return ((cells, project(block)) for cells, block in pairs)
+        pairs = labelled.labelled(id_column, _rows_at_once(labelled))
+        blocks = ((cells, project(block)) for cells, block in pairs)
+        return Scores(names=self.score_names, blocks=blocks, label=id_column)
+
+    def _of_samples(self, source: PlinkSource) -> Iterator[tuple[Any, Array]]:
+        selected, project, done = self.select(source), self._projection(), 0
+        for block in selected.blocks(_rows_at_once(selected)):
+            yield pl.Series(values=source.samples[done : done + len(block)]), project(block)
+            done += len(block)
 
     def _projection(self) -> Callable[[Block], Array]:
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
