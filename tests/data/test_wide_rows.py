@@ -76,7 +76,7 @@ def test_memory_does_not_follow_the_rows(write: Any, n_rows: int, most: float, t
 
 
 def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
-    """T/4 + 1/2 of the history, basis, product, its integers and noise, and what the C library keeps."""
+    """T/2 of the history in float32, basis, product, its integers and noise, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
     small, large = tmp_path / "small.npy", tmp_path / "large.npy"
@@ -88,4 +88,4 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     held = (rise * 2**20 - block) / basis
     print(f"{held:.1f} bases beside a block")
     assert steps == 10
-    assert held < 10
+    assert held < 13

@@ -166,28 +166,6 @@ def test_the_image_is_built_from_all_files_that_the_project_names() -> None:
     assert "src" in _copied()
 
 
-@pytest.mark.programs
-def test_the_wheel_is_built_from_the_files_that_the_image_copies(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    for name in _copied():
-        if (ROOT / name).is_dir():
-            left_out = shutil.ignore_patterns("__pycache__", "*.so")
-            shutil.copytree(ROOT / name, source / name, ignore=left_out)
-        else:
-            shutil.copy(ROOT / name, source)
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", tmp_path, "."],
-        cwd=source,
-        env={**os.environ, "PIP_CONSTRAINT": "constraints.txt"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(list(tmp_path.glob("fedpower-*.whl"))) == 1
-
-
 def _copied() -> list[str]:
     """Return what the Containerfile copies from the project."""
     lines = re.findall(r"^COPY (?!--)(.+)$", CONTAINERFILE, flags=re.MULTILINE)

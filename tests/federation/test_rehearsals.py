@@ -68,20 +68,6 @@ def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(t
     assert json.loads(derived.stdout)["columns"] == list(COLUMNS)
 
 
-def test_a_clipped_study_with_secure_sums_is_rehearsed_with_one_command(tmp_path, rows):
-    for name in SIZES:
-        write_rows(rows / f"{name}.csv", np.tile(silo_rows(name), (50, 1)))
-    init(tmp_path, "--epsilon=50", "--noise=clipped", "--no-standardize", "--energy=0.9", secure=True)
-    record, found, _ = rehearse(tmp_path)
-    terms = record["study"]["terms"]
-    assert (terms["noise"], terms["aggregation"]) == ("clipped", "secure")
-    kinds = ["open-session", "moment", *(f"product {step}" for step in range(1, 7))]
-    assert [closed["kind"] for closed in record["rounds"]] == kinds
-    # Clipping biases what few columns hold by some percent; the noise is less.
-    exact = components(np.vstack([silo_rows(name) for name in SIZES]))[:2]
-    assert sin_theta(found.T, exact.T) < 0.4
-
-
 def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure_keeps_its_folder(
     tmp_path, rows
 ):

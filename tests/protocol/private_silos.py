@@ -8,7 +8,7 @@ import numpy as np
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
-from fedpower.protocol.messages import AskSteps, Message, read_only
+from fedpower.protocol.messages import AskSteps, Message, decode, encode, read_only
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import budget_of
 from problems import Array, ArrayMoment, spiked_rows
@@ -21,6 +21,12 @@ STEP = Study(
 )
 MOMENT = replace(STEP, noise="moment", n_steps=None)
 PAPER = replace(STEP, noise="paper")
+
+
+def private_study(d: int, /, **terms: Any) -> Study:
+    """Return a study of a moment about the mean, with all components."""
+    usual = {"n_features": d, "iteration_rank": d, "center": True}
+    return replace(MOMENT, **usual | terms)
 
 
 def bounded_rows(n_rows: int = 300, seed: int = 0) -> Array:
@@ -58,8 +64,8 @@ def basis(seed: int, columns: int = R) -> Array:
     return read_only(turned)
 
 
-def message(study: Study, body: Any, *, round: int = 1, run: str = "run") -> Message:
-    return Message(study=study.digest, run=run, round=round, silo="north", body=body)
+def message(study: Study, body: Any, *, round: int = 1, run: str = "run", silo: str = "north") -> Message:
+    return Message(study=study.digest, run=run, round=round, silo=silo, body=body)
 
 
 def steps(seed: int, n_local_steps: int = 1, **changes: Any) -> AskSteps:
@@ -67,4 +73,9 @@ def steps(seed: int, n_local_steps: int = 1, **changes: Any) -> AskSteps:
 
 
 def ask(silo: Silo, body: Any, **where: Any) -> Any:
-    return silo.answer(message(silo.study, body, **where)).body
+    return silo.answer(message(silo.study, body, silo=silo.name, **where)).body
+
+
+def ask_in_bytes(silo: Silo, body: Any, **where: Any) -> Any:
+    question = message(silo.study, body, silo=silo.name, **where)
+    return silo.answer(decode(encode(question))).body

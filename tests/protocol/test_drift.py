@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, private_silo
+from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, ask, private_silo
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth, sin_theta
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol import Silo, every
-from fedpower.protocol.messages import AskSteps, LocalSteps, Message, Refusal, read_only
+from fedpower.protocol import every
+from fedpower.protocol.messages import AskSteps, LocalSteps, Refusal, read_only
 from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array
@@ -149,32 +149,32 @@ def test_a_bad_pooled_product_is_refused_in_one_sentence() -> None:
     silo = make_silos([np.eye(6)], 2)["silo-0"]
     basis = read_only(np.eye(6)[:, :2])
     for pooled_product in (np.ones((6, 3)), np.full((6, 2), np.inf)):
-        answer = _answer(silo, AskSteps(basis=basis, n_local_steps=2, pooled=pooled_product))
+        answer = ask(silo, AskSteps(basis=basis, n_local_steps=2, pooled=pooled_product))
         assert isinstance(answer, Refusal)
         assert "a pooled product must be finite" in answer.reason
 
 
 @pytest.mark.parametrize("study", [STEP, PAPER])
 def test_where_products_are_noised_the_extra_one_is_refused_and_nothing_is_charged(study: object) -> None:
-    ask = AskSteps(basis=read_only(np.eye(D)[:, :R]), n_local_steps=1, pooled=read_only(np.ones((D, R))))
+    asked = AskSteps(basis=read_only(np.eye(D)[:, :R]), n_local_steps=1, pooled=read_only(np.ones((D, R))))
     with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
         silo = private_silo(study, ledger)  # type: ignore[arg-type]
-        answer = _answer(silo, ask)
+        answer = ask(silo, asked)
         assert isinstance(answer, Refusal)
         assert "one more release" in answer.reason
         with pytest.raises(ProtocolError, match="one more release"):
-            silo.releases.steps(ask, run="run")
+            silo.releases.steps(asked, run="run")
         assert not ledger.entries()
 
 
 def test_in_moment_mode_it_is_post_processing() -> None:
     plain = AskSteps(basis=read_only(np.eye(D)[:, :R]), n_local_steps=3)
-    ask = replace(plain, pooled=read_only(np.ones((D, R))))
+    asked = replace(plain, pooled=read_only(np.ones((D, R))))
     with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
         silo = private_silo(MOMENT, ledger)
-        assert isinstance(_answer(silo, plain), LocalSteps)
+        assert isinstance(ask(silo, plain), LocalSteps)
         before = len(ledger.entries())
-        assert isinstance(_answer(silo, ask), LocalSteps)
+        assert isinstance(ask(silo, asked), LocalSteps)
         assert len(ledger.entries()) == before == 1
 
 
@@ -189,8 +189,3 @@ def test_a_run_names_every_exchange_in_its_history() -> None:
     rows = [each.as_row() for each in coordinator.history[1:]]
     assert len(rows) == 12
     assert all(np.isfinite(row["change"]) for row in rows)
-
-
-def _answer(silo: Silo, ask: AskSteps) -> object:
-    message = Message(study=silo.study.digest, run="test", round=1, silo=silo.name, body=ask)
-    return silo.answer(message).body

@@ -5,26 +5,19 @@ import math
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from private_silos import ask_in_bytes as ask
+from private_silos import private_study
 
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.messages import (
-    AskMoment,
-    AskQuery,
-    Message,
-    PackedMoment,
-    QueryAnswer,
-    Refusal,
-    decode,
-    encode,
-)
+from fedpower.protocol.messages import AskMoment, AskQuery, PackedMoment, QueryAnswer, Refusal
 from fedpower.protocol.query import N_VECTORS, vectors_to_bytes
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.protocol.study import PREPARED, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.codebook import CodeBook
 from fedpower.sums.survey import (
@@ -44,19 +37,12 @@ D = 4
 def study(ranges=(None,) * D, **changed):
     n_open = sum(each is None for each in ranges)
     terms = {
-        "columns": None,
-        "n_features": D,
-        "iteration_rank": D,
-        "center": True,
         "treatment": PREPARED,
-        "noise": "moment",
-        "epsilon": 1.0,
-        "delta": 1e-6,
         "preparation": shares_of(n_rows=500, n_features=D, n_open=n_open, mu=0.24),
         "ranges": ranges,
         "mean_weight": 0.25,
     }
-    return Study(**{**terms, **changed})
+    return private_study(D, **terms | changed)
 
 
 def rows(n=500, seed=0):
@@ -66,11 +52,6 @@ def rows(n=500, seed=0):
 def silo(agreed, ledger, X=None, seed=1):
     survey = Survey(open_source(rows() if X is None else X))
     return assemble("north", survey, agreed, ledger=ledger, source=SeededNoiseForExperiments(seed))
-
-
-def ask(party, agreed, body, run="r"):
-    message = Message(study=agreed.digest, run=run, round=1, silo="north", body=body)
-    return party.answer(decode(encode(message))).body
 
 
 @pytest.fixture
@@ -114,11 +95,11 @@ def test_the_stages_and_the_moment_spend_the_studys_epsilon_and_nothing_more(led
         tally("means", low=LOW, high=HIGH),
         tally("norms", low=LOW, high=HIGH, offset=np.zeros(D), scale=np.ones(D)),
     ):
-        assert isinstance(ask(party, agreed, body), QueryAnswer)
+        assert isinstance(ask(party, body), QueryAnswer)
     alone = ledger.spent()
     assert alone.n_releases == 5
     assert 0 < alone.epsilon < 0.55
-    assert isinstance(ask(party, agreed, PREPARED_MOMENT), PackedMoment)
+    assert isinstance(ask(party, PREPARED_MOMENT), PackedMoment)
     assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
     assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
 
@@ -132,10 +113,7 @@ def test_the_same_question_gets_the_same_bytes_from_a_silo_that_was_started_agai
         with Ledger.open(path) as kept:
             party = silo(agreed, kept, seed=seed)
             told.append(
-                [
-                    ask(party, agreed, tally("octaves"), run=f"run-{seed}").words,
-                    ask(party, agreed, PREPARED_MOMENT).triangle,
-                ]
+                [ask(party, tally("octaves"), run=f"run-{seed}").words, ask(party, PREPARED_MOMENT).triangle]
             )
             spent = kept.spent()
             assert spent.n_releases == 2
@@ -147,7 +125,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
     agreed = study()
     with Ledger.create(tmp_path / "l", epsilon=50.0, delta=1e-6, silo="north", for_experiments=True) as rich:
         party = silo(agreed, rich)
-        answers = [ask(party, agreed, tally("means", low=LOW - shift, high=HIGH)) for shift in range(14)]
+        answers = [ask(party, tally("means", low=LOW - shift, high=HIGH)) for shift in range(14)]
     refused = [each for each in answers if isinstance(each, Refusal)]
     assert len(answers) - len(refused) <= math.floor(1 / agreed.preparation[3])
     assert refused
@@ -175,7 +153,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
 )
 def test_a_question_that_is_none_is_refused_in_a_sentence_and_charged_nothing(body, ledger):
     agreed = study()
-    answer = ask(silo(agreed, ledger), agreed, body)
+    answer = ask(silo(agreed, ledger), body)
     assert isinstance(answer, Refusal)
     assert answer.reason.count("\n") == 0
     assert "operator" not in answer.reason
@@ -185,9 +163,9 @@ def test_a_question_that_is_none_is_refused_in_a_sentence_and_charged_nothing(bo
 def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
     agreed = study(ranges=((0.0, 1.0),) * D)
     party = silo(agreed, ledger)
-    assert isinstance(ask(party, agreed, tally("octaves")), Refusal)
+    assert isinstance(ask(party, tally("octaves")), Refusal)
     means = replace(tally("means", low=LOW, high=HIGH), index=0)
-    assert isinstance(ask(party, agreed, means), QueryAnswer)
+    assert isinstance(ask(party, means), QueryAnswer)
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
@@ -199,7 +177,7 @@ def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
     moment = local_moment(open_source(rows()), rule, rank=2, steps=1, on_lattice=True)
     with Ledger.in_memory(1.0, 1e-6, silo="north") as ledger:
         party = assemble("north", moment, agreed, ledger=ledger)
-        answer = ask(party, agreed, tally("octaves"))
+        answer = ask(party, tally("octaves"))
         assert isinstance(answer, Refusal)
         assert ledger.spent().n_releases == 0
 

@@ -4,26 +4,19 @@ import math
 
 import numpy as np
 import pytest
+from private_silos import ask_in_bytes as ask
+from private_silos import private_study
 
 from budgets import priced
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.messages import (
-    AskMoment,
-    AskQuery,
-    Message,
-    PackedMoment,
-    QueryAnswer,
-    Refusal,
-    decode,
-    encode,
-)
+from fedpower.protocol.messages import AskMoment, AskQuery, PackedMoment, QueryAnswer, Refusal
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.sums import bins_for
-from fedpower.protocol.study import Study, budget_of
+from fedpower.protocol.study import budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
@@ -35,18 +28,7 @@ SHARE = scores_share(0.3, 1.0, 1e-6)
 
 
 def study(**changed):
-    terms = {
-        "columns": None,
-        "n_features": D,
-        "iteration_rank": D,
-        "center": True,
-        "treatment": RULE.digest(),
-        "noise": "moment",
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "scores": SHARE,
-    }
-    return Study(**{**terms, **changed})
+    return private_study(D, **{"treatment": RULE.digest(), "scores": SHARE} | changed)
 
 
 def rows(n=500, seed=0):
@@ -60,11 +42,6 @@ def silo(agreed, ledger, seed=1, X=None):
     )
     source = SeededNoiseForExperiments(seed) if agreed.is_private else None
     return assemble("north", read, agreed, ledger=ledger, source=source)
-
-
-def ask(party, agreed, body, run="r"):
-    message = Message(study=agreed.digest, run=run, round=1, silo="north", body=body)
-    return party.answer(decode(encode(message))).body
 
 
 def question(**changed):
@@ -95,10 +72,10 @@ def ledger():
 def test_moment_and_scores_spend_the_studys_epsilon_together_and_scores_their_part(ledger):
     agreed = study()
     party = silo(agreed, ledger)
-    assert isinstance(ask(party, agreed, AskMoment()), PackedMoment)
+    assert isinstance(ask(party, AskMoment()), PackedMoment)
     before = ledger.spent()
     assert before.epsilon < 1.0
-    assert isinstance(ask(party, agreed, question()), QueryAnswer)
+    assert isinstance(ask(party, question()), QueryAnswer)
     spent = ledger.spent()
     assert spent.n_releases == 2
     assert spent.epsilon == pytest.approx(1.0, rel=1e-5)
@@ -126,7 +103,7 @@ def test_the_same_question_gets_the_same_counts_from_a_silo_that_was_started_aga
     told = []
     for seed in (1, 2):
         with Ledger.open(path) as kept:
-            told.append(ask(silo(agreed, kept, seed), agreed, question(), run=f"run-{seed}").words)
+            told.append(ask(silo(agreed, kept, seed), question(), run=f"run-{seed}").words)
             assert kept.spent().n_releases == 1
     assert np.array_equal(*told)
 
@@ -135,9 +112,9 @@ def test_another_question_about_scores_is_refused_though_the_ledger_could_pay():
     agreed = study()
     with Ledger.in_memory(9.0, 1e-6, silo="north") as rich:
         party = silo(agreed, rich)
-        ask(party, agreed, AskMoment())
-        ask(party, agreed, question())
-        second = ask(party, agreed, question(reach=np.full(2, 0.7)))
+        ask(party, AskMoment())
+        ask(party, question())
+        second = ask(party, question(reach=np.full(2, 0.7)))
         assert isinstance(second, Refusal)
         assert "epsilon it agreed on" in second.reason
         assert rich.spent().n_releases == 2
@@ -151,7 +128,7 @@ def test_counts_have_noise_of_the_right_size_and_are_otherwise_exact(ledger):
     off = []
     for seed in range(40):
         with Ledger.in_memory(1.0, 1e-6, silo="north") as fresh:
-            off.append(counts_of(ask(silo(agreed, fresh, seed, X), agreed, question())) - exact)
+            off.append(counts_of(ask(silo(agreed, fresh, seed, X), question())) - exact)
     scale = math.sqrt(2) / budget_of(agreed).mu(SCORES)
     assert np.std(off) == pytest.approx(scale, rel=0.08)
     assert abs(np.mean(off)) < 5 * scale / math.sqrt(np.size(off))
@@ -188,7 +165,7 @@ def test_exact_counts_are_those_of_numpy():
 )
 def test_a_question_that_is_no_grid_is_refused_before_a_row_is_read(ledger, wrong):
     agreed = study()
-    assert isinstance(ask(silo(agreed, ledger), agreed, question(**wrong)), Refusal)
+    assert isinstance(ask(silo(agreed, ledger), question(**wrong)), Refusal)
     assert ledger.spent().n_releases == 0
 
 
@@ -202,7 +179,7 @@ def test_numbers_beyond_float64_are_counted_like_others():
 
 def test_scores_are_counted_in_no_study_that_did_not_agree_on_it(ledger):
     agreed = study(scores=0.0)
-    assert "one of those that the study lists" in ask(silo(agreed, ledger), agreed, question()).reason
+    assert "one of those that the study lists" in ask(silo(agreed, ledger), question()).reason
 
 
 @pytest.mark.parametrize(

@@ -209,8 +209,7 @@ class Authority:
         if place.exists() and not renew:
             ended = ends(Bundle.read(place).party)
             raise InputError(
-                f"{party!r} must not have a certificate yet, got one that ends on {ended}; renew it with "
-                "`fedpower federation renew`"
+                f"{party!r} must not have a certificate yet, got one until {ended}; see `federation renew`"
             )
         if renew and not place.exists():
             raise InputError(f"{party!r} must have a certificate to renew, got none")
@@ -357,8 +356,7 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
     complete = (kit / "startup" / _ROOT).is_file()
     if (kit / "startup" / NEXT_KEY).is_file() and not complete:
         raise InputError(
-            f"{kit} must be a complete kit, got one without its certificate; put it in with "
-            "`fedpower federation accept`"
+            f"{kit} must be complete, got one without its certificate; see `fedpower federation accept`"
         )
     if not complete or not (kit / STUDY_FILE).is_file():
         raise InputError(f"{kit} must be a kit made by `fedpower federation request`")
@@ -372,20 +370,16 @@ def kit_study(kit: Path, party: str | None = None) -> StudyFile:
 def check_certificate(kit: Path, *, with_key: bool = True) -> int:
     """Return how many days a kit's certificate is still valid; refuse one that could not connect."""
     bundle = kit_certificates(kit)
-    key = bundle.party.public_key()
-    own = key  # a vault's kit has no private key
-    if with_key:
+    fits = True
+    if with_key:  # a vault's kit has none
         own = read_key(kit / "startup" / f"{_side(kit_party(kit))}.key").public_key()
+        fits = fingerprint(bundle.party.public_key()) == fingerprint(own)
     try:
         bundle.party.verify_directly_issued_by(bundle.authority)
-        fits = fingerprint(key) == fingerprint(own)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         fits = False
     if not fits:
-        raise InputError(
-            f"key, certificate and authority in {kit / 'startup'} must belong together; put the signed "
-            "certificate in with `fedpower federation accept`"
-        )
+        raise InputError(f"key, certificate and authority in {kit / 'startup'} must belong together")
     for certificate, renewed in ((bundle.party, "request --renew"), (bundle.authority, "init")):
         if days_left(certificate) < 0:
             raise InputError(

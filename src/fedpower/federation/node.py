@@ -112,11 +112,11 @@ class Node:
     def _report_no_connection(self) -> None:
         """Explain to the operator why nothing happens; FLARE tries again without end."""
         if not self._links.connected():
-            place = f"{self._settings.host}:{self._settings.port}"
             logger.warning(
-                "no connection to the coordinator at %s yet; is it running, with a certificate of this kit's "
-                "authority? Trying again",
-                place,
+                "no connection to the coordinator at %s:%s yet; is it running, with a certificate of this "
+                "kit's authority? Trying again",
+                self._settings.host,
+                self._settings.port,
             )
 
     def _end_with_vault(self) -> None:
@@ -141,9 +141,8 @@ def become_node(settings: NodeSettings) -> NoReturn:
     try:
         os.execv(COMMAND[0], COMMAND)  # noqa: S606 (our own interpreter)
     except OSError as error:
-        raise InputError(
-            f"the node's user must be able to run {COMMAND[0]}, got {(error.strerror or '').lower()}"
-        ) from None
+        problem = (error.strerror or "").lower()
+        raise InputError(f"the node's user must be able to run {COMMAND[0]}, got {problem}") from None
 
 
 def main() -> None:

@@ -39,8 +39,7 @@ def ruled(source: RowSource, rules: TableRules) -> RowSource:
         person = rules.long.person
         if persons is not None or (person not in kept and person in table.table.columns):
             raise InputError(
-                f"{source.name} must have one row a person to be given unit, got rules of one rating per "
-                "row, which name the person"
+                f"{source.name} must have one row a person to be given unit, got one rating per row"
             )
         return _one_row_per_person(table, own)
     absent = [name for rule in own.rules for name in rule.columns if name not in kept]

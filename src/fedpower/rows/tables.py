@@ -363,8 +363,7 @@ def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
         plan = frame.show_graph(raw_output=True, engine="streaming", plan_stage="physical")
     if '"in-memory-map' in str(plan):  # a step that holds all of its rows at once
         raise InputError(
-            f"{name} must be a query that Polars can stream, got one with a step that holds all rows; "
-            "give its collect(), or write it to Parquet first"
+            f"{name} must be a query that Polars can stream, got one that cannot; give its collect()"
         )
     read = lazy_read(lambda: frame, name, must)
     return Table(name=name, parts=(Part(name=name, cells=cells_of(schema), read=read),))
