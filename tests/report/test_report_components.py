@@ -15,12 +15,8 @@ from sample_results import KINDS, with_run, with_spectrum
 
 def with_angles(result: Result, components: list[float], subspaces: list[float]) -> Result:
     """Return a result with other angles, of noise alone."""
-    angles = {
-        **result.run["angles"],
-        "components": components,
-        "subspaces": subspaces,
-        "noise_components": components,
-    }
+    changed = {"components": components, "subspaces": subspaces, "noise_components": components}
+    angles = {**result.run["angles"], **changed}
     return with_run(result, {**result.run, "angles": angles, "clipping": None})
 
 

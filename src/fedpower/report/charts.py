@@ -222,16 +222,9 @@ def heat_map(values: Sequence[Numbers], names: Sequence[str], distinct: Sequence
     hidden = sum(not cell for row in range(many) for cell in distinct[row][:row])
     cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
     description = f"{many} by {many} cells; {hidden} pairs cannot be told from 0.{cut}"
-    side = _SQUARE * many
-    return _plot(
-        "Correlations of the columns",
-        description,
-        parts,
-        table="table",
-        kind="plot map",
-        height=side,
-        width=side,
-    )
+    size_of_map = {"height": _SQUARE * many, "width": _SQUARE * many}
+    title = "Correlations of the columns"
+    return _plot(title, description, parts, table="table", kind="plot map", **size_of_map)
 
 
 def intervals(title: str, names: Sequence[str], values: Numbers, low: Numbers, high: Numbers) -> Markup:

@@ -130,11 +130,7 @@ def _environment() -> "Environment":
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "numeric": numeric, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
-    made.globals |= {
-        **globals(),
-        "zip": zip,
-        "str": str,
-    }  # templates call the functions below, and what is imported for them
+    made.globals |= {**globals(), "zip": zip, "str": str}  # templates call functions of this module
     return made
 
 
@@ -240,11 +236,9 @@ def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
     def between(low: float, high: float, ends: Any) -> str:
         if math.isclose(low, ends[0]):
             return f"below {number(high, 3)}"  # the outermost bins have no end
-        return (
-            f"above {number(low, 3)}"
-            if math.isclose(high, ends[-1])
-            else f"{number(low, 3)} to {number(high, 3)}"
-        )
+        if math.isclose(high, ends[-1]):
+            return f"above {number(low, 3)}"
+        return f"{number(low, 3)} to {number(high, 3)}"
 
     return {
         "silo": silo,

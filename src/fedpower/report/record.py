@@ -28,13 +28,8 @@ from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-record/1"
-RUN, ARRAYS, MOMENT, PRIVACY, REPORT = (
-    "run.json",
-    "components.npz",
-    "moment.npz",
-    "privacy.txt",
-    "report.html",
-)
+RUN, ARRAYS, MOMENT = "run.json", "components.npz", "moment.npz"
+PRIVACY, REPORT = "privacy.txt", "report.html"
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
 # What a damaged or foreign file may raise when it is read
 _UNREADABLE = (

@@ -198,10 +198,8 @@ def angle_sentences(components: Array, subspaces: Array, n_features: int, *, exa
     for fixed, run in groupby(range(len(components)), lambda place: bool(determined[place])):
         places = list(run)
         last = max((place for place in places if joint[place]), default=-1)
-        group, rest = (
-            [place for place in places if place <= last],
-            [place for place in places if place > last],
-        )
+        group = [place for place in places if place <= last]
+        rest = [place for place in places if place > last]
         if group and not fixed:
             one = len(group) == 1
             verb = "is not determined by itself" if one else "cannot be told apart"
