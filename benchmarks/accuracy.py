@@ -194,14 +194,8 @@ def accuracy_peers(
                 lines.append([data, method, *about, *cells, seconds])
         return lines
 
-    columns = [
-        "data",
-        "method",
-        "who sees rows",
-        "privacy",
-        *(f"ε = {e:g}" for e in EPSILONS),
-        "core seconds a fit",
-    ]
+    amounts = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
+    columns = ["data", "method", "who sees rows", "privacy", *amounts, "core seconds a fit"]
     endings = [{"data": data, "peer": peer, "ended": how} for (data, peer), how in ended.items()]
     return Table(
         columns=columns,

@@ -9,7 +9,18 @@ import numpy as np
 
 from benchmarks.data_sets import Truth, model_one
 from benchmarks.fits import fed_pca
-from benchmarks.runner import RESULTS, Record, Table, apart, case, having, peak_mb, read_json, say, timed
+from benchmarks.runner import (
+    RESULTS,
+    Record,
+    Table,
+    case,
+    having,
+    in_own_process,
+    peak_mb,
+    read_json,
+    say,
+    timed,
+)
 from fedpower.estimator.plan import plan
 
 N_SILOS = 50
@@ -26,15 +37,8 @@ ROWS: tuple[tuple[str, int, int, int], ...] = (
 """Law, d, n and k."""
 
 BEFORE = (
-    "0.020",
-    "0.330 / 0.068",
-    "0.063",
-    "0.481 / 0.15",
-    "0.237 / 0.037",
-    "0.071 / 0.003",
-    "0.134 / 0.016",
-    "–",
-)
+    "0.020", "0.330 / 0.068", "0.063", "0.481 / 0.15", "0.237 / 0.037", "0.071 / 0.003", "0.134 / 0.016", "–"
+)  # fmt: skip
 """What simulations at a curator's noise had before: sin θ, and variance lost."""
 
 GIVEN: Record = {"epsilon": 1.0, "delta": 1e-6, "standardize": False, "normalize": True, "center": False}
@@ -121,7 +125,9 @@ def clipped_cost(
     records = [
         {
             "start": start,
-            **apart("benchmarks.clipped:fit_cost", start=start, columns=columns, rows=rows, limit_s=None),
+            **in_own_process(
+                "benchmarks.clipped:fit_cost", start=start, columns=columns, rows=rows, limit_s=None
+            ),
         }
         for start in starts
     ]

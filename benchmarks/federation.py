@@ -47,13 +47,8 @@ def federation(
     measured: list[Record] = []
     with scratch() as folder:
         for count in silos:
-            study, data = _study(
-                folder / f"rounds-{count}",
-                shape=(200 * count, columns),
-                silos=count,
-                rank=rank,
-                privacy=EXACT,
-            )
+            place, shape = folder / f"rounds-{count}", (200 * count, columns)
+            study, data = _study(place, shape=shape, silos=count, rank=rank, privacy=EXACT)
             runs = {
                 str(n): lambda n=n, study=study, data=data, count=count: _rehearse(
                     study | {"solver": {"solver": "fedpower", "n_steps": n, "tol": 0.0}}, data, count
@@ -88,12 +83,7 @@ def federation(
     ways = dict.fromkeys(each["way"] for each in whole)
     medians = [[way, f"{statistics.median(values(having(whole, way=way))):.1f}"] for way in ways]
     return Table(
-        columns=[
-            "silos",
-            "kB up, down a silo",
-            "start to result with the fewest rounds, s",
-            "a further round, s",
-        ],
+        columns=["silos", "kB up, down a silo", "start to result, fewest rounds, s", "a further round, s"],
         rows=lines,
         measured={"rounds": measured, "whole": whole},
         notes=["Everything shares the cores of one machine; most of a run is the start of its processes."],
@@ -129,20 +119,11 @@ def _rehearse(study: Record, data: Path, silos: int) -> Record:
     (folder / "study.toml").write_text(
         to_toml({key: each for key, each in study.items() if each}), encoding="utf-8"
     )
-    words = [
-        "run",
-        str(folder / "study.toml"),
-        "--local",
-        str(silos),
-        "--data",
-        str(data),
-        "-o",
-        str(folder / "out"),
-    ]
+    options = {"--local": silos, "--data": data, "-o": folder / "out"}
+    words = ["run", folder / "study.toml", *(word for pair in options.items() for word in pair)]
+    command = [sys.executable, "-m", "fedpower", *map(str, words)]
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "fedpower", *words], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
     if done.returncode:
         raise RuntimeError(done.stderr)

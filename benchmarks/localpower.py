@@ -16,10 +16,11 @@ import numpy as np
 
 from benchmarks import baselines, fits
 from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Loaders, available, loaders, minmax, split
-from benchmarks.runner import MissingError, Table, case, on_every_core, say, spread
+from benchmarks.runner import MissingError, Table, case, on_every_core, say, spread, values
 from fedpower.linalg import orth, sin_theta
 
 RANK, LOCAL_STEPS, N_ROUNDS, SCORED = 5, 4, 29, 4
+EXACT = {"epsilon": math.inf, "center": False, "standardize": False}
 MNIST_ROWS = 10_000
 """Enough for ten silos, at a sixth of the time of all rows."""
 
@@ -34,15 +35,8 @@ Found = tuple[str, Array, dict[str, float]]
 
 def fed_pca(parts: Sequence[Array], seed: int, **settings: Any) -> tuple[Array, dict[str, float]]:
     """Return the components of a fit without noise, and its rounds and bytes."""
-    model = fits.fed_pca(
-        RANK,
-        epsilon=math.inf,
-        center=False,
-        standardize=False,
-        iteration_rank=RANK,
-        random_state=seed,
-        **settings,
-    ).fit_silos(list(parts))
+    given = {**EXACT, "iteration_rank": RANK, "random_state": seed, **settings}
+    model = fits.fed_pca(RANK, **given).fit_silos(list(parts))
     sent = sum(row["bytes_up"] for row in model.history_)
     return model.components_.T, {"rounds": len(model.history_), "bytes_up": sent}
 
@@ -112,15 +106,7 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
             measured.setdefault(method, []).append(score | cost)
         say(f"split {seed + 1} of {seeds}")
     return Table(
-        columns=[
-            "method",
-            "rounds",
-            "MB up",
-            "sin θ, 5 columns",
-            "sin θ, first 4 columns",
-            "median",
-            "ICML table",
-        ],
+        columns=["method", "rounds", "MB up", "sin θ, 5 columns", "first 4 columns", "median", "ICML table"],
         rows=[
             [
                 method,
@@ -143,7 +129,7 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
             "ICML paper's code. Here orth fixes signs by a positive diagonal of R.",
         ],
         settings={
-            "shape": list(array.shape),
+            "shape": array.shape,
             "silos": n_silos(array),
             "local_steps": LOCAL_STEPS,
             "rounds": N_ROUNDS,
@@ -151,12 +137,8 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
     )
 
 
-def _mean(found: list[dict[str, float]], name: str, form: str, unit: float) -> str:
-    return (
-        form.format(np.mean([each[name] for each in found]) / unit)
-        if all(name in each for each in found)
-        else ""
-    )
+def _mean(runs: list[dict[str, float]], name: str, form: str, unit: float) -> str:
+    return form.format(np.mean(values(runs, name)) / unit) if name in runs[0] else ""
 
 
 class Task(NamedTuple):
@@ -178,12 +160,10 @@ def _loaders(a9a: Path) -> Loaders:
         return replace(data, rows=data.bounded())
 
     few = f"MNIST, first {MNIST_ROWS:,} rows, min-max"
-    labels = {
-        "digits": "digits, min-max",
-        "breast cancer": "breast cancer, min-max",
-        "a9a, min-max": "a9a, min-max",
+    made: Loaders = {
+        f"{name}, min-max": partial(scaled, name, f"{name}, min-max") for name in ("digits", "breast cancer")
     }
-    made: Loaders = {label: partial(scaled, name, label) for name, label in labels.items()}
+    made["a9a, min-max"] = load["a9a, min-max"]
     return {**made, "a9a, unit rows": unit, few: lambda: scaled("MNIST", few, MNIST_ROWS)}
 
 

@@ -85,11 +85,8 @@ def networks(
         ),
         rows=[
             (
-                each["unit"],
-                each["how"],
-                f"{each['epsilon']}",
-                f"{statistics.fmean(each['labels']):.3f}",
-                f"{statistics.fmean(each['exact']):.3f}",
+                *(str(each[key]) for key in ("unit", "how", "epsilon")),
+                *(f"{statistics.fmean(each[key]):.3f}" for key in ("labels", "exact")),
                 f"{statistics.fmean(each['angle']):.0f}°",
             )
             for each in records

@@ -9,7 +9,7 @@ from scipy.linalg import subspace_angles
 
 from benchmarks.data_sets import Array
 from benchmarks.fits import fed_pca
-from benchmarks.runner import Record, Table, apart, case, compare, say, scratch, timed, timing_table
+from benchmarks.runner import Record, Table, case, compare, in_own_process, say, scratch, timed, timing_table
 from fedpower import CodeBook, FedPCA
 from fedpower.privacy import epsilon_of, mu_of
 
@@ -100,7 +100,7 @@ def _times(rows: int, persons: int, repeats: int) -> list[Record]:
             "by person, ids are texts": ("texts", "person"),
         }
         works = {
-            name: lambda kind=kind, unit=unit: apart(
+            name: lambda kind=kind, unit=unit: in_own_process(
                 "benchmarks.persons:fit", path=str(files[kind]), unit=unit
             )
             for name, (kind, unit) in ways.items()

@@ -241,15 +241,11 @@ def units(*, rows: int = 20_000, width: int = 8, seeds: int = 10) -> Table:
             found = np.array([units_error(seed=seed, **given) for seed in range(seeds)])
             middle, largest = np.median(found, axis=0), found.max(axis=0)
             records.append({"epsilon": epsilon, "standardize": standardize, "found": found.tolist()})
-            lines.append(
-                (
-                    "correlations" if standardize else "covariances",
-                    f"{epsilon:g}",
-                    f"{middle[0]:.1f} ({largest[0]:.1f})",
-                    f"{middle[1]:.0%} ({largest[1]:.0%})",
-                    "yes" if (largest <= [MOST_DEGREES, MOST_OFF]).all() else "no",
-                )
-            )
+            kind = "correlations" if standardize else "covariances"
+            degrees = f"{middle[0]:.1f} ({largest[0]:.1f})"
+            shares = f"{middle[1]:.0%} ({largest[1]:.0%})"
+            met = "yes" if (largest <= [MOST_DEGREES, MOST_OFF]).all() else "no"
+            lines.append((kind, f"{epsilon:g}", degrees, shares, met))
     titles = (
         "components of", "ε", "degrees to the exact ones, median (most)", "variances off by, median (most)",
         f"≤ {MOST_DEGREES:g}° and {MOST_OFF:.0%}",
@@ -263,20 +259,9 @@ def units(*, rows: int = 20_000, width: int = 8, seeds: int = 10) -> Table:
 
 SHARES = (0.6, 0.25, 0.15)
 FLAGS = [
-    "hemo",
-    "homo",
-    "drugs",
-    "oprior",
-    "z30",
-    "race",
-    "gender",
-    "str2",
-    "symptom",
-    "treat",
-    "offtrt",
-    "r",
+    "hemo", "homo", "drugs", "oprior", "z30", "race", "gender", "str2", "symptom", "treat", "offtrt", "r",
     "cens",
-]
+]  # fmt: skip
 RANGES = {
     "age": "12, 90", "wtkg": "30, 160", "karnof": "0, 100", "preanti": "0, 3000", "cd40": "0, 1500",
     "cd420": "0, 1500", "cd80": "0, 6000", "cd820": "0, 6000", "days": "0, 1300",
@@ -308,11 +293,8 @@ def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
     with scratch() as folder:
         cuts = np.cumsum([round(share * whole.height) for share in SHARES[:-1]])
         files = {}
-        for name, part in zip(
-            ("north", "south", "east"),
-            np.split(np.random.default_rng(0).permutation(whole.height), cuts),
-            strict=True,
-        ):
+        parts = np.split(np.random.default_rng(0).permutation(whole.height), cuts)
+        for name, part in zip(("north", "south", "east"), parts, strict=True):
             files[name] = folder / f"{name}.csv"
             whole[part].write_csv(files[name])
         for form, flag in FORMS.items():
@@ -325,18 +307,11 @@ def tables(*, seeds: int = 20, csv: Path | None = None) -> Table:
                 found = _captured(files, rules, seeds, aggregation=aggregation, epsilon=epsilon)
                 records.append({"flags": form, "aggregation": aggregation, "epsilon": epsilon, **found})
                 captured = found["captured"]
-                lines.append(
-                    (
-                        f"{form}, {found['columns']} columns",
-                        aggregation,
-                        epsilon,
-                        f"{statistics.median(captured):.3f}",
-                        f"{min(captured):.3f}",
-                        "0.95" if epsilon == 4 else "–",
-                        f"{statistics.median(found['determined']):g}",
-                        f"{found['true']} of {seeds}",
-                    )
-                )
+                medians = f"{statistics.median(captured):.3f}", f"{statistics.median(found['determined']):g}"
+                asked = "0.95" if epsilon == 4 else "–"
+                fit = f"{form}, {found['columns']} columns", aggregation, epsilon
+                least = f"{min(captured):.3f}"
+                lines.append((*fit, medians[0], least, asked, medians[1], f"{found['true']} of {seeds}"))
     titles = (
         "ACTG175", "sum", "ε", "captured, median", "least", "target", "determined, median",
         "fits whose determined components are within 45°",

@@ -313,7 +313,7 @@ def _in_one_process(inline: bool) -> Iterator[None]:
         _INLINE = before
 
 
-def apart(
+def in_own_process(
     task: str, *, limit_s: float | None = 600.0, threads: int | None = None, **arguments: Any
 ) -> Record:
     """Return what ``module:function`` measures in a process of its own, or how it ``ended``."""

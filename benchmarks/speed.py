@@ -16,11 +16,11 @@ from benchmarks.runner import (
     MissingError,
     Record,
     Table,
-    apart,
     case,
     compare,
     exponents,
     having,
+    in_own_process,
     median_range,
     most,
     ratios,
@@ -103,7 +103,7 @@ def libraries(*, rows: int = 1_000_000, columns: int = 100, repeats: int = 3, li
         path = folder / "rows.npy"
         np.save(path, model_one(rows, columns))
         ways = {
-            name: lambda name=name: apart(
+            name: lambda name=name: in_own_process(
                 "benchmarks.speed:fit_array", method=name, path=str(path), limit_s=limit_s,
                 threads=1 if name.startswith("Dask") else None,
             )
@@ -168,7 +168,9 @@ def fit_files(
             path = write_table(folder / f"rows.{kind.lower()}", model_one(count, columns))
             write_table(folder / f"few.{kind.lower()}", model_one(500, columns))
             ways = {
-                way: lambda way=way, path=path: apart("benchmarks.speed:fit_file", way=way, path=str(path))
+                way: lambda way=way, path=path: in_own_process(
+                    "benchmarks.speed:fit_file", way=way, path=str(path)
+                )
                 for way in ("Polars + scikit-learn PCA", *FITS)
             }
             measured += compare(ways, repeats, warm=False, file=f"{kind}, {count:,} × {columns}")
@@ -227,7 +229,7 @@ def memory(*, gigabytes: float = 2.0, csv_gigabytes: float = 1.0, columns: int =
             total = csv_gigabytes if kind == "csv" else gigabytes
             write_table(path, model_one(int(total * 1e9 / size / columns), columns))
             ways = {
-                way: lambda way=way, path=path: apart(
+                way: lambda way=way, path=path: in_own_process(
                     "benchmarks.speed:fit_file", way=way, path=str(path), warm=False
                 )
                 for way in FITS
@@ -412,7 +414,7 @@ def wide_steps(*, rows: int = 500, columns: int = 200_000, repeats: int = 2) -> 
         path = folder / "rows.npy"
         np.save(path, np.random.default_rng(0).standard_normal((rows, columns), np.float32) / columns**0.5)
         ways = {
-            way: lambda way=way: apart("benchmarks.speed:fit_wide", way=way, path=str(path))
+            way: lambda way=way: in_own_process("benchmarks.speed:fit_wide", way=way, path=str(path))
             for way in ("a read of the file", "private, every step noised")
         }
         measured = compare(ways, repeats, warm=False)
@@ -504,7 +506,7 @@ def growth(
     for curve, sizes in shapes.items():
         ways = {
             str(size): lambda given=given, size=size: (
-                apart("benchmarks.speed:fit_grown", **given) | {"size": size}
+                in_own_process("benchmarks.speed:fit_grown", **given) | {"size": size}
             )
             for size, given in sizes.items()
         }

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import runner
 from benchmarks.results_page import render
-from benchmarks.runner import Case, Table, apart, compare, having, markdown, ratios, timing_table
+from benchmarks.runner import Case, Table, compare, having, in_own_process, markdown, ratios, timing_table
 
 
 def sized(
@@ -46,9 +46,9 @@ def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_r
 
 @pytest.mark.programs
 def test_a_task_runs_in_a_process_of_its_own_and_says_why_it_failed() -> None:
-    assert apart("benchmarks.runner:machine")["cores"] > 0
-    assert apart("benchmarks.runner:no_such_task")["ended"].startswith("failed: AttributeError")
-    assert "did not finish" in apart("benchmarks.runner:machine", limit_s=0.01)["ended"]
+    assert in_own_process("benchmarks.runner:machine")["cores"] > 0
+    assert in_own_process("benchmarks.runner:no_such_task")["ended"].startswith("failed: AttributeError")
+    assert "did not finish" in in_own_process("benchmarks.runner:machine", limit_s=0.01)["ended"]
 
 
 def test_marked_places_are_written_and_stale_ones_found(

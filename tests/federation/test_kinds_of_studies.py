@@ -335,6 +335,10 @@ def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_co
     refused = pytest.raises(CellError, match="must name items of the public list and nothing else")
     with refused, open_silo(agreed, own):
         pass
+    network = write_study(tmp_path, **ANALYSED["network"])
+    (tmp_path / "north.csv").write_text("source,target\nv000,nobody\n")
+    with pytest.raises(InputError, match="another name in row 1"), open_silo(network, own):
+        pass
     rule = {"items": TREES, "against": "loser", "margin": "points", "range": [-3, 9]}
     names = {"names": ["points", "winner", "loser"]}
     with_margin = {**tables, "columns": names, "rules": {"winner": rule}, "privacy": EXACT}
@@ -361,11 +365,3 @@ def test_communities_are_found_from_a_study_of_networks(tmp_path: Path, kind: st
         assert abs(mean_square / (moment.noise_std**2 / 2) - 1) < 0.25
         plain = FedCommunities(2, delta=1e-6).fit_silos(list(LAYERS.values())).moment_
         assert moment.noise_std < plain.noise_std
-
-
-def test_a_silo_with_an_edge_to_a_node_outside_the_study_does_not_start(tmp_path: Path):
-    study = write_study(tmp_path, **ANALYSED["network"])
-    own = write_silo(tmp_path, "north", cap=1.5)
-    (tmp_path / "north.csv").write_text("source,target\nv000,nobody\n")
-    with pytest.raises(InputError, match="another name in row 1"), open_silo(study, own):
-        pass

@@ -1,4 +1,4 @@
-"""Every analysis tells the same numbers on a terminal, to a program and on a page that needs nothing."""
+"""Every analysis gives the same numbers on a terminal, to a program and on a page that needs nothing."""
 
 import csv
 import json
@@ -77,8 +77,8 @@ def test_a_page_is_whole_and_refers_to_nothing_outside(name: str, moment: Moment
 
 
 def check_page(model: Any, moment: Moment, tmp_path: Path) -> None:
-    told = model.fit(moment).account()
-    folder = save_analysis(told, moment, tmp_path / "out")
+    account = model.fit(moment).account()
+    folder = save_analysis(account, moment, tmp_path / "out")
     root = parsed((folder / "report.html").read_text(encoding="utf-8"))
     identities = [each.attributes["id"] for each in root.all() if "id" in each.attributes]
     assert len(identities) == len(set(identities))
@@ -91,14 +91,14 @@ def check_page(model: Any, moment: Moment, tmp_path: Path) -> None:
         assert picture.every("title")
         assert picture.every("desc")
     said = words(root.by_id("summary"))
-    for sentence in told.sentences:
+    for sentence in account.sentences:
         assert " ".join(sentence.split()) in " ".join(said.split())
     stored = json.loads((folder / "analysis.json").read_text(encoding="utf-8"))
-    assert stored == json.loads(json.dumps(told.facts))
-    for table in told.tables:
+    assert stored == json.loads(json.dumps(account.facts))
+    for table in account.tables:
         with (folder / table.file).open(encoding="utf-8", newline="") as stream:
             assert len(list(csv.reader(stream))) == len(table.rows) + 1
-    assert analysis_page(model.fit(moment).account(), moment.record) == analysis_page(told, moment.record)
+    assert analysis_page(model.fit(moment).account(), moment.record) == analysis_page(account, moment.record)
 
 
 def test_the_page_of_a_moment_shows_its_columns_and_the_promise(moment: Moment):

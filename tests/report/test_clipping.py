@@ -59,10 +59,10 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
     angles = result.run["angles"]
     whole, noise = (np.array(angles[name])[:4] for name in ("components", "noise_components"))
     assert np.all(whole > noise + 0.5)
-    told = result.run["clipping"]
-    assert share <= told["rows_most"] <= 1.0
-    assert told["rows"] == pytest.approx(share, abs=0.15)
-    assert told["energy_least"] <= energy <= told["energy_most"]
+    clipping = result.run["clipping"]
+    assert share <= clipping["rows_most"] <= 1.0
+    assert clipping["rows"] == pytest.approx(share, abs=0.15)
+    assert clipping["energy_least"] <= energy <= clipping["energy_most"]
     assert result.clipping.startswith("Clipping: about ")
     assert result.clipping in words(parsed(page(result)).by_id("components"))
 
@@ -71,7 +71,7 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
 @pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
 @pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
 @pytest.mark.parametrize("standardize", [False, True])
-def test_the_share_cut_off_lies_in_the_range_told(law: str, bound: float, standardize: bool) -> None:
+def test_the_share_cut_off_is_in_the_range_given(law: str, bound: float, standardize: bool) -> None:
     rng = np.random.default_rng(1)
     rows = visits() if law == "counts" else rng.standard_normal((20_000, 12))
     if law == "t5":
@@ -81,18 +81,18 @@ def test_the_share_cut_off_lies_in_the_range_told(law: str, bound: float, standa
         bound = max(bound, 4.0)  # at their common length no trace tells what is cut
     result = fitted(rows, row_norm=bound, standardize=standardize).result_
     share, energy = cut(rows, bound)
-    told = result.run["clipping"]
-    assert share <= told["rows_most"] + 0.01
-    assert told["energy_least"] - 0.01 <= energy <= told["energy_most"] + 0.01
+    clipping = result.run["clipping"]
+    assert share <= clipping["rows_most"] + 0.01
+    assert clipping["energy_least"] - 0.01 <= energy <= clipping["energy_most"] + 0.01
 
 
-def test_a_bound_that_was_found_is_told_by_the_counts_of_norms(tmp_path: Path) -> None:
+def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path: Path) -> None:
     rows = visits()
     seen: dict[str, tuple[int, int]] = {}
     model = fed_pca(3, **KNOWN).fit_silos({"north": rows}, on_clipped=seen.update)
-    told = model.result_.run["clipping"]
-    assert told["counted"]
-    assert told["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
+    clipping = model.result_.run["clipping"]
+    assert clipping["counted"]
+    assert clipping["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
     assert model.result_.clipping.endswith("by noised counts of norms.")
     assert read_result(model.save(tmp_path / "out")).clipping == model.result_.clipping
     write_code_book(model.codebook_, tmp_path / "book.toml")

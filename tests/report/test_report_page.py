@@ -1,4 +1,4 @@
-"""report.html tells what was released, all of it in words and numbers, and nothing else."""
+"""report.html shows what was released, all of it in words and numbers, and nothing else."""
 
 import base64
 import hashlib

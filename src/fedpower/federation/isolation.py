@@ -145,15 +145,12 @@ def confine_node(kit: Path, secrets: Iterable[Path]) -> None:
 
 def forbid_sockets(*families: int) -> None:
     """Let no socket of these address families be made, and close what else leads around Landlock."""
-    machine = _filtering_machine()
-    refused = (*machine.refused, *machine.attributes)
-    _filter_calls(machine, refused, families, listed=_FAIL | errno.EACCES, others=_ALLOW)
+    _filter_calls(families, listed=_FAIL | errno.EACCES, others=_ALLOW, attributes=False)
 
 
 def allow_sockets(*families: int) -> None:
     """Let sockets of these address families alone be made; files' attributes can still be changed."""
-    machine = _filtering_machine()
-    _filter_calls(machine, machine.refused, families, listed=_ALLOW, others=_FAIL | errno.EACCES)
+    _filter_calls(families, listed=_ALLOW, others=_FAIL | errno.EACCES, attributes=True)
 
 
 def drop_capabilities() -> None:
@@ -164,12 +161,11 @@ def drop_capabilities() -> None:
 
 def node_reads(kit: Path, secrets: Iterable[Path] = ()) -> list[Path]:
     """Return what a node must be able to read: its kit's public side, Python and the system's libraries."""
-    closed = [Path.cwd(), *(secret.resolve() for secret in secrets)]
-    packages = [Path(entry).resolve() for entry in sys.path if entry.startswith("/")]
+    closed = [secret.resolve() for secret in secrets]
     packages = [
         folder
-        for folder in packages
-        if folder != closed[0] and not any(each.is_relative_to(folder) for each in closed[1:])
+        for folder in (Path(entry).resolve() for entry in sys.path if entry.startswith("/"))
+        if folder != Path.cwd() and not any(secret.is_relative_to(folder) for secret in closed)
     ]
     python = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     own = [kit / "startup", kit / "study.toml", Path(__file__).resolve().parents[1]]
@@ -211,8 +207,7 @@ def _opens(path: Path, flags: int) -> bool:
 def _makes_file(folder: Path) -> bool:
     """Return whether a file can be made in a folder, and leave none."""
     made = folder / f".fedpower-{os.urandom(8).hex()}"
-    is_made = _opens(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    if is_made:
+    if is_made := _opens(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL):
         made.unlink()
     return is_made
 
@@ -256,23 +251,17 @@ def _machine() -> _Machine | None:
     return machine if machine and _libc().syscall(machine.seccomp, 2, 0, asked) == 0 else None
 
 
-def _filtering_machine() -> _Machine:
+def _filter_calls(families: Iterable[int], *, listed: int, others: int, attributes: bool) -> None:
+    """Put a seccomp filter on all threads: for sockets of the families, for others, and for attributes."""
     machine = _machine()
     if machine is None:
         raise OSError(errno.ENOSYS, "seccomp filters need Linux on aarch64 or x86_64")
-    return machine
-
-
-def _filter_calls(
-    machine: _Machine, refused: Iterable[int], families: Iterable[int], *, listed: int, others: int
-) -> None:
-    """Put a seccomp filter on all threads: what becomes of sockets of the families, and of others."""
     refuse = (_RETURN, 0, 0, _FAIL | errno.EPERM)
     steps: list[_Step] = [(_LOAD, 0, 0, 4), (_IS, 1, 0, machine.audit), (_RETURN, 0, 0, _KILL)]
     steps += [(_LOAD, 0, 0, 0)]
     if machine.beyond is not None:
         steps += [(_AT_LEAST, 0, 1, machine.beyond), refuse]
-    for call in refused:
+    for call in machine.refused if attributes else (*machine.refused, *machine.attributes):
         steps += [(_IS, 0, 1, call), refuse]
     steps += _by_argument(machine.socket, 0, families, then=listed, otherwise=others)
     streams, no_others = (socket.SOCK_STREAM,), _FAIL | errno.EACCES

@@ -28,7 +28,7 @@ from fedpower.rows.source import (
     require_matrix,
     require_shape,
 )
-from fedpower.values import Block, Matrix, SparseBlock, is_sparse, require_distinct, shown
+from fedpower.values import Block, Matrix, SparseBlock, is_sparse, require_distinct
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,18 +60,15 @@ class ColumnsByPlace:
         """Return the source with names for its columns, given by position."""
         require_distinct("columns", columns)
         if len(columns) != self.n_features:
+            got = f"{len(columns)} names"
             raise InputError(
-                f"columns must name each of the {self.n_features} columns of {self.name}, got "
-                f"{len(columns)} names"
+                f"columns must name each of the {self.n_features} columns of {self.name}, got {got}"
             )
         return replace(self, columns=columns)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
         if self.columns is None:
-            raise InputError(
-                f"{self.name} must have column names to select by name, got none; "
-                "name them with open_source(data, columns=[...])"
-            )
+            raise InputError(f"{self.name} must have column names to select by name, got none; give columns")
         places = pick_columns(self.name, self.columns, columns, extra=extra)
         keep = range(self.width) if self.keep is None else self.keep
         return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
@@ -331,8 +328,7 @@ def npz_source(path: Path, name: str) -> PositionalSource:
     key = "X" if "X" in headers else next(iter(matrices or headers), "")
     if key != "X" and len(matrices) != 1 and len(headers) != 1:
         raise InputError(
-            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} of them "
-            f"({shown(matrices)})"
+            f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} of them"
         )
     shape, fortran, dtype = headers[key]
 

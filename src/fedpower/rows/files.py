@@ -347,8 +347,7 @@ def sheet_table(path: Path, name: str, sheet: str | None = None) -> Table:
         heading = next(rows, None)
     if heading is None:
         raise InputError(
-            f"{name} must have a row of column names and rows, got an empty sheet; "
-            f"name another one ({path}#SHEET)"
+            f"{name} must have a row of column names and rows, got an empty sheet; name another one"
         )
     columns = [_as_written(cell) or "" for cell in heading]
     _require_header(name, columns)
@@ -393,10 +392,8 @@ def _opened_sheet(path: Path, name: str, sheet: str | None) -> Iterator[Iterator
     try:
         with calamine.CalamineWorkbook.from_path(path) as book:
             if sheet is not None and sheet not in book.sheet_names:
-                raise InputError(
-                    f"{name} must name a sheet of {path}, got none of that name; its sheets are "
-                    f"{shown(book.sheet_names)}"
-                )
+                have = shown(book.sheet_names)
+                raise InputError(f"{name} must name a sheet of {path}, one of {have}, got another")
             opened = book.get_sheet_by_index(0) if sheet is None else book.get_sheet_by_name(sheet)
             yield (row for row in opened.iter_rows() if any(cell != "" for cell in row))
     except calamine.PasswordError:

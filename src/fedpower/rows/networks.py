@@ -134,19 +134,13 @@ def require_same_nodes(networks: Iterable[NetworkSource]) -> None:
     first, *others = networks
     for other in others:
         if (first.columns is None) != (other.columns is None):
-            named, unnamed = (other, first) if first.columns is None else (first, other)
-            raise InputError(
-                f"either every network or none must name its nodes, got names in {named.name} and none in "
-                f"{unnamed.name}; give nodes"
-            )
+            unnamed = first if first.columns is None else other
+            raise InputError(f"either every network or none must name its nodes, got none in {unnamed.name}")
         odd = sorted(set(first.columns or ()) ^ set(other.columns or ()))
         if odd or first.n_features != other.n_features:
             sizes = f"{first.n_features} and {other.n_features} nodes"
             got = f"{shown(odd)} in one of them only" if odd else sizes
-            raise InputError(
-                f"{first.name} and {other.name} must be networks on the same nodes, got {got}; a node "
-                "without edges counts too"
-            )
+            raise InputError(f"{first.name} and {other.name} must be networks on the same nodes, got {got}")
 
 
 def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
@@ -184,10 +178,7 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
         if not np.isfinite(weight).all() or (weight < 0).any():
             raise InputError(f"edges of {name} must have weights of at least 0, got others")
         if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
-            raise InputError(
-                f"edges of {name} must have the weights 0 or 1 where no public maximum is given, got others, "
-                "and noise would be too small for them; give edge_weight, at which weights are capped"
-            )
+            raise InputError(f"edges of {name} must have the weights 0 or 1, got others; give edge_weight")
         is_edge = one != other
         one, other, weight = one[is_edge], other[is_edge], weight[is_edge]
         # Two places for each edge, so that lines in either direction are about the same one.
@@ -236,8 +227,7 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
         blocks = [block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)]
     except CellError:
         raise InputError(
-            f"the adjacency matrix {source.name} must hold a finite number for every pair of nodes, got "
-            "something else; write 0 where there is no edge"
+            f"{source.name} must hold a finite number for every pair of nodes; write 0 where there is no edge"
         ) from None
     matrix = cast("SparseBlock", sparse.vstack(blocks, format="csr"))
     side = int(matrix.shape[0])
@@ -258,13 +248,11 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
     rest = [column for column in have if column not in ends]
     if len(ends) < 2 or not set(rest) <= {"weight", "layer"}:
         raise InputError(
-            f"{table.name} must be an edge list with the columns source and target, and perhaps weight "
-            f"and layer, got {shown(have)}"
+            f"{table.name} must be an edge list of source, target, weight and layer, got {shown(have)}"
         )
     if nodes is None:
         raise InputError(
-            "an edge list must be given the names of all nodes, which are public, for which of them have "
-            f"edges is not, got {table.name} without; give nodes"
+            f"{table.name} must be given the names of all nodes, which are public, got none; give nodes"
         )
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):

@@ -45,18 +45,14 @@ from fedpower.rows.tables import Group, Table, as_labels, frame_table, harmonise
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import shown
 
-FORMATS.update(
-    {
-        suffix: Format(open, is_table=False)
-        for suffix, open in {
-            ".npy": npy_source,
-            ".npz": npz_source,
-            ".h5ad": h5ad_source,
-            ".bed": plink_source,
-            ".pgen": pgen_source,
-        }.items()
-    }
-)
+_ARRAYS = {
+    ".npy": npy_source,
+    ".npz": npz_source,
+    ".h5ad": h5ad_source,
+    ".bed": plink_source,
+    ".pgen": pgen_source,
+}
+FORMATS.update({suffix: Format(opened, is_table=False) for suffix, opened in _ARRAYS.items()})
 _SVMLIGHT_FILES = tuple(f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz"))
 
 
@@ -309,10 +305,8 @@ def _count(table: Table, column: str) -> dict[str, int]:
         missing = (labels.is_null() | (labels == "")).fill_null(value=True)
         if missing.any():
             first = row + int(missing.arg_max() or 0) + 1
-            raise InputError(
-                f"column '{column}' of {table.called(part, table.name)} must name a silo in every row, got a "
-                f"missing value at row {first}"
-            )
+            got = f"a missing value at row {first}"
+            raise InputError(f"column '{column}' of {table.name} must name a silo in every row, got {got}")
         groups.update(dict(labels.value_counts(name="n").iter_rows()))
         if len(groups) > _MAX_GROUPS:
             break

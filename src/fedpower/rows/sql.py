@@ -79,8 +79,7 @@ def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
         given = {"": ""}
     if ":" in person or _SECRETS & {key.lower() for key in given}:
         raise InputError(
-            "database must not carry a password, got a URL with one; name the variable or the file that "
-            "holds it with password_env or password_file"
+            "database must not carry a password, got a URL with one; give password_env or password_file"
         )
     odd = set("@/#") & set(name) or set("@#") & set(query)
     if odd or not given.keys() <= _SETTINGS or not all(hosts):
@@ -180,10 +179,7 @@ def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) 
     """Return the query that a mapping describes, relative paths in it within the folder."""
     keys = [field.name for field in fields(SqlQuery)]
     if "password" in data:
-        raise InputError(
-            f"{name} must not hold a password, got one; put it into an environment variable or a file "
-            "and name that with password_env or password_file"
-        )
+        raise InputError(f"{name} must not hold a password, got one; give password_env or password_file")
     unknown = next((str(key) for key in data if key not in keys), None)
     if unknown is not None:
         near = difflib.get_close_matches(unknown, keys)

@@ -323,8 +323,7 @@ def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
         largest: Any = cells.abs().max()
         if largest is not None and largest > 2.0**digits:
             raise InputError(
-                f"{called} must hold ids that differ as numbers, got decimal numbers beyond 2^{digits}; "
-                "write them as integers or text"
+                f"{called} must hold ids below 2^{digits}, got decimal numbers beyond 2^{digits}"
             )
         whole = cells.cast(pl.Int64, strict=False)
         if (whole.cast(kind) == cells).all():

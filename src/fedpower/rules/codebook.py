@@ -202,8 +202,7 @@ class CodeBook:
         if self.columns is not None and columns is not None and columns != self.columns:
             odd = sorted(set(columns) ^ set(self.columns)) or list(columns)
             raise InputError(
-                "a code book must be of the columns of the fit, in their order, got one that differs in "
-                f"{shown(odd)}"
+                f"a code book must be of the columns of the fit in order, got others: {shown(odd)}"
             )
         self._require_width(n_features)
 

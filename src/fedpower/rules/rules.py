@@ -169,19 +169,8 @@ class Rule:
         """Return the rule as a code book has it."""
         key = _LISTED.get(self.kind)
         content: dict[str, Any] = {key: list(self.levels)} if key else {"kind": self.kind}
-        if self.kind == "date":
-            content |= {"origin": self.origin, "unit": self.unit}
-        for name in (
-            "against",
-            "margin",
-            "format",
-            "range",
-            "items",
-            "missing",
-            "indicator",
-            "missing_words",
-        ):
-            value = getattr(self, name)
+        for name in _KEYS[self.kind]:
+            value = None if name == key else getattr(self, name)
             if value is not None and value not in ((), "") and value is not False:
                 content[name] = list(value) if isinstance(value, tuple) else value
         return content
