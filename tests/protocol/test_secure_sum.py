@@ -49,7 +49,7 @@ from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import moment_of
 from fedpower.protocol.secure import MaskChain, new_exchange_key, total
 from fedpower.protocol.silo import ExactReleases, assemble
-from fedpower.protocol.solvers.sums import MOST_FREE_ROLLS
+from fedpower.protocol.solvers.sums import MOST_FREE_SESSIONS
 from fedpower.protocol.study import budget_of, pooled_std
 from problems import ArrayMoment
 
@@ -328,7 +328,7 @@ def test_rolls_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end()
     there = parties(once)
     answer_round(hopeless, there)
     with pytest.raises(ProtocolError, match="too few were left"):  # noqa: PT012
-        for _ in range(MOST_FREE_ROLLS):
+        for _ in range(MOST_FREE_SESSIONS):
             answer_round(hopeless, there)
             for name in SIZES:
                 restarted(there, name)
@@ -341,7 +341,7 @@ def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed
     coordinator = coordinator_of(WHOLE)
     answer_round(coordinator, there)
     with pytest.raises(ProtocolError, match="within 3 attempts"):  # noqa: PT012
-        for _ in range(MOST_FREE_ROLLS):
+        for _ in range(MOST_FREE_SESSIONS):
             answer_round(coordinator, there)
             restarted(there, "west")
             answer_round(coordinator, there)

@@ -103,7 +103,15 @@ def rehearse(
             drawn_std=noise_std,
             rng=rng,
         )
-        solution: Solution = _result_of(_script(settings, sums, rng))
+        if isinstance(settings, ClippedSettings):
+            begin = rng.standard_normal((width, study.iteration_rank))
+            script = iterate(sums, begin, rank=settings.rank)
+        else:  # a made-up moment is diagonal: standardised, it would be the identity
+            script = replace(settings, study=study, standardize=False, code_book=None).script(sums)
+        try:
+            next(script)
+        except StopIteration as stop:  # made-up sums ask nobody
+            solution: Solution = stop.value
         rounds: list[Round] = []
     else:
         edge = noise_std * math.sqrt(2.0 * width) if study.noise == "moment" else 0.0
@@ -151,26 +159,6 @@ def _bare(study: Study, n_features: int) -> Study:
         groups=(),
         scores=0.0,
     )
-
-
-def _script(
-    settings: UploadSettings | ClippedSettings, sums: Sums, rng: np.random.Generator
-) -> Generator[Ask, Round, Solution]:
-    study = sums.study
-    if isinstance(settings, ClippedSettings):
-        begin = rng.standard_normal((study.n_features, study.iteration_rank))
-        return iterate(sums, begin, rank=settings.rank)
-    # A made-up moment is diagonal: standardised, it would be the identity.
-    return replace(settings, study=study, standardize=False, code_book=None).script(sums)
-
-
-def _result_of(script: Generator[Ask, Round, Solution]) -> Solution:
-    try:
-        next(script)
-    except StopIteration as stop:
-        solution: Solution = stop.value
-        return solution
-    raise AssertionError("made-up sums ask nobody")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpower.errors import CellError, InputError
 from fedpower.rows.source import Extra, RowSource, match_columns
-from fedpower.rows.tables import Part, Table, TableSource, refuse_first
+from fedpower.rows.tables import Part, Table, TableSource, numbers_and_words, refuse_first
 from fedpower.rows.units import UnitRows, by_unit, features_of, keys_of
 from fedpower.rules.expressions import Cells, Problem, compiled, counted_problems, item_codes, staged
 from fedpower.rules.rules import KNOWN, SECONDS, Rule, TableRules, require_alone
@@ -127,12 +127,12 @@ def every_problem(sources: Iterable[RowSource]) -> Iterator[None]:
 def _problems_of(source: TableSource) -> list[str]:
     table = stored_table(source)
     rules = (rules_of_source(source) or TableRules(rules=()).completed(source.columns)).rules
-    numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
-    words = [name for rule in rules for name in rule.columns if name not in numbers and rule.kind != "drop"]
+    rules = tuple(rule for rule in rules if rule.kind != "drop")
+    numbers, words = numbers_and_words(rules)
     problems: dict[tuple[str, str, str], tuple[str, Problem, int, int]] = {}
     row = 0
     for part, _, batch in table.batches(numbers, _ROWS, words=words):
-        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in rules if rule.kind != "drop"]
+        made = [(rule, compiled(rule, part.cells, batch.schema)) for rule in rules]
         listed = [(rule, problem) for rule, how in made for problem in how.problems]
         ready = staged(batch, (how for _, how in made))
         counts = counted_problems(ready, [problem for _, problem in listed])

@@ -207,8 +207,7 @@ class TableSource:
     def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
         require_block_size(max_rows)
         rules = self._used()
-        numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
-        words = [name for rule in rules for name in rule.columns if name not in numbers]
+        numbers, words = numbers_and_words(rules)
         words += [] if label is None else [label]
         others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in self.columns}
         plans: dict[Any, list[tuple[Rule, Compiled]]] = {}
@@ -253,6 +252,12 @@ class TableSource:
             problems = [(rule, problem) for rule, made in rules for problem in made.problems]
             refuse_first(ready, problems, rows, self.table.called(part, self.name))
         return block
+
+
+def numbers_and_words(rules: Sequence[Rule]) -> tuple[list[str], list[str]]:
+    """Return the columns whose cells rules read as numbers, and those that they read as text."""
+    numbers = [name for rule in rules for name in rule.columns if rule.is_plain or name == rule.margin]
+    return numbers, [name for rule in rules for name in rule.columns if name not in numbers]
 
 
 def refuse_first(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import shares_cut
-from fedpower.protocol.query import Tally, tally_parts, vectors_to_bytes
+from fedpower.protocol.query import Tally, tally_parts
 from fedpower.protocol.solvers.sums import Sums, Total, summed
 from fedpower.protocol.study import Study, budget_of
 from fedpower.rules.codebook import UNSETTLED, CodeBook
@@ -141,11 +141,6 @@ def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
         present=present,
         outside=outside,
     )
-
-
-def treated_by(book: CodeBook) -> bytes:
-    """Return how silos treat the rows whose moment is asked for, as a question has it."""
-    return vectors_to_bytes((book.low, book.high, book.offset, book.scale), book.bound)
 
 
 class _Missing:

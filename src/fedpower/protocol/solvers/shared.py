@@ -166,23 +166,6 @@ def enrol() -> Exchange:
     return {name: answer.n_rows for name, answer in opened.answers.items()}
 
 
-def _pooled_columns(sizes: dict[str, int], *, center: bool, gains: Gains | None) -> Exchange:
-    """Return (the mean row Σ s_i μ_i / Σ s_i, gains of the columns, the silos that are in them)."""
-    if not center and gains is None:
-        return None, None, sizes
-    opened = yield Ask(body=AskMean(variances=gains is not None), silos=tuple(sizes))
-    answers: dict[str, MeanRow] = opened.answers
-    weights = np.array([sizes[name] for name in answers], dtype=np.float64)
-    means = np.array([answer.mean for answer in answers.values()])
-    middle = read_only(weights @ means / weights.sum()) if center else None
-    taken = None
-    if gains is not None:
-        variances = np.array([answer.variances for answer in answers.values()])
-        squares = variances + (means if middle is None else means - middle) ** 2
-        taken = read_only(gains(weights @ squares / weights.sum()))
-    return middle, taken, {name: sizes[name] for name in answers}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSettings:
     """What every solver that takes rounds of steps needs to know."""
@@ -238,10 +221,20 @@ class Steps:
         cls, settings: StepSettings, sizes: dict[str, int], rng: np.random.Generator
     ) -> Generator[Ask, Round, Self]:
         """Return one for the silos that answer, once their mean and variances are known where need be."""
-        center, gains, heard = yield from _pooled_columns(
-            masses(sizes, settings.weights), center=settings.center, gains=settings.gains
-        )
-        return cls(settings, {name: sizes[name] for name in heard}, rng, center, gains)
+        if not settings.center and settings.gains is None:
+            return cls(settings, sizes, rng, None, None)
+        mass = masses(sizes, settings.weights)
+        opened = yield Ask(body=AskMean(variances=settings.gains is not None), silos=tuple(sizes))
+        answers: dict[str, MeanRow] = opened.answers
+        weights = np.array([mass[name] for name in answers], dtype=np.float64)
+        means = np.array([answer.mean for answer in answers.values()])
+        center = read_only(weights @ means / weights.sum()) if settings.center else None
+        gains = None
+        if settings.gains is not None:
+            variances = np.array([answer.variances for answer in answers.values()])
+            squares = variances + (means if center is None else means - center) ** 2
+            gains = read_only(settings.gains(weights @ squares / weights.sum()))
+        return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
 
     @property
     def rounds_left(self) -> float:

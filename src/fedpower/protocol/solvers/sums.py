@@ -39,7 +39,7 @@ Found = TypeVar("Found")
 Moments = tuple[Array, Array | None, float]
 """A moment about its mean, that mean, and the trace."""
 
-MOST_FREE_ROLLS = 20
+MOST_FREE_SESSIONS = 20
 """So many sessions of a run that failed at no cost, and something else is wrong."""
 
 
@@ -263,7 +263,7 @@ def summed(study: Study, script: Script[Found], *, run: str = "") -> Generator[A
             attempts += 1
         else:
             free += 1
-        if attempts == study.attempts or free == MOST_FREE_ROLLS:
+        if attempts == study.attempts or free == MOST_FREE_SESSIONS:
             break
         there = tuple(name for name in opened.answers if name in uploads | gone)
         if len(there) < study.min_silos:

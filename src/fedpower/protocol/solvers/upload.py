@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from fedpower.linalg.symmetric import eigenvalues
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
+from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
-from fedpower.protocol.solvers.preparation import find_code_book, treated_by
+from fedpower.protocol.solvers.preparation import find_code_book
 from fedpower.protocol.solvers.shared import Rank, Solution, rank_for
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import Study
@@ -40,7 +41,7 @@ class UploadSettings:
         study, book, public = self.study, self.code_book, b""
         if study.preparation:
             book = yield from find_code_book(sums)
-            public = treated_by(book)
+            public = vectors_to_bytes((book.low, book.high, book.offset, book.scale), book.bound)
         pooled = yield from sums.moment(public)
         # Columns are divided by their own deviations before anything is lost beside another.
         if not (study.is_private or self.standardize or study.network == "edge"):
