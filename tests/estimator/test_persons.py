@@ -224,5 +224,5 @@ def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
     model.fit_silos(frames, on_clipped=seen.update)
     clipped, read = seen["north"]
     assert 0 < clipped <= read == len(frames["north"])
-    assert model.result_.clipping is None or "of the persons' rows" in model.result_.clipping
+    assert model.result_.clipping is None or "of persons' rows" in model.result_.clipping
     assert "3000 persons" in repr(model.result_)
