@@ -284,7 +284,8 @@ class _Fit:
         origin: dict[str, Any] = {
             "source": str(self._given["files"][0] if self._given.get("groups") else source)
         }
-        if isinstance(ledgers, Mapping):
+        # The folder of a covariance may be published, and what its silos have left is theirs alone.
+        if isinstance(ledgers, Mapping) and self._ctx.info_name == "fit":
             with Ledger.open(ledgers[name]) as ledger:
                 account = ledger.statement()
             origin["budget"] = {
