@@ -42,7 +42,7 @@ def seeded(seed, parts, **terms):
     sources = {name: open_source(part) for name, part in parts.items()}
     treatment = public_treatment(options_of(model))
     moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
-    keys = {name: Identity.new() for name in parts} if model.aggregation == "secure" else {}
+    keys = {name: Identity.new() for name in parts} if options_of(model).aggregation.name == "secure" else {}
     study, settings, _ = build_study(
         options_of(model),
         n_rows=sum(len(part) for part in parts.values()),
