@@ -164,7 +164,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
         wait_for(lambda: "waiting for west" in log.read_text(), "the run")
         os.killpg(run.pid, signal.SIGINT)
         assert run.wait(STOPPED_S) == 130
-    assert "up again with --resume" in log.read_text()
+    assert "continue with --resume" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "result").exists()
     with command(tmp_path / "west.log", "silo", *west(ground)) as silo:

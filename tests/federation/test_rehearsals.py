@@ -98,7 +98,7 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
     kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])
     try:
         for name in (*SIZES, "coordinator"):
-            assert f"the log of {name} " in failed.stderr
+            assert f"the log of {name}" in failed.stderr
             assert (kept / f"{name}.log").is_file()
         assert kept.stat().st_mode & 0o077 == 0
         last = failed.stderr.splitlines()[-1]
