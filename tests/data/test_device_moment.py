@@ -143,7 +143,7 @@ def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
     study, settings, _ = build_study(
         options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None
     )
-    with pytest.raises(InputError, match="silo 'north' must be bounded and summed in float64"):
+    with pytest.raises(InputError, match="silo 'north' must be summed in float64"):
         federate(moments, study=study, settings=settings, rng=public_rng(options_of(model)))
 
 
