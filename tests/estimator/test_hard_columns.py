@@ -42,13 +42,14 @@ def test_available_cases_have_the_moment_of_rows_without_gaps():
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("ranges", [None, {"1": (0.0, 400.0)}])
 def test_a_table_with_gaps_fits_with_nothing_but_epsilon(aggregation, ranges):
-    """A wide public range leaves a coarser scale: in 5 of 100 fits of plain silos the cosine is .96–.98."""
+    """The median of nine: with a wide public range 5 in 100 fits are below, five of nine in 1 of 10,000."""
     gaps, rows = rows_with_gaps()
-    parts = np.array_split(gaps, 3)
-    model = FedPCA(2, epsilon=8.0, aggregation=aggregation, ranges=ranges).fit_silos(parts)
-    assert abs(model.codebook_.present[1] - 0.7) < 0.05
-    exact = hard.leading(rows, 1)[:, 0]
-    assert abs(model.components_[0] @ exact) > (0.98 if ranges is None else 0.9)
+    parts, exact, cosines = np.array_split(gaps, 3), hard.leading(rows, 1)[:, 0], []
+    for _ in range(9):
+        model = FedPCA(2, epsilon=8.0, aggregation=aggregation, ranges=ranges).fit_silos(parts)
+        assert abs(model.codebook_.present[1] - 0.7) < 0.05
+        cosines.append(abs(model.components_[0] @ exact))
+    assert np.median(cosines) > 0.98
 
 
 def test_gaps_in_frames_files_and_persons_count_for_nothing(tmp_path: Path):
