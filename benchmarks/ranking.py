@@ -139,7 +139,7 @@ def cases() -> dict[str, Case]:
     return {
         "least squares": Case(law=law, model=Ranking(), wanted=SCORES),
         "least squares, the law Bradley and Terry's": Case(**odd, model=Ranking(), wanted=law.projected()),
-        "Bradley and Terry": Case(**odd, model=Ranking("bradley_terry"), wanted=ODDS),
+        "Bradley and Terry": Case(**odd, model=Ranking("bradley-terry"), wanted=ODDS),
         "margins": Case(law=law, model=Ranking(), wanted=POINTS * SCORES, kind="margins", terms=points),
         "least squares, secure sums": Case(
             law=law, model=Ranking(), wanted=SCORES, terms={"aggregation": "secure"}

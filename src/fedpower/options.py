@@ -9,7 +9,7 @@ go from one to the other.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
@@ -37,6 +37,9 @@ class Setting:
     section: str | None = None
     option: str | None = ""
     default: Any = None
+    metavar: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    multiple: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a value outside the bounds; a default of None is always allowed."""
@@ -113,6 +116,7 @@ class _Value:
 
 
 _V = TypeVar("_V", bound=_Value)
+_T = TypeVar("_T")
 
 
 @dataclass_transform(frozen_default=True)
@@ -120,19 +124,24 @@ def _value(*, kw_only: bool = False) -> Callable[[type[_V]], type[_V]]:
     """Make a frozen dataclass whose documentation has the help of its fields."""
 
     def made(kind: type[_V]) -> type[_V]:
-        value = dataclass(frozen=True, kw_only=kw_only, repr=False)(kind)
-        lines = ["Parameters", "----------"]
-        for item in fields(value):  # type: ignore[arg-type]
-            known = item.metadata["setting"]
-            choices = f"{{{', '.join(map(repr, known.choices))}}}"
-            name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
-            lines += [f"{item.name} : {name}, default={item.default!r}", f"    {known.help}"]
-        summary, _, examples = (value.__doc__ or "").partition("\n    Examples\n")
-        block = "".join(f"    {line}\n" for line in lines) if len(lines) > 2 else ""
-        value.__doc__ = f"{summary}\n{block}\n    Examples\n{examples}"
-        return value
+        return documented(dataclass(frozen=True, kw_only=kw_only, repr=False)(kind))
 
     return made
+
+
+def documented(kind: type[_T], before: str = "Examples") -> type[_T]:
+    """Write the help of a dataclass's settings into its documentation, before a section."""
+    lines = ["Parameters", "----------"]
+    for item in fields(kind):  # type: ignore[arg-type]
+        known = item.metadata["setting"]
+        choices = f"{{{', '.join(map(repr, known.choices))}}}"
+        name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
+        given = "" if item.default is MISSING else f", default={item.default!r}"
+        lines += [f"{item.name} : {name}{given}", f"    {known.help}"]
+    summary, _, rest = (kind.__doc__ or "").partition(f"\n    {before}\n")
+    block = "".join(f"    {line}\n" for line in lines) if len(lines) > 2 else ""
+    kind.__doc__ = f"{summary}\n{block}\n    {before}\n{rest}"
+    return kind
 
 
 # --- solvers ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,28 +11,30 @@ import pytest
 from fedpower import FedMoment, analyses
 from fedpower.analyses import base
 from fedpower.cli import main
+from fedpower.options import setting
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 
 
 @base.analysis
 class Spread(base.Analysis):
-    """Which columns spread most: an example."""
+    """Which columns spread most: an example.
+
+    Attributes
+    ----------
+    deviation_ : ndarray
+        Their standard deviations.
+    """
 
     kind = "spread"
-    most: int = base.option("--most", "How many columns.", default=2)
+    most: int = setting(2, "How many columns.", "count")
 
     def _fit(self, moment: Moment) -> None:
-        base.require_count("most", self.most, moment.n_features, upto=f"{moment.n_features} columns")
+        base.require_at_most("most", self.most, moment.n_features, f"{moment.n_features} columns")
         self.deviation_ = np.sqrt(np.sort(np.diagonal(moment.covariance))[::-1][: self.most])
 
-    def _title(self) -> str:
-        return f"Spread of {self.most} columns"
-
-    def _sentences(self) -> Iterator[str]:
+    def _page(self) -> base.Contents:
+        yield f"Spread of {self.most} columns"
         yield "Largest first."
-
-    def _tables(self) -> Iterator[Table]:
         yield base.table_of("Spread", "spread.csv", {"Deviation": self.deviation_})
 
 
@@ -69,4 +70,4 @@ def test_a_registered_analysis_runs_from_python_and_the_command_line(
     assert facts["deviation"] == model.deviation_.tolist()
     assert facts["most"] == 1
     assert derive("spread", "--most", "9") == 2
-    assert "a whole number from 1 to 3 columns, got 9" in capsys.readouterr().err
+    assert "at most 3 columns, got 9" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.ranking import LEVEL, cases
 from fedpower import FedMoment, comparisons
 from fedpower.analyses import Ranking
-from fedpower.analyses.ranking import _graph, _least_squares, _newton, _rule_of
+from fedpower.analyses.ranking import _graph, _least_squares, _odds, _rule_of
 from fedpower.errors import InputError
 from fedpower.report.moment import Moment
 from fits import fed_moment
@@ -82,7 +82,7 @@ def test_margins_and_their_errors_are_those_of_the_textbook():
 
 
 def test_bradley_and_terrys_scores_are_those_of_hunters_iteration_and_its_errors_fishers():
-    found = Ranking("bradley_terry").fit(release(TABLE))
+    found = Ranking("bradley-terry").fit(release(TABLE))
     rows = signed(TABLE)
     wins = (rows > 0).sum(axis=0)
     pairs = -(rows.T @ rows)
@@ -107,7 +107,7 @@ def test_scores_that_are_not_finite_are_refused():
     others = TABLE[~TABLE[["winner", "loser"]].isin(["ash"]).any(axis=1)]
     table = pd.concat([others, beaten], ignore_index=True)[["winner", "loser"]]
     with pytest.raises(InputError, match="must be finite"):
-        Ranking("bradley_terry").fit(release(table))
+        Ranking("bradley-terry").fit(release(table))
 
 
 def test_persons_count_once_however_much_they_compare():
@@ -123,7 +123,7 @@ def test_persons_count_once_however_much_they_compare():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["least_squares", "bradley_terry"])
+@pytest.mark.parametrize("method", ["least-squares", "bradley-terry"])
 def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
     """Fails with probability below 1e-5: 36 ratios of 4,000 draws, 5 deviations of each are 11%."""
     moment = release(games(60_000), epsilon=4.0, delta=1e-6, center=False)
@@ -133,7 +133,7 @@ def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
         drawn = rng.standard_normal((7, 7)) * (moment.noise_std / 2.0)
         noised = replace(moment.pooled, moment=moment.pooled.moment + drawn + drawn.T)
         graph = _graph(replace(moment, pooled=noised), _rule_of(moment))
-        solved = _least_squares(graph) if method == "least_squares" else _newton(graph)
+        solved = _least_squares(graph) if method == "least-squares" else _odds(graph)
         assert solved is not None
         scores.append(solved[0])
     scale = np.sqrt(np.outer(model.standard_error_, model.standard_error_))
@@ -209,7 +209,7 @@ def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
     assert np.isnan(found.standard_error_).all()
     assert (found.rank_low_.tolist(), found.rank_high_.tolist()) == ([1] * 6, [6] * 6)
     assert "Scores are not determined" in found.account().sentences[0]
-    odds = Ranking("bradley_terry").fit(moment)
+    odds = Ranking("bradley-terry").fit(moment)
     assert not odds.determined_
     assert np.isnan(odds.scores_).all()
     assert sorted(odds.rank_) == [1, 2, 3, 4, 5, 6]
@@ -223,10 +223,10 @@ def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
 def test_what_cannot_be_ranked_is_refused_in_one_sentence():
     beaten = TABLE[TABLE["loser"] != "ash"]
     with pytest.raises(InputError, match="an item that wins or loses nearly all"):
-        Ranking("bradley_terry").fit(release(beaten))
+        Ranking("bradley-terry").fit(release(beaten))
     points = release(TABLE, "points", codebook=POINTS)
     with pytest.raises(InputError, match="got margins in 'points'; take least squares"):
-        Ranking("bradley_terry").fit(points)
+        Ranking("bradley-terry").fit(points)
     with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
         Ranking().fit(points).win_probability("ash", "oak")
     with pytest.raises(InputError, match="must be one of those that were ranked, got 'yew'"):

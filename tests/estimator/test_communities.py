@@ -45,7 +45,11 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("k", "y", "sentence"),
-    [(99999, None, "must be a whole number from 1"), (2, [0, 1], "must have one per node")],
+    [
+        (99999, None, "n_communities must be at most"),
+        (0, None, "whole number of at least 1"),
+        (2, [0, 1], "must have one per node"),
+    ],
 )
 def test_what_cannot_be_found_is_refused_before_anything_is_released(
     tmp_path: Path, k: int, y: object, sentence: str

@@ -1,7 +1,7 @@
 """``AdjustedPCA``: principal components of what covariates leave unexplained."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, MISSING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,30 +9,18 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
-from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, derived_angles, exact_angles
+from fedpower.options import setting
+from fedpower.protocol.solvers.angles import DETERMINED, derived_angles, exact_angles
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, listed
-from fedpower.report.view import angle_sentences
 
 
 @analysis
 class AdjustedPCA(TransformerMixin, Analysis):
     """Components of columns after covariates are partialled out: of the residuals of their regression.
-
-    Parameters
-    ----------
-    n_components : int
-        k.
-    covariates : list of str or int
-        The columns to adjust for, such as age or the site.
-    level : float, default=0.95
-        Of the variances' intervals.
-    sampling : bool, default=True
-        Whether the rows are a sample: else intervals hold the privacy noise alone.
 
     Attributes
     ----------
@@ -63,14 +51,14 @@ class AdjustedPCA(TransformerMixin, Analysis):
 
     n_components: int = base.components()
     _: KW_ONLY
-    covariates: Sequence[str | int] = base.option(
-        "--covariates", "The columns to adjust for.", type=list, metavar="A,B,..."
+    covariates: Sequence[str | int] = setting(
+        MISSING, "The columns to adjust for, such as age or the site.", kind=list, metavar="A,B,..."
     )
     level: float = base.level()
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        covariance = self._usable(moment)
+        covariance, k = self._usable(moment), self.n_components
         given = [self.covariates] if isinstance(self.covariates, str | int) else list(self.covariates)
         self._out = [moment.column(name) for name in given]
         self._in = [place for place in range(moment.n_features) if place not in self._out]
@@ -79,11 +67,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
         self.columns_ = [moment.names[place] for place in self._in]
         self.covariates_ = [moment.names[place] for place in self._out]
         most = len(self._in)
-        k = base.require_count(
-            "n_components", self.n_components, most, upto=f"the {most} columns that are left"
-        )
-        values, vectors = np.linalg.eigh(self._adjusted(covariance))
-        values, vectors = values[::-1], vectors[:, ::-1]
+        base.require_at_most("n_components", k, most, f"the {most} columns that are left")
+        values, vectors = base.eigenpairs(self._adjusted(covariance))
 
         def variances(drawn: Array, means: Array) -> Array:
             del means
@@ -91,19 +76,16 @@ class AdjustedPCA(TransformerMixin, Analysis):
 
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
         self.explained_variance_, self.spectrum_ = values[:k].copy(), values
-        errors = base.standard_errors(variances, moment, covariance, sampling=self.sampling)
+        errors = self._standard_errors(variances, covariance)
         self._set_intervals(self.explained_variance_, errors)
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
         if moment.noise_std > 0:
             cut = base.correlation_shift(moment)
-            angles = derived_angles(moment.pooled, vectors[:, :k], self._adjusted_draw, cut=cut)
+            self._set_angles(derived_angles(moment.pooled, vectors[:, :k], self._adjusted_draw, cut=cut))
         else:
-            angles = exact_angles(values, k, n_features=most)
-        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+            self._set_angles(exact_angles(values, k, n_features=most))
         inner = covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
-        self.feature_names_in_ = np.asarray(moment.names, dtype=object)
-        self.n_features_in_, self.confidence_ = moment.n_features, CONFIDENCE
 
     def transform(self, X: ArrayLike) -> Array:
         """Return the adjusted scores of rows with all columns of the release: a local computation."""
@@ -123,23 +105,15 @@ class AdjustedPCA(TransformerMixin, Analysis):
     def _adjusted_draw(self, drawn: Array) -> Array:
         """Return the adjustment of a drawn covariance, its covariates floored as `usable` does."""
         moment, made, at = self.moment_, drawn.copy(), np.ix_(self._out, self._out)
-        values, vectors = np.linalg.eigh(drawn[at])
-        made[at] = (vectors * np.maximum(values, moment.noise_std)) @ vectors.T
+        made[at] = base.floored(drawn[at], moment.noise_std)
         return self._adjusted(made * np.outer(moment.units, moment.units))
 
-    def _title(self) -> str:
-        without = listed(self.covariates_)
-        return f"{count(len(self.components_), 'component')} of {len(self._in)} columns without {without}"
-
-    def _sentences(self) -> Iterator[str]:
-        angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
-        yield from angle_sentences(*angles, len(self._in), exact=exact)
-        yield self._interval_sentence()
-        yield from self._floor_remark()
-        yield from self._clipping_remark()
-
-    def _tables(self) -> Iterator[Table]:
+    def _page(self) -> Contents:
         labels = [f"pc{place}" for place in range(1, len(self.components_) + 1)]
+        columns = f"{len(self._in)} columns without {listed(self.covariates_)}"
+        yield f"{count(len(labels), 'component')} of {columns}"
+        yield from self._angle_sentences(len(self._in))
+        yield self._interval_sentence()
         variances = {
             "Component": labels,
             "Variance": self.explained_variance_,
@@ -150,8 +124,6 @@ class AdjustedPCA(TransformerMixin, Analysis):
         yield base.table_of("Variances", "variances.csv", variances)
         loadings = dict(zip(labels, self.components_, strict=True))
         yield base.table_of("Loadings", "loadings.csv", {"Column": self.columns_, **loadings})
-
-    def _pictures(self) -> Pictures:
         caption = "Variances after adjustment; a ring is a component not determined."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)
         yield from base.loadings_chart(self.components_, self.columns_, "Columns", "components")

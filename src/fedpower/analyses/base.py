@@ -1,25 +1,28 @@
-"""What analyses of a released covariance share: options, the law of its noise, intervals and tables."""
+"""What analyses of a released covariance share: parameters, the law of its noise, intervals and pages."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import numpy as np
 import scipy.stats
-from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError, require
+from fedpower.options import documented, setting
+from fedpower.protocol.solvers.angles import CONFIDENCE, Angles
 from fedpower.report.charts import biplot, intervals, scree
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Table
+from fedpower.report.page import Account, Picture, Table
 from fedpower.report.record import plain
 from fedpower.report.text import percent
+from fedpower.report.view import angle_sentences
 
 Array = NDArray[np.float64]
-Pictures = Iterable[tuple[Markup, str]]
+Contents = Iterator[str | Table | Picture]
+"""What a page holds: sentences, tables and pictures."""
 
 Statistic = Callable[[Array, Array], Array]
 """From covariances (…, d, d) and means (…, d) to numbers (…, p)."""
@@ -33,64 +36,31 @@ _OF_ESTIMATORS = ("moment_", "feature_names_in_", "n_features_in_")
 CLEAR = 2.0  # times the edge of the noise: what intervals are divided by must exceed it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """How ``fedpower derive`` offers a parameter of an analysis; flags are separated by blanks."""
-
-    parameter: str = ""
-    flags: str
-    help: str
-    type: Any = int
-    default: Any = None
-    required: bool = False
-    choices: tuple[str, ...] = ()
-    metavar: str | None = None
-    multiple: bool = False
-    parse: Callable[[Any], Any] | None = None
-
-
-def option(
-    flags: str, help: str, *, default: Any = MISSING, choices: tuple[str, ...] = (), **more: Any
-) -> Any:
-    """Return the dataclass field of a parameter; the command line writes choices with dashes."""
-    shown = default.replace("_", "-") if isinstance(default, str) else default
-    made = Option(
-        flags=flags,
-        help=help,
-        default=None if default is MISSING else shown,
-        required=default is MISSING,
-        choices=tuple(choice.replace("_", "-") for choice in choices),
-        **more,
-    )
-    return field(default=default, metadata={"option": made})
-
-
-def components(help: str = "Number of components.") -> Any:
+def components(help: str = "Number of components, k.") -> Any:
     """Return the field of a number of components."""
-    return option("-k --components", help)
+    return setting(MISSING, help, "count", option="-k --components")
 
 
-def level(default: float = 0.95, help: str = "Of intervals.") -> Any:
+def level(default: float = 0.95, help: str = "Level of the intervals.") -> Any:
     """Return the field of the level of intervals."""
-    return option("--level", help, default=default, type=float)
+    return setting(default, help, "share")
 
 
 def sampling() -> Any:
     """Return the field that states whether sampling counts as an error too."""
-    help = "Whether rows are a sample, whose error counts too (default)."
-    return option("--sampling/--no-sampling", help, default=True, type=bool)
+    help = "Whether rows are a sample, whose error counts too; else intervals hold the privacy noise alone."
+    return setting(True, help, "flag", option="--sampling/--no-sampling")
 
 
 class Analysis(BaseEstimator):
     """An estimator in scikit-learn's manners whose data is a released covariance.
 
-    A subclass is decorated with `analysis`. It declares parameters with `option` and has `_fit`, `_title`,
-    `_sentences` and `_tables`; programs get its parameters and fitted attributes. A line in the registry of
+    A subclass is decorated with `analysis`. It declares parameters with `fedpower.options.setting` and has
+    `_fit` and `_page`; programs get its parameters and fitted attributes. A line in the registry of
     `fedpower.analyses` makes it a command of ``fedpower derive``. Every analysis has ``moment_``.
     """
 
     kind: ClassVar[str]
-    options: ClassVar[tuple[Option, ...]] = ()
     needs_covariance: ClassVar[bool] = True
 
     moment_: Moment
@@ -105,68 +75,66 @@ class Analysis(BaseEstimator):
                 "a moment must be about the pooled mean for this analysis, got one about the origin; "
                 "release it with centring, which is the default"
             )
-        for each in self.options:
-            if each.choices:
-                words = [choice.replace("-", "_") for choice in each.choices]
-                value = getattr(self, each.parameter)
-                require(value in words, each.parameter, f"one of {', '.join(map(repr, words))}", value)
-        if hasattr(self, "level"):
-            quantile(self.level)
+        self._check_parameters()
         self.moment_, self.columns_ = moment, list(moment.names)
+        self.feature_names_in_ = np.asarray(moment.names, dtype=object)
+        self.n_features_in_ = moment.n_features
         clipping = moment.record.clipping
         self.clipping_share_ = None if clipping is None else clipping.energy
         self._fit(moment)
         return self
 
-    @classmethod
-    def from_options(cls, **given: Any) -> "Analysis":
-        """Return the analysis that the options of its command ask for."""
-        for each in cls.options:
-            value = given[each.parameter]
-            if each.choices:
-                given[each.parameter] = value.replace("-", "_")
-            elif each.parse is not None and value is not None:
-                given[each.parameter] = each.parse(value)
-        return cls(**given)
+    def _check_parameters(self) -> None:
+        for item in fields(self):
+            item.metadata["setting"].check(item.name, getattr(self, item.name))
 
     def _fit(self, moment: Moment) -> None:
         raise NotImplementedError
 
-    def _title(self) -> str:
+    def _page(self) -> Contents:
+        """Yield the title, then sentences, tables and pictures."""
         raise NotImplementedError
-
-    def _sentences(self) -> Iterable[str]:
-        raise NotImplementedError
-
-    def _tables(self) -> Iterable[Table]:
-        raise NotImplementedError
-
-    def _pictures(self) -> Pictures:
-        return ()
 
     def account(self) -> Account:
         """Return the findings, for a terminal, a program and a page."""
         check_is_fitted(self)
         own = {name: value for name, value in vars(self).items() if name not in _OF_ESTIMATORS}
-        found = {name[:-1]: value for name, value in own.items() if name[-1] == "_" != name[0]}
+        fitted = {name[:-1]: value for name, value in own.items() if name[-1] == "_" != name[0]}
+        title, *contents = self._page()
         return Account(
             kind=self.kind,
-            title=self._title(),
-            sentences=tuple(self._sentences()),
-            tables=tuple(self._tables()),
-            pictures=tuple(self._pictures()),
-            facts=plain({**self.get_params(deep=False), **found}),
+            title=str(title),
+            sentences=(*(entry for entry in contents if isinstance(entry, str)), *self._remarks()),
+            tables=tuple(entry for entry in contents if isinstance(entry, Table)),
+            pictures=tuple(entry for entry in contents if isinstance(entry, Picture)),
+            facts=plain({**self.get_params(deep=False), **fitted}),
         )
+
+    # --- what several analyses find and report --------------------------------------------------------
 
     def _usable(self, moment: Moment) -> Array:
         """Return the covariance floored at the noise, and count what was floored."""
         covariance, self.n_floored_ = usable(moment)
         return covariance
 
+    def _standard_errors(self, statistic: Statistic, covariance: Array) -> Array:
+        """Return the standard deviation of each number of a statistic, from noise and sampling together."""
+        mean, squares, seen = self.moment_.mean, 0.0, 0
+        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling):
+            up = statistic(covariance + _STEP * matrices, mean + _STEP * means)
+            down = statistic(covariance - _STEP * matrices, mean - _STEP * means)
+            squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
+            seen += len(matrices)
+        return np.asarray(np.sqrt(np.asarray(squares) / seen))
+
     def _set_intervals(self, values: Array, errors: Array) -> None:
         width = quantile(self.level)
         self.standard_error_ = errors
         self.low_, self.high_ = values - width * errors, values + width * errors
+
+    def _set_angles(self, angles: Angles) -> None:
+        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+        self.confidence_ = CONFIDENCE
 
     def _interval_columns(self, at: Any = slice(None)) -> dict[str, Array]:
         """Return errors and intervals as columns of a table."""
@@ -176,17 +144,20 @@ class Analysis(BaseEstimator):
         more = " and that of sampling normal rows" if self.sampling else " alone"
         return f"Intervals are of {percent(self.level)} each and hold the privacy noise{more}."
 
-    def _floor_remark(self) -> Iterator[str]:
+    def _angle_sentences(self, n_columns: int) -> list[str]:
+        angles, exact = (self.component_angles_, self.subspace_angles_), self.moment_.noise_std == 0
+        return angle_sentences(*angles, n_columns, exact=exact)
+
+    def _remarks(self) -> Iterator[str]:
+        """Yield what the floor and the bound on rows mean for the numbers."""
         if self.n_floored_:
             many = "1 eigenvalue" if self.n_floored_ == 1 else f"{self.n_floored_} eigenvalues"
             yield (
                 f"{many} of the noised covariance lay below the noise's own standard deviation and were "
                 "raised to it: directions of so little variance are not known."
             )
-
-    def _clipping_remark(self) -> Iterator[str]:
-        if self.clipping_share_ is not None:
-            share = self.clipping_share_
+        share = self.clipping_share_
+        if share is not None and self.needs_covariance and np.isfinite(getattr(self, "low_", np.nan)).any():
             size = "less than 0.1%" if share < 0.001 else f"about {share:.1%}"
             yield f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length."
 
@@ -196,14 +167,8 @@ _A = TypeVar("_A", bound=Analysis)
 
 @dataclass_transform(eq_default=False)
 def analysis(kind: type[_A]) -> type[_A]:
-    """Make the constructor of an analysis and the options of its command from its fields."""
-    made = dataclass(eq=False, repr=False)(kind)
-    made.options = tuple(
-        replace(each.metadata["option"], parameter=each.name)
-        for each in fields(made)
-        if "option" in each.metadata
-    )
-    return made
+    """Make the constructor of an analysis, and the list of its parameters, from its fields."""
+    return documented(dataclass(eq=False, repr=False)(kind), before="Attributes")
 
 
 # --- tables and pages ------------------------------------------------------------------------------
@@ -212,15 +177,13 @@ def analysis(kind: type[_A]) -> type[_A]:
 def table_of(title: str, file: str, columns: Mapping[str, Any], *, printed: bool = True) -> Table:
     """Return a table by column; numbers that are not finite are empty."""
     cells = [
-        [None if isinstance(value, float) and not np.isfinite(value) else value for value in _listed(values)]
-        for values in columns.values()
+        [None if isinstance(value, float) and not np.isfinite(value) else value for value in column]
+        for column in (
+            values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()
+        )
     ]
     rows = tuple(zip(*cells, strict=True))
     return Table(title=title, headings=tuple(columns), rows=rows, file=file, printed=printed)
-
-
-def _listed(values: Iterable[Any]) -> Iterable[Any]:
-    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def yes_or_no(verdicts: Iterable[bool]) -> list[str]:
@@ -233,36 +196,34 @@ def interval_chart(
     names: Iterable[Any],
     *numbers: Array,
     caption: str = "A line is an interval; a cross has 0 within it.",
-) -> tuple[Markup, str]:
-    """Return a picture of values, and the low and high ends of their intervals, with its caption."""
-    values, low, high = (each.tolist() for each in numbers)
-    return intervals(title, [str(name) for name in names], values, low, high), caption
+) -> Picture:
+    """Return a picture of values, and the low and high ends of their intervals."""
+    values, low, high = (ends.tolist() for ends in numbers)
+    return Picture(intervals(title, [str(name) for name in names], values, low, high), caption)
 
 
-def variance_chart(spectrum: Array, determined: Iterable[bool], caption: str) -> tuple[Markup, str]:
-    """Return a picture of the variances of components, and of some that follow, with its caption."""
+def variance_chart(spectrum: Array, determined: Iterable[bool], caption: str) -> Picture:
+    """Return a picture of the variances of components, and of some that follow."""
     marks = [bool(verdict) for verdict in determined]
     k = len(marks)
     chart = scree(spectrum[:k].tolist(), determined=marks, beyond=spectrum[k : k + 20].tolist())
-    return chart, caption
+    return Picture(chart, caption)
 
 
-def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) -> Pictures:
+def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) -> Iterator[Picture]:
     """Yield a picture of the first two rows of loadings; nothing for fewer."""
     if len(loadings) > 1:
         labels = ("factor 1", "factor 2") if of == "factors" else ("pc1", "pc2")
         plane = biplot(loadings[0].tolist(), loadings[1].tolist(), names, labels)
-        yield plane, f"{things} by their loadings on the first two {of}."
+        yield Picture(plane, f"{things} by their loadings on the first two {of}.")
 
 
 # --- input -----------------------------------------------------------------------------------------
 
 
-def require_count(name: str, value: Any, most: int, *, upto: str, least: int = 1) -> int:
-    """Return a whole number from ``least`` to ``most``; refuse others."""
-    holds = isinstance(value, int | np.integer) and not isinstance(value, bool) and least <= value <= most
-    require(bool(holds), name, f"a whole number from {least} to {upto}", value)
-    return int(value)
+def require_at_most(name: str, value: int, most: int, upto: str) -> None:
+    """Refuse a whole number above ``most``, which is described by ``upto``."""
+    require(value <= most, name, f"at most {upto}", value)
 
 
 def new_rows(
@@ -288,14 +249,31 @@ def new_rows(
 # --- the covariance and its noise ------------------------------------------------------------------
 
 
+def eigenpairs(matrix: Array) -> tuple[Array, Array]:
+    """Return eigenvalues and eigenvectors of a symmetric matrix, largest first."""
+    values, vectors = np.linalg.eigh(matrix)
+    return values[::-1], vectors[:, ::-1]
+
+
+def floored(matrix: Array, least: float) -> Array:
+    """Return a symmetric matrix whose eigenvalues are raised to ``least``."""
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T)
+
+
+def root_of(covariance: Array) -> Array:
+    """Return R with RRᵀ the covariance, its negative eigenvalues taken for 0."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+
+
 def usable(moment: Moment) -> tuple[Array, int]:
     """Return the covariance with its spectrum floored at the noise, and how many eigenvalues were raised."""
     sigma = moment.noise_std
-    values, vectors = np.linalg.eigh(moment.pooled.moment)
-    low = int(np.count_nonzero(values < sigma)) if sigma > 0 else 0
+    low = int(np.count_nonzero(np.linalg.eigvalsh(moment.pooled.moment) < sigma)) if sigma > 0 else 0
     if not low:
         return moment.covariance, 0
-    raised = (vectors * np.maximum(values, sigma)) @ vectors.T
+    raised = floored(moment.pooled.moment, sigma)
     return np.asarray((raised + raised.T) / 2 * np.outer(moment.units, moment.units) * moment.divisor), low
 
 
@@ -323,8 +301,7 @@ def draws(
     rng = np.random.default_rng(_SEED)
     left = count or int(np.clip(_NUMBERS / d**2, _LEAST_DRAWS, _MOST_DRAWS))
     at_once = max(1, min(left, int(4e6 / d**2)))
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    root = root_of(covariance)
     center = np.zeros(d) if moment.pooled.center is None else moment.pooled.center
     growth = noise_growth(moment)
     noise_std = moment.noise_std / np.sqrt(2.0) * np.where(np.eye(d), growth, np.outer(growth, growth))
@@ -352,20 +329,6 @@ def _symmetric(rng: np.random.Generator, size: int, d: int) -> Array:
     return np.asarray((drawn + drawn.transpose(0, 2, 1)) / np.sqrt(2.0))
 
 
-def standard_errors(
-    statistic: Statistic, moment: Moment, covariance: Array, *, sampling: bool = True, count: int = 0
-) -> Array:
-    """Return the standard deviation of each number of a statistic, from noise and sampling together."""
-    mean, squares, seen = moment.mean, 0.0, 0
-    for matrices, means in draws(moment, covariance, sampling=sampling, count=count):
-        up = statistic(covariance + _STEP * matrices, mean + _STEP * means)
-        down = statistic(covariance - _STEP * matrices, mean - _STEP * means)
-        squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
-        seen += len(matrices)
-    return np.asarray(np.sqrt(np.asarray(squares) / seen))
-
-
 def quantile(level: float) -> float:
     """Return how many standard errors an interval of a level goes to either side."""
-    require(isinstance(level, int | float) and 0 < level < 1, "level", "between 0 and 1", level)
     return float(scipy.stats.norm.ppf(0.5 + level / 2.0))

@@ -2,8 +2,8 @@
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
+from fedpower.linalg import fix_signs
 from fedpower.linalg.noised import goe_quantile
+from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,
     DETERMINED,
@@ -27,7 +29,7 @@ from fedpower.protocol.solvers.angles import (
 )
 from fedpower.report.charts import nodes_plane
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
+from fedpower.report.page import Picture
 from fedpower.report.text import count, listed, number, percent
 from fedpower.rows.opening import existing
 
@@ -58,15 +60,6 @@ class Communities(Analysis):
     community. Where edges were protected the matrix is the mean adjacency of the silos, with its diagonal,
     which holds noise alone, set to 0, and eigenvectors are ordered by the size of their eigenvalues. Where
     rows were, it is the second moment of the adjacency's rows.
-
-    Parameters
-    ----------
-    n_communities : int
-        k.
-    labels : mapping from names of nodes or array-like of shape (n_nodes,), default=None
-        A labelling to compare with; nodes that a mapping leaves out are not compared.
-    random_state : int, default=0
-        Of k-means' starts.
 
     Attributes
     ----------
@@ -105,52 +98,52 @@ class Communities(Analysis):
     kind = "communities"
     needs_covariance = False
 
-    n_communities: int = base.option("-k --communities", "Number of communities.")
+    n_communities: int = setting(MISSING, "Number of communities, k.", "count", option="-k --communities")
     _: KW_ONLY
-    labels: Any = base.option(
-        "--labels",
-        "Lines of node,label to compare with.",
-        default=None,
-        type=Path,
+    labels: Any = setting(
+        None,
+        "A labelling to compare with, by node; a mapping may leave nodes out (CSV: lines of node,label).",
+        kind=Path,
         metavar="CSV",
         parse=read_labels,
     )
-    random_state: int | None = 0
+    random_state: int | None = setting(0, "Of k-means' starts.", option=None)
 
     def _fit(self, moment: Moment) -> None:
-        k, unit = self.n_communities, moment.study.network
+        k, unit, most = self.n_communities, moment.study.network, moment.study.edge_weight
         if not unit:
             raise InputError(
                 "communities must be found from networks, got a moment of tables; release it with "
                 "`fedpower communities`"
             )
         compared = self.compared(moment.names)
-        by_edge, most = unit == "edge", moment.study.edge_weight
+        by_edge, std = unit == "edge", moment.noise_std * most
         matrix = np.array(moment.pooled.moment)
         if by_edge:
             np.fill_diagonal(matrix, 0.0)
             matrix *= most  # what was released is in units of it
         values, vectors = scipy.linalg.eigh(matrix)
         order = np.argsort(-np.abs(values) if by_edge else -values, kind="stable")
-        values, vectors = values[order], vectors[:, order]
-        largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(len(values))]
-        signed = np.ascontiguousarray(vectors * np.where(largest < 0, -1.0, 1.0))
-        self.eigenvalues_, self.embedding_ = values[:k], signed[:, :k].copy()
+        values, vectors = values[order], fix_signs(vectors[:, order])
+        self.eigenvalues_, self.embedding_ = values[:k], np.ascontiguousarray(vectors[:, :k])
         clusters = KMeans(int(k), n_init=10, random_state=self.random_state).fit(self.embedding_)
-        self.labels_ = _by_number(clusters.labels_, int(k))
+        self.labels_ = _by_size(clusters.labels_)
         if moment.noise_std == 0:
             angles = exact_angles(np.abs(values), k, n_features=moment.n_features)
         elif by_edge:
-            angles = network_angles(values, k, std=moment.noise_std * most / math.sqrt(2.0))
+            angles = network_angles(values, k, std=std / math.sqrt(2.0))
         else:
             angles = moment_angles(moment.pooled, k, pairs=(values, vectors))
         self.subspace_angle_, self.confidence_ = float(angles.subspaces[-1]), CONFIDENCE
         self.determined_ = bool(self.subspace_angle_ <= DETERMINED)
         self.rates_ = self.rate_errors_ = self.chance_edge_ = self.n_above_chance_ = None
         if by_edge:
-            self.chance_edge_ = self._chance(moment, matrix)
+            d = moment.n_features
+            rate = max(float(matrix.sum()) / (d * (d - 1)), 0.0)
+            variance = std**2 + 2.0 * most * rate / len(moment.silo_sizes)
+            self.chance_edge_ = math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
             self.n_above_chance_ = int((np.abs(self.eigenvalues_) > self.chance_edge_).sum())
-            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, int(k), moment.noise_std * most)
+            self.rates_, self.rate_errors_ = _rates(matrix, self.labels_, k, std)
         self.agreement_, self.adjusted_rand_, self.n_compared_ = None, None, 0
         if compared is not None:
             nodes, truth = compared
@@ -159,15 +152,11 @@ class Communities(Analysis):
             self.n_compared_ = len(nodes)
 
     def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
-        """Return which nodes are compared, and their labels; refuse a k or labels that cannot be.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Of all nodes: known before anything is released.
-        """
-        upto = f"the {len(names)} nodes less one"
-        base.require_count("communities", self.n_communities, len(names) - 1, upto=upto)
+        """Return which of all nodes are compared, and their labels; refuse a k or labels that cannot be."""
+        self._check_parameters()
+        base.require_at_most(
+            "n_communities", self.n_communities, len(names) - 1, "the number of nodes less one"
+        )
         if self.labels is None:
             return None
         if isinstance(self.labels, Mapping):
@@ -183,37 +172,29 @@ class Communities(Analysis):
             raise InputError(f"labels must have one per node, got shape {given.shape} for {len(names)} nodes")
         return np.arange(len(names), dtype=np.intp), given
 
-    def _chance(self, moment: Moment, matrix: Array) -> float:
-        """Return the eigenvalue that chance exceeds with probability `_CHANCE`."""
-        d, most = moment.n_features, moment.study.edge_weight
-        rate = float(matrix.sum()) / (d * (d - 1))
-        variance = (moment.noise_std * most) ** 2 + 2.0 * most * max(rate, 0.0) / len(moment.silo_sizes)
-        return math.sqrt(variance) * goe_quantile(d, _CHANCE / 2.0)
-
-    def _title(self) -> str:
+    def _page(self) -> Contents:
         k = len(self.eigenvalues_)
         groups = "community" if k == 1 else "communities"
-        return f"{k:,} {groups} of {count(len(self.labels_), 'node')}"
-
-    def _sentences(self) -> Iterator[str]:
-        k = len(self.eigenvalues_)
+        yield f"{k:,} {groups} of {count(len(self.labels_), 'node')}"
         sizes = listed([f"{size:,}" for size in np.bincount(self.labels_, minlength=k)])
         yield f"They have {sizes} nodes."
         if self.moment_.noise_std > 0:
             which = "the direction" if k == 1 else f"the {k} directions"
-            verdict = (
-                f"determined: noise turns {which} that separate them by at most "
-                f"{math.ceil(self.subspace_angle_)}°"
+            verdict, angle = (
+                ("determined: noise turns", f"at most {math.ceil(self.subspace_angle_)}°")
                 if self.determined_
-                else f"not determined: noise may turn {which} that separate them by more than "
-                f"{DETERMINED:.0f}°"
+                else ("not determined: noise may turn", f"more than {DETERMINED:.0f}°")
             )
-            yield f"The communities are {verdict}, at {CONFIDENCE:.0%} confidence."
+            yield (
+                f"The communities are {verdict} {which} that separate them by {angle}, at "
+                f"{CONFIDENCE:.0%} confidence."
+            )
         if self.chance_edge_ is not None:
+            above = self.n_above_chance_
             yield (
                 "Edges that are equally likely for all pairs exceed an eigenvalue of "
-                f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {self.n_above_chance_} "
-                f"of {k} {'is' if self.n_above_chance_ == 1 else 'are'} larger, and the last one is "
+                f"{number(self.chance_edge_, 3)} with probability {_CHANCE:.0%}: {above} "
+                f"of {k} {'is' if above == 1 else 'are'} larger, and the last one is "
                 f"{number(float(self.eigenvalues_[-1]), 3)}."
             )
         else:
@@ -226,38 +207,34 @@ class Communities(Analysis):
                 f"Of {count(self.n_compared_, 'labelled node')} {percent(self.agreement_)} are in the "
                 f"community of their label (adjusted Rand index {number(self.adjusted_rand_ or 0.0, 3)})."
             )
-
-    def _tables(self) -> Iterator[Table]:
-        k, order = len(self.eigenvalues_), np.argsort(self.labels_, kind="stable")
         if self.rates_ is not None and self.rate_errors_ is not None:
             at = np.triu_indices(k)
-            pairs = [(one + 1, two + 1) for one, two in zip(*at, strict=True)]
             columns = {
-                "Communities": [f"{a} and {b}" if a != b else f"within {a}" for a, b in pairs],
+                "Communities": [
+                    f"within {one}" if one == two else f"{one} and {two}"
+                    for one, two in zip(*(at[0] + 1, at[1] + 1), strict=True)
+                ],
                 "Mean weight": self.rates_[at],
                 "Privacy noise": self.rate_errors_[at],
             }
             yield base.table_of("Mean weight of a pair of nodes", "rates.csv", columns)
+        order = np.argsort(self.labels_, kind="stable")
         nodes: dict[str, Any] = {
             "Node": [self.columns_[place] for place in order],
             "Community": [f"{label + 1}" for label in self.labels_[order]],
+            **{f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)},
         }
-        nodes |= {f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)}
         yield base.table_of("Nodes by community", "communities.csv", nodes, printed=False)
-
-    def _pictures(self) -> Pictures:
-        k = len(self.eigenvalues_)
-        if k < 2:
-            return
-        # The first separates well-connected nodes from others; the next ones separate communities.
-        first, second = (0, 1) if k == 2 else (1, 2)
-        across, upwards = self.embedding_[:, [first, second]].T.tolist()
-        names = (f"coordinate {first + 1}", f"coordinate {second + 1}")
-        yield (
-            nodes_plane(across, upwards, self.labels_.tolist(), names),
-            "Every node by two of its coordinates; each community has its own marks. All of it was computed "
-            "from what was released.",
-        )
+        if k > 1:
+            # The first separates well-connected nodes from others; the next ones separate communities.
+            pair = [0, 1] if k == 2 else [1, 2]
+            across, upwards = self.embedding_[:, pair].T.tolist()
+            names = (f"coordinate {pair[0] + 1}", f"coordinate {pair[1] + 1}")
+            yield Picture(
+                nodes_plane(across, upwards, self.labels_.tolist(), names),
+                "Every node by two of its coordinates; each community has its own marks. All of it was "
+                "computed from what was released.",
+            )
 
 
 def agreement(truth: Any, found: Any) -> float:
@@ -282,14 +259,10 @@ def agreement(truth: Any, found: Any) -> float:
     return float(table[rows, columns].sum() / len(one))
 
 
-def _by_number(labels: Any, k: int) -> Labels:
+def _by_size(labels: Any) -> Labels:
     """Return labels from 0 on, the largest community first; of equal ones that with the first node."""
-    sizes = np.bincount(labels, minlength=k)
-    first = [int(np.argmax(labels == community)) for community in range(k)]
-    order = sorted(range(k), key=lambda community: (-sizes[community], first[community]))
-    places = np.empty(k, dtype=np.intp)
-    places[order] = np.arange(k)
-    return np.asarray(places[labels])
+    _, first, places, sizes = np.unique(labels, return_index=True, return_inverse=True, return_counts=True)
+    return np.asarray(np.argsort(np.lexsort((first, -sizes)))[places])
 
 
 def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Array]:
@@ -299,9 +272,8 @@ def _rates(matrix: Array, labels: Labels, k: int, std: float) -> tuple[Array, Ar
     pairs = np.outer(sizes, sizes)
     np.fill_diagonal(pairs, sizes * (sizes - 1))
     total = members.T @ matrix @ members
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rates = np.where(pairs > 0, total / pairs, 0.0)
-        # Within a community every edge is counted at both of its places.
-        different = np.where(np.eye(k, dtype=bool), pairs / 2, pairs)
-        errors = np.where(pairs > 0, std / math.sqrt(2.0) / np.sqrt(different), 0.0)
-    return rates, errors
+    # Within a community every edge is counted at both of its places.
+    different = np.maximum(np.where(np.eye(k, dtype=bool), pairs / 2, pairs), 0.5)
+    none = pairs == 0
+    rates = np.where(none, 0.0, total / np.maximum(pairs, 1.0))
+    return rates, np.where(none, 0.0, std / np.sqrt(2.0 * different))

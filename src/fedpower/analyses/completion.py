@@ -1,6 +1,6 @@
 """``Completion``: what empty cells would hold, from the released covariance of those that are not."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
@@ -10,11 +10,10 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.rules.rules import KNOWN
 
@@ -46,13 +45,6 @@ class Completion(TransformerMixin, Analysis):
     how many rated both, and the sums and products of their ratings. From these follow the means, the
     covariances of observed pairs, and the model x = μ + Λf + e of k components. New rows are completed where
     they are.
-
-    Parameters
-    ----------
-    n_components : int
-        k, at most: components that noise alone could show are not used.
-    level : float, default=0.95
-        Of the intervals of predictions.
 
     Attributes
     ----------
@@ -93,15 +85,14 @@ class Completion(TransformerMixin, Analysis):
     kind = "complete"
     needs_covariance = False
 
-    n_components: int = base.components("Number of components, at most.")
+    n_components: int = base.components("Number of components, at most: noise must not be able to show them.")
     _: KW_ONLY
     level: float = base.level()
 
     def _fit(self, moment: Moment) -> None:
         spans = _spans(moment)
-        d = len(spans)
-        upto = f"{d - 1}, below the {d} items"
-        k = base.require_count("n_components", self.n_components, d - 1, upto=upto)
+        d, k = len(spans), self.n_components
+        base.require_at_most("n_components", k, d - 1, f"{d - 1}, below the {d} items")
         raw, sigma = _about_the_middle(moment, d), moment.noise_std * (moment.treatment.row_norm or 1.0) ** 2
         # A count below two standard deviations may be nobody's.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)
@@ -111,8 +102,8 @@ class Completion(TransformerMixin, Analysis):
         noised = _pairs(raw + _noise(len(raw), sigma), least) if sigma else None
         root = np.sqrt(pairs.weight / np.mean(pairs.weight))
         weights = np.outer(root, root)
-        values, vectors = np.linalg.eigh(pairs.covariance * weights)
-        values, vectors = values[::-1], fix_signs(vectors[:, ::-1])
+        values, vectors = base.eigenpairs(pairs.covariance * weights)
+        vectors = fix_signs(vectors)
         edge = 0.0
         if noised is not None:
             largest = np.linalg.eigvalsh((noised.covariance - pairs.covariance) * weights)[:, -1]
@@ -133,9 +124,8 @@ class Completion(TransformerMixin, Analysis):
 
         self._model, self._draws = modelled(pairs, values, vectors), []
         for mean, covariance in zip(noised.mean, noised.covariance, strict=True) if noised else ():
-            drawn, axes = np.linalg.eigh(covariance * weights)
             one = _Pairs(mean, covariance, pairs.weight)
-            self._draws.append(modelled(one, drawn[::-1], axes[:, ::-1]))
+            self._draws.append(modelled(one, *base.eigenpairs(covariance * weights)))
         half = self._half
         self.items_ = np.asarray(list(spans), dtype=object)
         self.mean_ = self._middle + half * self._model.mean
@@ -186,17 +176,11 @@ class Completion(TransformerMixin, Analysis):
         rows = np.asarray(features, dtype=np.float64)
         return np.where(rows[:, 1::2] > 0, self._middle + self._half * rows[:, ::2], np.nan)
 
-    def _title(self) -> str:
-        return f"Completion of {count(len(self.items_), 'item')} through {count(self.n_used_, 'component')}"
-
-    @property
-    def _deviations(self) -> tuple[Array, Array]:
-        """Standard deviations of the items' ratings, and of what the components leave of them."""
-        whole = self.noise_variance_ + np.sum(self.loadings_**2, axis=1)
-        return np.sqrt(whole), np.sqrt(self.noise_variance_)
-
-    def _sentences(self) -> Iterator[str]:
-        used, asked = self.n_used_, self.n_components
+    def _page(self) -> Contents:
+        used, asked, names = self.n_used_, self.n_components, [str(item) for item in self.items_]
+        outside = np.sqrt(self.noise_variance_)
+        deviations = np.sqrt(self.noise_variance_ + np.sum(self.loadings_**2, axis=1))
+        yield f"Completion of {count(len(names), 'item')} through {count(used, 'component')}"
         if used:
             more = "" if used == asked else "; noise alone could show the others"
             yield f"{used} of {count(asked, 'component')} {'is' if used == 1 else 'are'} used{more}."
@@ -205,10 +189,10 @@ class Completion(TransformerMixin, Analysis):
                 "No component is used, for noise alone could show any: empty cells are filled with the "
                 "items' means. Take a larger epsilon, fewer items or more persons."
             )
-        deviation, left = (number(float(np.median(values)), 3) for values in self._deviations)
         yield (
-            f"Predictions have a standard deviation of {left} for a person who rated much, and of "
-            f"{deviation} for one who rated nothing: medians over items."
+            f"Predictions have a standard deviation of {number(float(np.median(outside)), 3)} for a person "
+            f"who rated much, and of {number(float(np.median(deviations)), 3)} for one who rated nothing: "
+            "medians over items."
         )
         yield (
             "A row that the bound shortens is shortened as a whole: its pairs count for less, in sums and "
@@ -216,25 +200,19 @@ class Completion(TransformerMixin, Analysis):
             "means are nearer to the middle, and deviations and intervals are too small."
         )
         yield f"New rows are completed where they are, with intervals of {percent(self.level)}."
-
-    def _tables(self) -> Iterator[Table]:
-        names, (deviation, left) = [str(item) for item in self.items_], self._deviations
         items = {
             "Item": names,
             "Mean": self.mean_,
-            "Deviation": deviation,
-            "Outside components": left,
+            "Deviation": deviations,
+            "Outside components": outside,
             "Share of ratings": self.weight_,
         }
         yield base.table_of("Items", "items.csv", items)
-        if self.n_used_:
+        if used:
             loadings = {f"pc{place}": values for place, values in enumerate(self.loadings_.T, start=1)}
             yield base.table_of("Loadings", "loadings.csv", {"Item": names, **loadings})
-
-    def _pictures(self) -> Pictures:
         caption = "Variances, items weighed by how often they are rated; squares are not used."
-        yield base.variance_chart(self.spectrum_, [True] * self.n_used_, caption)
-        names = [str(item) for item in self.items_]
+        yield base.variance_chart(self.spectrum_, [True] * used, caption)
         yield from base.loadings_chart(self.loadings_.T, names, "Items", "components")
 
 

@@ -1,6 +1,5 @@
 """``Correlations``: all correlations of a released covariance with intervals, and which differ from 0."""
 
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -8,11 +7,11 @@ import numpy as np
 import scipy.stats
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.linalg.noised import shrunk_spectrum
 from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
+from fedpower.report.page import Picture
 from fedpower.report.text import count, percent
 
 
@@ -21,15 +20,8 @@ class Correlations(Analysis):
     """Correlations of all columns, with intervals that include the noise, and a verdict on each.
 
     The spectrum is shrunk by the known noise, which brings correlations nearer to the exact ones but biases
-    them, so that intervals are those of the correlations as released.
-
-    Parameters
-    ----------
-    level : float, default=0.95
-        Of the intervals; 1 − level is also the chance, over all pairs together, that a pair without
-        correlation is found to have some.
-    sampling : bool, default=True
-        Whether the rows are a sample of something larger. False: intervals are about the rows themselves.
+    them, so that intervals are those of the correlations as released. A verdict is wrong for any of the pairs
+    together with probability 1 − level.
 
     Attributes
     ----------
@@ -62,26 +54,24 @@ class Correlations(Analysis):
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        width, covariance = base.quantile(self.level), self._usable(moment)
-        d = moment.n_features
-        lower = np.tril_indices(d, -1)
+        covariance, d = self._usable(moment), moment.n_features
         correlations = noised_correlations(moment)
-        values = correlations.released[lower]
-        errors = base.standard_errors(_correlations, moment, covariance, sampling=self.sampling)
+        values = correlations.released[np.tril_indices(d, -1)]
+        errors = self._standard_errors(_correlations, covariance)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
-        widths = errors / np.maximum(1.0 - values**2, 1e-12)
+        deviations = errors / np.maximum(1.0 - values**2, 1e-12)
+        width = base.quantile(self.level) * deviations
         strict = float(scipy.stats.norm.isf((1.0 - self.level) / (2.0 * max(len(values), 1))))
         self.correlation_, self.released_ = correlations.shrunk, correlations.released
         self.standard_error_ = _square(errors, d, 0.0)
-        self.low_ = _square(np.tanh(scaled - width * widths), d, 1.0)
-        self.high_ = _square(np.tanh(scaled + width * widths), d, 1.0)
-        self.distinct_ = _square(np.abs(scaled) > strict * widths, d, True).astype(bool)
+        self.low_ = _square(np.tanh(scaled - width), d, 1.0)
+        self.high_ = _square(np.tanh(scaled + width), d, 1.0)
+        self.distinct_ = _square(np.abs(scaled) > strict * deviations, d, True).astype(bool)
 
-    def _title(self) -> str:
-        return f"Correlations of {len(self.columns_)} columns"
-
-    def _sentences(self) -> Iterator[str]:
-        distinct = self.distinct_[np.tril_indices(len(self.distinct_), -1)]
+    def _page(self) -> Contents:
+        names, lower = self.columns_, np.tril_indices(len(self.correlation_), -1)
+        distinct = self.distinct_[lower]
+        yield f"Correlations of {len(names)} columns"
         yield (
             f"{int(distinct.sum())} of {count(len(distinct), 'pair')} differ from 0, with a chance of at "
             f"most {percent(1 - self.level)} that one of them does not."
@@ -89,10 +79,6 @@ class Correlations(Analysis):
         yield self._interval_sentence()
         if self.moment_.noise_std > 0:
             yield "Correlations have a shrunk spectrum; intervals are of those released, before it."
-        yield from self._clipping_remark()
-
-    def _tables(self) -> Iterator[Table]:
-        names, lower = self.columns_, np.tril_indices(len(self.correlation_), -1)
         order = np.argsort(-np.abs(self.correlation_[lower]), kind="stable")
         at = (lower[0][order], lower[1][order])
         columns = {
@@ -102,10 +88,8 @@ class Correlations(Analysis):
             "Differs from 0": base.yes_or_no(self.distinct_[at]),
         }
         yield base.table_of("Correlations, the largest first", "correlations.csv", columns)
-
-    def _pictures(self) -> Pictures:
-        yield (
-            heat_map(self.correlation_.tolist(), self.columns_, self.distinct_.tolist()),
+        yield Picture(
+            heat_map(self.correlation_.tolist(), names, self.distinct_.tolist()),
             "The stronger the colour, the larger the correlation; a cross is one that may be 0. "
             "The table has the numbers.",
         )

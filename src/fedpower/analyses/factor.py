@@ -1,7 +1,6 @@
 """``FactorAnalysis``: common factors behind the columns of a released covariance, with intervals."""
 
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, MISSING, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -9,12 +8,12 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.analyses.correlation import NoisedCorrelations, noised_correlations
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
+from fedpower.options import setting
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 _STEP = 1e-3
@@ -35,17 +34,6 @@ class FactorAnalysis(Analysis):
     the correlations, each divided by its variance from sampling and noise. Where the model misses the
     correlations by about as much as the noise does, maximum likelihood is kept, of the covariance with its
     spectrum floored at the noise.
-
-    Parameters
-    ----------
-    n_factors : int
-        k, with (d − k)² > d + k: else the model has more numbers than the covariance.
-    rotation : {"varimax", "none"}, default="varimax"
-        How factors are rotated so that they are simple; "none" leaves them on principal axes.
-    level : float, default=0.95
-        Of the intervals.
-    sampling : bool, default=True
-        Whether the rows are a sample: else intervals hold the privacy noise alone.
 
     Attributes
     ----------
@@ -78,10 +66,17 @@ class FactorAnalysis(Analysis):
 
     kind = "factor"
 
-    n_factors: int = base.option("-k --factors", "Number of factors.")
+    n_factors: int = setting(
+        MISSING,
+        "Number of factors k, of d columns: with (d − k)² below d + k there are more numbers than pairs.",
+        "count",
+        option="-k --factors",
+    )
     _: KW_ONLY
-    rotation: Literal["varimax", "none"] = base.option(
-        "--rotation", "How factors are rotated.", default="varimax", choices=("varimax", "none")
+    rotation: Literal["varimax", "none"] = setting(
+        "varimax",
+        "How factors are rotated so that they are simple; none leaves them on principal axes.",
+        ("varimax", "none"),
     )
     level: float = base.level()
     sampling: bool = base.sampling()
@@ -89,13 +84,12 @@ class FactorAnalysis(Analysis):
     def _fit(self, moment: Moment) -> None:
         d, k = moment.n_features, self.n_factors
         must = f"a whole number k of at least 1 with (d - k)² at least d + k, d = {d} columns"
-        require(isinstance(k, int) and k >= 1 and (d - k) ** 2 >= d + k, "n_factors", must, k)
+        require((d - k) ** 2 >= d + k, "n_factors", must, k)
         fitted = _fit(moment, k)
         raw = fitted.loadings
         turn = _varimax(raw) if self.rotation == "varimax" else np.eye(k)
         turn = turn[:, np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")]
-        turn = turn * np.sign(np.sum(fix_signs(raw @ turn) * (raw @ turn), axis=0))
-        self.loadings_ = raw @ turn
+        self.loadings_ = fix_signs(raw @ turn)
         self._set_intervals(self.loadings_, self._errors(moment, fitted))
         biased = fitted.deviations / np.sqrt(moment.divisor)  # scikit-learn divides by n
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
@@ -120,20 +114,14 @@ class FactorAnalysis(Analysis):
                 seen += 1
         return np.asarray(np.sqrt(squares / seen))
 
-    @property
-    def _factors(self) -> list[str]:
-        return [f"factor {place}" for place in range(1, self.loadings_.shape[1] + 1)]
-
-    def _title(self) -> str:
+    def _page(self) -> Contents:
         d, k = self.loadings_.shape
-        return f"{count(k, 'factor')} of {count(d, 'column')}"
-
-    def _sentences(self) -> Iterator[str]:
-        shares = np.sum(self.loadings_**2, axis=0) / len(self.loadings_)
-        sure = (self.low_ > 0) | (self.high_ < 0)
+        factors = [f"factor {place}" for place in range(1, k + 1)]
+        shares, sure = np.sum(self.loadings_**2, axis=0) / d, (self.low_ > 0) | (self.high_ < 0)
+        yield f"{count(k, 'factor')} of {count(d, 'column')}"
         yield (
             f"The factors explain {percent(float(shares.sum()))} of the variance of standardised columns: "
-            f"{', '.join(percent(float(share)) for share in shares)}."
+            f"{', '.join(map(percent, shares.tolist()))}."
         )
         yield f"{int(sure.sum())} of {count(sure.size, 'loading')} differ from 0."
         yield self._interval_sentence()
@@ -141,29 +129,20 @@ class FactorAnalysis(Analysis):
             yield "Least squares, weighted by the errors of sampling and of privacy noise."
         elif self.moment_.noise_std > 0:
             yield "Maximum likelihood: the model misses the correlations by as much as the noise does."
-        yield from self._floor_remark()
-        yield from self._clipping_remark()
         if self.n_at_bound_:
             yield (
                 f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
                 "case): its loadings are at their limit, and not to be trusted."
             )
-
-    def _tables(self) -> Iterator[Table]:
         columns: dict[str, Any] = {"Column": self.columns_}
-        for place, factor in enumerate(self._factors):
+        for place, factor in enumerate(factors):
             columns[factor.capitalize()] = self.loadings_[:, place]
             columns[f"Error {place + 1}"] = self.standard_error_[:, place]
         yield base.table_of("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
-
-    def _pictures(self) -> Pictures:
         yield from base.loadings_chart(self.loadings_.T, self.columns_, "Columns", "factors")
-        ends = zip(self._factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True)
-        for factor, values, low, high in ends:
+        for factor, *ends in zip(factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True):
             caption = f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."
-            yield base.interval_chart(
-                f"Loadings of {factor}", self.columns_, values, low, high, caption=caption
-            )
+            yield base.interval_chart(f"Loadings of {factor}", self.columns_, *ends, caption=caption)
 
 
 def congruence(one: Array, other: Array) -> Array:
@@ -323,8 +302,7 @@ def _correlation(covariance: Array) -> Array:
 def _scaled(correlation: Array, unique: Array) -> tuple[Array, Array]:
     """Return the eigenpairs of Ψ^−½RΨ^−½, largest first."""
     roots = np.sqrt(unique)
-    values, vectors = np.linalg.eigh(correlation / np.outer(roots, roots))
-    return values[::-1], vectors[:, ::-1]
+    return base.eigenpairs(correlation / np.outer(roots, roots))
 
 
 def _loadings(correlation: Array, unique: Array, k: int) -> Array:
@@ -348,13 +326,11 @@ def _discrepancy(correlation: Array, unique: Array, k: int) -> float:
 
 def _hessian(correlation: Array, unique: Array, k: int) -> Array:
     """Return the derivative of the gradient by ψ, by central differences."""
-    made = np.empty((unique.size, unique.size))
-    for place in range(unique.size):
-        step = np.zeros_like(unique)
-        step[place] = 1e-5 * unique[place]
-        up, down = (_gradient(correlation, unique + step, k), _gradient(correlation, unique - step, k))
-        made[:, place] = (up - down) / (2.0 * step[place])
-    return made
+    columns = []
+    for step in np.diag(1e-5 * unique):
+        up, down = _gradient(correlation, unique + step, k), _gradient(correlation, unique - step, k)
+        columns.append((up - down) / (2.0 * step.sum()))
+    return np.column_stack(columns)
 
 
 def _uniquenesses(correlation: Array, k: int) -> Array:

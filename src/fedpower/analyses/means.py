@@ -1,7 +1,7 @@
 """``MeanTests``: which column means are not what they should be, after common factors are removed."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy as np
 import scipy.stats
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
-from fedpower.errors import InputError, require
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.errors import InputError
+from fedpower.options import setting
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 
@@ -43,17 +43,6 @@ class MeanTests(Analysis):
     and e the privacy noise. f̄ is fitted by least squares to the columns whose means are nearest to what
     they should be; what remains is tested, two-sided, and false discoveries are controlled [BH95].
 
-    Parameters
-    ----------
-    n_factors : int, default=0
-        k; 0 tests the means as they are.
-    null : float, mapping from names, or list, default=0.0
-        What the means should be.
-    level : float, default=0.95
-        Of the intervals; 1 − level is the false discovery rate.
-    null_share : float, default=0.9
-        The share of columns, nearest to their null, that f̄ is fitted to.
-
     Attributes
     ----------
     mean_, standard_error_, low_, high_ : ndarray of shape (d,)
@@ -78,29 +67,37 @@ class MeanTests(Analysis):
 
     kind = "means"
 
-    n_factors: int = base.option("-k --factors", "Common factors to remove first.", default=0)
+    n_factors: int = setting(
+        0,
+        "Common factors to remove first, k.",
+        must="a whole number of at least 0",
+        holds=lambda value: isinstance(value, int) and value >= 0,
+        kind=int,
+        option="-k --factors",
+    )
     _: KW_ONLY
-    null: Any = base.option(
-        "--null",
-        "What means should be; 0 by default, repeatable.",
-        default=0.0,
-        type=str,
+    null: Any = setting(
+        0.0,
+        "What means should be: a number for all columns, or by column; 0 by default.",
+        parse=_nulls,
         multiple=True,
         metavar="[COLUMN=]NUMBER",
-        parse=_nulls,
     )
-    level: float = base.level()
-    null_share: float = 0.9
+    level: float = base.level(help="Level of the intervals; 1 − level is the false discovery rate.")
+    null_share: float = setting(
+        0.9,
+        "The share of columns, nearest to what they should be, that the factors' mean is fitted to.",
+        must="above 0 and at most 1",
+        holds=lambda value: isinstance(value, int | float) and 0 < value <= 1,
+        option=None,
+    )
 
     def _fit(self, moment: Moment) -> None:
         covariance = self._usable(moment)
         d, n, k = moment.n_features, moment.n_samples, self.n_factors
-        null, share = self._null_of(moment), self.null_share
-        valid = isinstance(share, int | float) and 0 < share <= 1
-        require(valid, "null_share", "above 0 and at most 1", share)
-        nearest = max(int(np.ceil(share * d)), 1)
+        null, nearest = self._null_of(moment), max(int(np.ceil(self.null_share * d)), 1)
         upto = f"{nearest - 1}, below the {nearest} columns that factors are fitted to"
-        base.require_count("n_factors", k, nearest - 1, upto=upto, least=0)
+        base.require_at_most("n_factors", k, nearest - 1, upto)
         noise = (moment.mean_noise_std * moment.units) ** 2
         away = moment.mean - null
         hat, own = np.zeros((d, d)), covariance
@@ -138,21 +135,16 @@ class MeanTests(Analysis):
                 f"from names, got {self.null!r}"
             ) from None
 
-    def _title(self) -> str:
+    def _page(self) -> Contents:
+        means = count(len(self.mean_), "mean")
         factors = f", {count(self.n_factors, 'factor')} removed" if self.n_factors else ""
-        return f"Tests of {count(len(self.mean_), 'mean')}{factors}"
-
-    def _sentences(self) -> Iterator[str]:
+        yield f"Tests of {means}{factors}"
         yield (
-            f"{int(self.rejected_.sum())} of {count(len(self.mean_), 'mean')} are not what they should be; "
+            f"{int(self.rejected_.sum())} of {means} are not what they should be; "
             f"at most {percent(1 - self.level)} of these findings are expected to be false."
         )
         noise = float(np.median(self.noise_share_))
         yield f"Privacy noise makes up {percent(noise)} of the squared error of the median column."
-        yield from self._floor_remark()
-        yield from self._clipping_remark()
-
-    def _tables(self) -> Iterator[Table]:
         columns = {
             "Column": self.columns_,
             "Mean": self.mean_,
@@ -163,8 +155,6 @@ class MeanTests(Analysis):
             "Differs": base.yes_or_no(self.rejected_),
         }
         yield base.table_of("Means", "means.csv", columns)
-
-    def _pictures(self) -> Pictures:
         differences = (ends - self.null_ for ends in (self.mean_, self.low_, self.high_))
         caption = "A line is an interval of the difference; a cross has 0 within it."
         title = "How far means are from what they should be"

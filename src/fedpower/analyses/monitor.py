@@ -1,6 +1,5 @@
 """``ProcessMonitor``: limits for new rows, from a released covariance; rows are flagged where they are."""
 
-from collections.abc import Iterator
 from dataclasses import KW_ONLY
 
 import numpy as np
@@ -10,13 +9,11 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.protocol.pooled import unit_variances
-from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, exact_angles, moment_angles
+from fedpower.protocol.solvers.angles import DETERMINED, exact_angles, moment_angles
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
-from fedpower.report.view import angle_sentences
 
 
 @analysis
@@ -25,13 +22,6 @@ class ProcessMonitor(OutlierMixin, Analysis):
 
     Columns are standardised by the released deviations. New rows are checked where they are: nothing of
     them leaves.
-
-    Parameters
-    ----------
-    n_components : int
-        k.
-    level : float, default=0.99
-        The share of rows like those of the release that each limit should let pass.
 
     Attributes
     ----------
@@ -65,20 +55,19 @@ class ProcessMonitor(OutlierMixin, Analysis):
     level: float = base.level(0.99, "Share of usual rows within each limit.")
 
     def _fit(self, moment: Moment) -> None:
-        d, n = moment.n_features, moment.n_samples
+        d, n, k = moment.n_features, moment.n_samples, self.n_components
         most = min(d, n) - 1
-        k = base.require_count("n_components", self.n_components, most, upto=f"{most}, below the {d} columns")
+        base.require_at_most("n_components", k, most, f"{most}, below the {d} columns")
         covariance = self._usable(moment)
         self.mean_, self.scale_ = moment.mean, np.sqrt(np.diagonal(covariance))
-        values, vectors = np.linalg.eigh(covariance / np.outer(self.scale_, self.scale_))
-        values, vectors = values[::-1], vectors[:, ::-1]
+        values, vectors = base.eigenpairs(covariance / np.outer(self.scale_, self.scale_))
         cut, gains = base.correlation_shift(moment), unit_variances(moment.noise_std)
         angles = (
             moment_angles(moment.pooled, k, pairs=(values, vectors), gains=gains, cut=cut)
             if moment.noise_std > 0
             else exact_angles(values, k, n_features=d)
         )
-        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+        self._set_angles(angles)
         self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
         self.explained_variance_ = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))
@@ -87,8 +76,6 @@ class ProcessMonitor(OutlierMixin, Analysis):
         spread = scipy.stats.f.ppf(self.level, k, n - k)
         self.t2_limit_ = float(k * (n**2 - 1) / (n * (n - k)) * spread)
         self.spe_limit_ = float(second / first * scipy.stats.chi2.ppf(self.level, first**2 / second))
-        self.feature_names_in_, self.n_features_in_ = np.asarray(moment.names, dtype=object), d
-        self.confidence_ = CONFIDENCE
 
     def _noise(self, moment: Moment, covariance: Array, rest: Array) -> float:
         """Return what noise adds to the residual's θ₂ on average."""
@@ -121,24 +108,18 @@ class ProcessMonitor(OutlierMixin, Analysis):
         beyond = self.statistics(X) > [self.t2_limit_, self.spe_limit_]
         return np.where(beyond.any(axis=1), -1, 1)
 
-    def _title(self) -> str:
-        return f"Limits for new rows of {count(len(self.mean_), 'column')}"
-
-    def _sentences(self) -> Iterator[str]:
+    def _page(self) -> Contents:
         exact = self.moment_.noise_std == 0
+        yield f"Limits for new rows of {count(len(self.mean_), 'column')}"
         yield (
             f"A row like those of the release keeps T² ≤ {number(self.t2_limit_)} and SPE ≤ "
             f"{number(self.spe_limit_)} with probability {percent(self.level)} each."
         )
         if exact:
             yield "No noise was added, so the limits are those of the rows themselves."
-        angles = (self.component_angles_, self.subspace_angles_)
-        yield from angle_sentences(*angles, len(self.mean_), exact=exact)
+        yield from self._angle_sentences(len(self.mean_))
         if not exact and self.subspace_angles_[-1] > DETERMINED:
             yield "T² measures directions that are not determined: take fewer components."
-        yield from self._floor_remark()
-
-    def _tables(self) -> Iterator[Table]:
         within = f"distance within the {count(len(self.components_), 'component')}"
         limits = {
             "Statistic": ("T²", "SPE"),
@@ -148,7 +129,5 @@ class ProcessMonitor(OutlierMixin, Analysis):
         yield base.table_of("Limits", "limits.csv", limits)
         columns = {"Column": self.columns_, "Mean": self.mean_, "Deviation": self.scale_}
         yield base.table_of("Columns", "columns.csv", columns)
-
-    def _pictures(self) -> Pictures:
         caption = "Variances of standardised columns; T² uses the components."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)

@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy.optimize
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
+from fedpower.options import setting
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
 
 _SEED, _DRAWS = 19, 4000
-_MOST_STEPS, _SHORTEST, _CLOSE = 100, 1e-6, 1e-12
+_CLOSE = 1e-11  # of the largest sum of outcomes, as near as mean outcomes are brought to it
 _FINITE = 1e-7
 """Of the least eigenvalue of an exact Laplacian, as much as a model can keep of it: with less left, an
 item wins or loses all that ties it to the others."""
@@ -59,15 +59,6 @@ class Ranking(Analysis):
     n_ij = −L_ij the number of comparisons of a pair. Scores have the mean 0. Noise outside of Laplacians is
     removed; the rest enters the errors in closed form, with that of the outcomes.
 
-    Parameters
-    ----------
-    method : {"least_squares", "bradley_terry"}, default="least_squares"
-        Scores in units of the outcome, or logarithms of odds; the latter for comparisons without margin.
-    level : float, default=0.95
-        Of intervals, of places and of verdicts.
-    sampling : bool, default=True
-        Whether outcomes are a sample: else intervals are about the comparisons themselves.
-
     Attributes
     ----------
     items_ : tuple of str
@@ -103,15 +94,17 @@ class Ranking(Analysis):
     kind = "ranking"
     needs_covariance = False
 
-    method: Literal["least_squares", "bradley_terry"] = base.option(
-        "--method", "What scores are.", default="least_squares", choices=("least_squares", "bradley_terry")
+    method: Literal["least-squares", "bradley-terry"] = setting(
+        "least-squares",
+        "Scores in units of the outcome, or logarithms of odds of comparisons without margin.",
+        ("least-squares", "bradley-terry"),
     )
     _: KW_ONLY
-    level: float = base.level()
+    level: float = base.level(help="Level of intervals, of places and of verdicts.")
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        rule, odds = _rule_of(moment), self.method == "bradley_terry"
+        rule, odds = _rule_of(moment), self.method == "bradley-terry"
         if odds and rule.margin:
             raise InputError(
                 "Bradley and Terry's model must have comparisons that are won or lost, got margins in "
@@ -124,7 +117,7 @@ class Ranking(Analysis):
                 "comparisons must tie all items together to be ranked, got items that nobody compared "
                 "with the others, directly or through others; rank each group by itself"
             )
-        solved = _newton(graph) if odds else _least_squares(graph)
+        solved = _odds(graph) if odds else _least_squares(graph)
         if solved is None:
             clear = False
         elif graph.noise == 0:
@@ -140,8 +133,8 @@ class Ranking(Analysis):
         scores, bread = solved if clear and solved is not None else _floored(graph)
         self.determined_, self._rule = clear, rule
         self.items_, self.scores_ = rule.levels, scores
-        nothing = np.full((d, d), np.nan)
-        self.covariance_ = self._errors(graph, bread, moment.n_samples) if clear else nothing
+        errors = self._errors(graph, bread, moment.n_samples)
+        self.covariance_ = errors if clear else np.full((d, d), np.nan)
         own = np.diagonal(self.covariance_)
         squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
         self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
@@ -165,15 +158,14 @@ class Ranking(Analysis):
                 sampled = left * graph.laplacian
             else:
                 sampled = _laplacian(graph.weights * np.maximum(1.0 - means**2, 0.0))
-            values, vectors = np.linalg.eigh(sampled)
-            errors = errors + (vectors * np.maximum(values, 0.0)) @ vectors.T / n
+            errors = errors + base.floored(sampled, 0.0) / n
         inverse = _inverse(bread)
         made = inverse @ errors @ inverse
         return np.asarray((made + made.T) / 2.0)
 
     def _outcome(self, differences: Array) -> Array:
         """Return the mean outcomes that differences of scores predict."""
-        return differences if self.method == "least_squares" else np.tanh(differences / 2.0)
+        return differences if self.method == "least-squares" else np.tanh(differences / 2.0)
 
     def _set_places(self) -> None:
         """Find which items differ, and the places that each may have, by draws of the errors."""
@@ -182,9 +174,8 @@ class Ranking(Analysis):
         self.rank_low_, self.rank_high_ = np.ones(d, np.int64), np.full(d, d, np.int64)
         if not self.determined_:
             return
-        values, vectors = np.linalg.eigh(self.covariance_)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        drawn = np.random.default_rng(_SEED).standard_normal((_DRAWS, d)) @ root.T
+        normal = np.random.default_rng(_SEED).standard_normal((_DRAWS, d))
+        drawn = normal @ base.root_of(self.covariance_).T
         deviations, largest = self.difference_error_, np.zeros(_DRAWS)
         differences = self.scores_[:, None] - self.scores_[None, :]
         for place in range(d):
@@ -218,26 +209,22 @@ class Ranking(Analysis):
         chances = np.clip((1.0 + self._outcome(ends)) / 2.0, 0.0, 1.0)
         return float(chances[0]), float(chances[1]), float(chances[2])
 
-    def _in_order(self) -> tuple[NDArray[np.intp], list[str], list[bool]]:
-        """Return places and names of the items from the best on, and whether each differs from the next."""
+    def _page(self) -> Contents:
         order = np.argsort(self.rank_)
-        return order, [self.items_[place] for place in order], [
-            bool(self.distinct_[i, j]) for i, j in pairwise(order)
-        ]  # fmt: skip
-
-    def _title(self) -> str:
-        method = "least squares" if self.method == "least_squares" else "Bradley and Terry's model"
+        names = [self.items_[place] for place in order]
+        distinct = [bool(self.distinct_[i, j]) for i, j in pairwise(order)]
+        method = "least squares" if self.method == "least-squares" else "Bradley and Terry's model"
         ending = "" if self.determined_ else ": not determined"
-        return f"Ranking of {count(len(self.items_), 'item')} by {method}{ending}"
-
-    def _sentences(self) -> Iterator[str]:
-        _, names, distinct = self._in_order()
+        yield f"Ranking of {count(len(names), 'item')} by {method}{ending}"
         if self.determined_:
             yield (
                 f"{sum(distinct)} of {len(distinct)} neighbours differ, all such verdicts together at "
                 f"{percent(self.level)}; intervals and places are of {percent(self.level)} for each item "
                 f"and hold the privacy noise{' and that of the outcomes' if self.sampling else ' alone'}."
             )
+            numbers = (values[order] for values in (self.scores_, self.low_, self.high_))
+            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
+            yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
         else:
             yield (
                 "Scores are not determined: the noise hides how comparisons connect the items. There are "
@@ -246,18 +233,9 @@ class Ranking(Analysis):
             )
         if self._rule.margin:
             yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
-            return
-        yield "The mean score is 0."
-        if self.determined_ and len(names) > 1:
-            chance, low, high = self.win_probability(names[0], names[-1])
-            if chance not in (0.0, 1.0):  # beyond what a difference of outcomes can be
-                yield (
-                    f"{names[0]} would win against {names[-1]} in {percent(chance)} of comparisons "
-                    f"({percent(low)} to {percent(high)})."
-                )
-
-    def _tables(self) -> Iterator[Table]:
-        order, names, distinct = self._in_order()
+        else:
+            yield "The mean score is 0."
+            yield from self._likely_winner(names[0], names[-1])
         places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
         columns = {
             "Item": names,
@@ -269,12 +247,14 @@ class Ranking(Analysis):
         }
         yield base.table_of("Ranking", "ranking.csv", columns)
 
-    def _pictures(self) -> Pictures:
-        if self.determined_:
-            order, names, _ = self._in_order()
-            numbers = (values[order] for values in (self.scores_, self.low_, self.high_))
-            caption = "A line is an interval; a cross has 0 within it, the mean of all items."
-            yield base.interval_chart("Scores with their intervals", names, *numbers, caption=caption)
+    def _likely_winner(self, first: str, last: str) -> Iterator[str]:
+        if self.determined_ and first != last:
+            chance, low, high = self.win_probability(first, last)
+            if chance not in (0.0, 1.0):  # beyond what a difference of outcomes can be
+                yield (
+                    f"{first} would win against {last} in {percent(chance)} of comparisons "
+                    f"({percent(low)} to {percent(high)})."
+                )
 
 
 def _rule_of(moment: Moment) -> Rule:
@@ -329,37 +309,28 @@ def _least_squares(graph: _Graph) -> tuple[Array, Array] | None:
     return _inverse(graph.laplacian) @ graph.wins, graph.laplacian
 
 
-def _newton(graph: _Graph) -> tuple[Array, Array] | None:
+def _odds(graph: _Graph) -> tuple[Array, Array] | None:
     """Return the scores whose mean outcomes give the wins, and the derivative there; None for none."""
-    weights, scores = graph.weights, np.zeros_like(graph.wins)
-    enough = _CLOSE * float(np.abs(graph.wins).max(initial=0.0))
+    weights, d = graph.weights, len(graph.wins)
 
-    def state(at: Array) -> tuple[Array, Array]:
-        differences = at[:, None] - at[None, :]
-        left = graph.wins - np.sum(weights * np.tanh(differences / 2.0), axis=1)
-        return left, _laplacian(weights * _STEEPEST / np.cosh(np.clip(differences / 2.0, -300.0, 300.0)) ** 2)
+    def halves(scores: Array) -> Array:
+        return np.clip((scores[:, None] - scores[None, :]) / 2.0, -300.0, 300.0)
 
-    left, bread = state(scores)
-    for _ in range(_MOST_STEPS):
-        if _least(bread) <= _CONNECTED * float(np.abs(bread).max()):
-            return None
-        if float(np.abs(left).max()) <= enough:
-            return scores - scores.mean(), bread
-        step, size = _inverse(bread) @ left, 1.0
-        following, slope = state(scores + step)
-        while np.linalg.norm(following) > (1.0 - size / 4.0) * np.linalg.norm(left):
-            size /= 2.0
-            if size < _SHORTEST:
-                return None
-            following, slope = state(scores + size * step)
-        scores, left, bread = scores + size * step, following, slope
-    return None
+    def bread(scores: Array) -> Array:
+        return _laplacian(weights * _STEEPEST / np.cosh(halves(scores)) ** 2)
+
+    def left(scores: Array) -> Array:  # outcomes and wins add up to 0, so the mean is 0 where all of it is
+        return np.asarray(np.sum(weights * np.tanh(halves(scores)), axis=1) - graph.wins + scores.mean())
+
+    root: Any = scipy.optimize.root
+    scores = root(left, np.zeros(d), jac=lambda at: bread(at) + 1.0 / d, tol=_CLOSE).x
+    if float(np.abs(left(scores)).max()) > _CLOSE * float(np.abs(graph.wins).max()):
+        return None
+    return scores - scores.mean(), bread(scores)
 
 
 def _floored(graph: _Graph) -> tuple[Array, Array]:
     """Return least squares' scores with the Laplacian's eigenvalues raised to the noise's deviation."""
-    d = len(graph.wins)
-    values, vectors = np.linalg.eigh(graph.laplacian + np.full((d, d), graph.noise))
-    raised = (vectors * np.maximum(values, graph.noise)) @ vectors.T
+    raised = base.floored(graph.laplacian + graph.noise, graph.noise)
     scores = np.linalg.solve(raised, graph.wins)
     return np.asarray(scores - scores.mean()), raised

@@ -1,7 +1,7 @@
 """``Regression``: a column explained by others, with intervals: least squares, ridge or on components."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, MISSING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,31 +9,16 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Pictures, analysis
-from fedpower.errors import InputError, require
+from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.errors import InputError
+from fedpower.options import setting
 from fedpower.report.moment import Moment
-from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 
 @analysis
 class Regression(RegressorMixin, Analysis):
     """A column regressed on others: least squares, ridge, or on principal components.
-
-    Parameters
-    ----------
-    target : str or int
-        The column to explain.
-    predictors : list of str or int, default=None
-        Those to explain it by; None takes all others.
-    alpha : float, default=0.0
-        The ridge penalty, as in :class:`sklearn.linear_model.Ridge`: of the sum over all rows.
-    n_components : int, default=None
-        Regress on so many principal components of the predictors instead.
-    level : float, default=0.95
-        Of the intervals.
-    sampling : bool, default=True
-        Whether the rows are a sample: else intervals are about the rows themselves.
 
     Attributes
     ----------
@@ -65,25 +50,25 @@ class Regression(RegressorMixin, Analysis):
 
     kind = "regression"
 
-    target: str | int = base.option("--target", "The column to explain.", type=str, metavar="COLUMN")
+    target: str | int = setting(MISSING, "The column to explain.", kind=str, metavar="COLUMN")
     _: KW_ONLY
-    predictors: Sequence[str | int] | None = base.option(
-        "--predictors",
-        "Columns to explain it by; all others by default.",
-        default=None,
-        type=list,
-        metavar="A,B,...",
+    predictors: Sequence[str | int] | None = setting(
+        None, "Columns to explain it by; all others by default.", kind=list, metavar="A,B,..."
     )
-    alpha: float = base.option("--alpha", "Ridge penalty of the sum over all rows.", default=0.0, type=float)
-    n_components: int | None = base.option(
-        "-k --components", "Regress on so many principal components instead.", default=None
+    alpha: float = setting(
+        0.0,
+        "Ridge penalty of the sum over all rows, as in scikit-learn's Ridge.",
+        must="0 or more",
+        holds=lambda value: isinstance(value, int | float) and value >= 0,
+        kind=float,
+    )
+    n_components: int | None = setting(
+        None, "Regress on so many principal components instead.", "count", option="-k --components"
     )
     level: float = base.level()
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        valid = isinstance(self.alpha, int | float) and self.alpha >= 0
-        require(valid, "alpha", "0 or more", self.alpha)
         if self.alpha and self.n_components is not None:
             raise InputError("a regression must be either ridge or on components, got both; leave one out")
         self._aim = moment.column(self.target)
@@ -95,13 +80,13 @@ class Regression(RegressorMixin, Analysis):
                 f"predictors must be columns other than the target, each once, got {list(given)!r}"
             )
         if self.n_components is not None:
-            base.require_count("n_components", self.n_components, most, upto=f"the {most} predictors")
+            base.require_at_most("n_components", self.n_components, most, f"the {most} predictors")
         self._penalty = float(self.alpha) * moment.divisor / moment.n_samples
         covariance = self._usable(moment)
         values = self._statistic(covariance, moment.mean)
         least, edge = self._least(moment)
         self.clear_ = bool(moment.noise_std == 0 or least > base.CLEAR * edge)
-        errors = base.standard_errors(self._statistic, moment, covariance, sampling=self.sampling)
+        errors = self._standard_errors(self._statistic, covariance)
         if not self.clear_:
             errors = np.full_like(errors, np.nan)
         self.coef_, self.intercept_ = values[:-2], float(values[-2])
@@ -146,13 +131,11 @@ class Regression(RegressorMixin, Analysis):
         gap = float(values[self.n_components - 1] - values[self.n_components])
         return gap, edge * float(units.max()) ** 2 * moment.divisor
 
-    def _title(self) -> str:
+    def _page(self) -> Contents:
         method = "least squares" if self.alpha == 0 else f"ridge with alpha {number(self.alpha)}"
         if self.n_components is not None:
             method = f"through {count(self.n_components, 'component')}"
-        return f"{self.target_} by {count(len(self.coef_), 'column')}, {method}"
-
-    def _sentences(self) -> Iterator[str]:
+        yield f"{self.target_} by {count(len(self.coef_), 'column')}, {method}"
         yield (
             f"About {percent(self.r2_)} of the variance of {self.target_} is explained; the "
             f"intercept is {number(self.intercept_)}."
@@ -161,20 +144,12 @@ class Regression(RegressorMixin, Analysis):
             sure = int(np.sum((self.low_ > 0) | (self.high_ < 0)))
             yield f"{sure} of {count(len(self.coef_), 'coefficient')} differ from 0."
             yield self._interval_sentence()
+            title = "Coefficients with their intervals"
+            yield base.interval_chart(title, self.predictors_, self.coef_, self.low_, self.high_)
         else:
             yield (
                 "The predictors vary too little compared with the noise in some direction, so no interval "
                 "can be given: take a larger alpha, fewer predictors or components, or a larger epsilon."
             )
-        yield from self._floor_remark()
-        if self.clear_:
-            yield from self._clipping_remark()
-
-    def _tables(self) -> Iterator[Table]:
         columns = {"Column": self.predictors_, "Coefficient": self.coef_, **self._interval_columns()}
         yield base.table_of("Coefficients", "coefficients.csv", columns)
-
-    def _pictures(self) -> Pictures:
-        if self.clear_:
-            title = "Coefficients with their intervals"
-            yield base.interval_chart(title, self.predictors_, self.coef_, self.low_, self.high_)

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ import click
 from fedpower import analyses
 from fedpower.cli import LazyGroup
 from fedpower.cli.console import note, print_json, print_table, say
-from fedpower.cli.options import PATH, names
+from fedpower.cli.options import PATH, declared, option, options, output
 from fedpower.errors import InputError
 from fedpower.report.files import new_file
 from fedpower.report.moment import Moment, read_moment, save_analysis
@@ -45,18 +46,15 @@ def derive(ctx: click.Context, moment: Path) -> None:
 def _command(name: str) -> click.Command:
     """Return the command of an analysis: it is made from the options, fitted, shown and kept."""
     _, class_name, line = analyses.ANALYSES[name]
-    made = getattr(analyses, class_name)
+    made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
     @click.pass_obj
-    def command(place: Path, /, output: Path | None, force: bool, as_json: bool, **options: Any) -> None:
+    def command(place: Path, /, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
         moment = read_moment(place)
-        file = _OF_ROWS.get(name)
-        rows = written = None
-        if file is not None:
-            rows, written = options.pop("rows"), options.pop(file.option)
-            if (rows is None) != (written is None):
-                raise InputError(f"--rows and --{file.option} must go together, got one of them")
-        model = made.from_options(**options).fit(moment)
+        rows, written = given.pop("rows", None), given.pop("written", None)
+        if file is not None and (rows is None) != (written is None):
+            raise InputError(f"--rows and --{file.option} must go together, got one of them")
+        model = made(**{name: value for name, value in given.items() if value is not None}).fit(moment)
         account = model.account()
         if file is not None and rows is not None and written is not None:
             # first: where it fails, no folder is left behind
@@ -70,38 +68,18 @@ def _command(name: str) -> click.Command:
             save_analysis(account, moment, output, force=force)
         show_account(account, moment, output, as_json=as_json)
 
-    return click.Command(name, callback=command, params=_parameters(name, made.options), help=line)
-
-
-def _parameters(name: str, options: Any) -> list[click.Parameter]:
-    """Return the options of an analysis, those for new rows where it has them, and where output goes."""
-    params: list[click.Parameter] = [_option(option) for option in options]
-    if name in _OF_ROWS:
-        file = _OF_ROWS[name]
-        params.append(click.Option(["--rows"], type=PATH, metavar="FILE", help=file.rows))
-        params.append(click.Option([f"--{file.option}"], type=PATH, metavar="CSV", help=file.help))
-    return [
-        *params,
-        click.Option(["-o", "--output"], type=PATH, help="Folder for tables, JSON and a page."),
-        click.Option(["--force"], is_flag=True, help="Replace an earlier analysis in that folder."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object."),
-    ]
-
-
-def _option(option: Any) -> click.Option:
-    words: dict[str, Any] = {"help": option.help, "required": option.required, "metavar": option.metavar}
-    words |= {"multiple": option.multiple}
-    if option.choices:
-        words["type"] = click.Choice(option.choices)
-    elif option.type is list:
-        words["callback"] = names
-    elif option.type is bool:
-        words["is_flag"] = True
-    else:
-        words["type"] = PATH if option.type is Path else option.type
-    if option.default is not None and not option.multiple:
-        words["default"] = option.default
-    return click.Option([*option.flags.split(), option.parameter], **words)
+    settings = {item.name: item.metadata["setting"] for item in fields(made)}
+    of_rows = []
+    if file is not None:
+        of_rows.append(option("--rows FILE", file.rows))
+        of_rows.append(option(f"--{file.option} CSV", file.help, PATH, name="written"))
+    wanted = options(
+        *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
+        *of_rows,
+        output(help="Folder for tables, JSON and a page."),
+        "force as_json",
+    )
+    return click.command(name, help=line)(wanted(command))
 
 
 # --- files about new rows --------------------------------------------------------------------------

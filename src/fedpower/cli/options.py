@@ -3,12 +3,13 @@
 import csv
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedpower.options import FLAT, option_name
+from fedpower.options import FLAT, Setting, option_name
 from fedpower.report.codebook_file import read_code_book
 
 if TYPE_CHECKING:
@@ -226,26 +227,37 @@ def options(*wanted: str | _Decorator) -> _Decorator:
 
 
 def shared(name: str, **changed: Any) -> _Decorator:
-    """Return the declaration of an option by its name; one of a fit that is not given keeps its default."""
+    """Return the declaration of an option by its name."""
     if name == "files":
         return click.argument(name, nargs=-1, required=True, metavar="FILE...", type=click.Path())
-    settings: dict[str, Any]
-    if name in _SHARED:
-        words, group, help = _SHARED[name]
-        settings = {}
-    else:
-        spec = FLAT[name]
-        words, group, help, settings = spec.option or option_name(name), spec.group, spec.help, {}
-        if spec.choices:
-            settings["type"] = click.Choice(spec.choices)
-        elif spec.kind is bool:
-            settings["default"] = None
-        else:
-            settings["type"] = spec.kind or str
-    settings = {"help": help, **settings, **_READ.get(name, {}), **changed}
-    if "metavar" in settings:
-        words = f"{words} {settings.pop('metavar')}"
-    return option(words, name=name, group=group, **settings)
+    if name not in _SHARED:
+        return declared(name, FLAT[name], **{**_READ.get(name, {}), **changed})
+    words, group, help = _SHARED[name]
+    return _declared(words, help, name, group, **{**_READ.get(name, {}), **changed})
+
+
+def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
+    """Return the declaration of an option from its setting; one that is not given keeps its default."""
+    settings: dict[str, Any] = {"type": PATH if spec.kind is Path else spec.kind or str}
+    if spec.choices:
+        settings = {"type": click.Choice(spec.choices)}
+    elif spec.kind is bool:
+        settings = {"default": None}
+    elif spec.kind is list:
+        settings = {"callback": names}
+    if spec.parse is not None:
+        parse = spec.parse
+        settings["callback"] = lambda ctx, param, value: None if value in (None, ()) else parse(value)
+    more = {"required": spec.default is MISSING, "multiple": spec.multiple, "metavar": spec.metavar}
+    words, given = spec.option or option_name(name), {**settings, **more, **changed}
+    return _declared(words, given.pop("help", spec.help), name, spec.group, **given)
+
+
+def _declared(words: str, help: str, name: str, group: str, **settings: Any) -> _Decorator:
+    metavar = settings.pop("metavar", None)
+    return option(
+        words if metavar is None else f"{words} {metavar}", help, name=name, group=group, **settings
+    )
 
 
 def output(default: str | None = None, help: str = "Folder for the result.") -> _Decorator:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -51,6 +51,13 @@ class Table:
     printed: bool = True
 
 
+class Picture(NamedTuple):
+    """A picture and its caption."""
+
+    drawn: Markup
+    caption: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """What an analysis found, for a terminal, a program and a page alike."""
@@ -59,7 +66,7 @@ class Account:
     title: str
     sentences: tuple[str, ...]
     tables: tuple[Table, ...]
-    pictures: tuple[tuple[Markup, str], ...] = ()
+    pictures: tuple[Picture, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
 
 
