@@ -1,8 +1,11 @@
-"""A study of the three hospitals, and kits that hold no keys: enough for all that contacts nobody."""
+"""A study of the three hospitals, and kits of parties that contact nobody."""
 
 from pathlib import Path
 
 from hospitals import succeed
+
+from fedpower.federation.kits import Authority, Request, accept, ask
+from fedpower.federation.study_file import read_study
 
 SILOS = "north,south,east"
 STUDY = ("--name", "heart", "--silos", SILOS, "--columns-of", "north.csv", "-k", 2)
@@ -15,12 +18,11 @@ def write_study(*more: object) -> Path:
 
 
 def kit_for(party: str, *, study: str = "study.toml") -> Path:
-    """Return a folder that is told from a kit by nothing but its keys."""
-    kit = Path("kits") / party
-    (kit / "startup").mkdir(parents=True)
-    (kit / "startup" / "rootCA.pem").write_text("")
-    (kit / "startup" / "party").write_text(party)
-    (kit / "study.toml").write_text(Path(study).read_text())
+    """Return the kit of a party, of an authority that is nobody else's."""
+    read, kit, authority = read_study(Path(study)), Path("kits") / party, Path("kits") / f"{party}-authority"
+    signer = Authority.make(read, authority)
+    signer.sign(Request.read(ask(read, party, kit)))
+    accept(kit, signer.signed(party))
     return kit
 
 

@@ -243,8 +243,6 @@ federation sign occupied study.toml | occupied must be an authority
 federation renew nowhere study.toml | nowhere must be an authority
 federation accept occupied study.toml | must hold the request that was signed, got none
 federation show occupied | must be a kit
-federation show kits/north | must hold a certificate
-coordinator kits/coordinator | must hold a certificate
 """
 """Each a command and a part of its sentence."""
 
@@ -330,7 +328,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         kit = Path("kits") / name
         assert read_study(kit / "study.toml").digest == digest
         assert kit.stat().st_mode & 0o777 == 0o700
-        (key,) = (kit / "startup").glob("*.key")
+        (key,) = (kit / "tls").glob("*.key")
         assert key.stat().st_mode & 0o777 == 0o600
         assert not list(kit.rglob("*.sh"))
     keys = {path.read_bytes() for path in Path("kits").rglob("*.key")}
@@ -379,4 +377,4 @@ def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here:
     assert shown[0]["fingerprint"] != reported["north"]
     lines = succeed("federation", "show", "kits/south").stdout
     assert f"fingerprint of south: {reported['south']}" in lines
-    assert not list(Path("authority").rglob("client.key"))
+    assert not list(Path("authority").rglob("party.key"))

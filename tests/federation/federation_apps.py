@@ -151,12 +151,12 @@ class HeldService(coordinator.CoordinatorService):
 
     def closed(self, closed):
         number = closed.number
-        hold(self.kit, f"between-{number}")
-        if (self.kit / f"replay-{number - 1}").exists():
-            (self.kit / "replayed.json").write_text(json.dumps(self._held.replay(number - 1)))
-        if (self.kit / "junk").exists():
-            (self.kit / "junk").unlink()
-            (self.kit / "junk.json").write_text(json.dumps(self._held.send_junk("north")))
+        hold(self.kit.folder, f"between-{number}")
+        if (self.kit.folder / f"replay-{number - 1}").exists():
+            (self.kit.folder / "replayed.json").write_text(json.dumps(self._held.replay(number - 1)))
+        if (self.kit.folder / "junk").exists():
+            (self.kit.folder / "junk").unlink()
+            (self.kit.folder / "junk.json").write_text(json.dumps(self._held.send_junk("north")))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner, open_session
 from fedpower.federation.silo_file import open_silo, read_silo
@@ -125,12 +125,12 @@ class Ground(LocalFederation):
         return charges(self.ledger(name))
 
     def connected(self) -> set[str]:
-        with open_session(self.runner, patience=WAIT_S) as session:
+        with open_session(Kit(self.runner), patience=WAIT_S) as session:
             return set(session.status()["connected"])
 
     def wait_until_connected(self, *silos: str) -> None:
         """Wait until exactly these silos are connected, all by default."""
-        with open_session(self.runner, patience=WAIT_S) as session:
+        with open_session(Kit(self.runner), patience=WAIT_S) as session:
             wait_for(lambda: set(session.status()["connected"]) == set(silos or self.silos), "the silos")
 
     def run(self, name: str, *, resume: bool = False, patience: float = 90.0) -> "Running":
@@ -145,7 +145,10 @@ class Running:
         self.folder = folder
         self.error: BaseException | None = None
         runner = Runner(
-            kit=ground.runner, patience=patience, say=ground.sentences.append, on_round=ground.rounds.append
+            kit=Kit(ground.runner),
+            patience=patience,
+            say=ground.sentences.append,
+            on_round=ground.rounds.append,
         )
 
         def go() -> None:

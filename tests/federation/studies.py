@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 
 from fedpower.federation.coordinator import StudyRun
+from fedpower.federation.kits import Authority, Kit, Request, accept, ask
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
@@ -55,6 +56,13 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
     path = folder / "study.toml"
     path.write_text(to_toml(content_with(**tables)), encoding="utf-8")
     return read_study(path)
+
+
+def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
+    """Return a party's kit, of an authority that is nobody else's."""
+    authority = Authority.make(study, folder / "authority")
+    authority.sign(Request.read(ask(study, party, folder / party)))
+    return accept(folder / party, authority.signed(party))
 
 
 def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from studies import RUN, write_study
+from studies import RUN, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
 from fedpower.engines.inprocess import Pace, paced
@@ -198,10 +198,8 @@ def test_what_a_silo_sends_that_is_no_message_is_asked_for_again_and_then_set_as
 
 @pytest.fixture
 def service(tmp_path: Path) -> CoordinatorService:
-    study = write_study(tmp_path)
-    made = CoordinatorService(tmp_path)
-    assert made.study.digest == study.digest
-    assert made.links._accepts == {**dict.fromkeys(study.silos, ANSWER), RUNNER: CALL}
+    made = CoordinatorService(kit_of(write_study(tmp_path), "coordinator", tmp_path / "kits"))
+    assert made.links._accepts == {**dict.fromkeys(made.study.silos, ANSWER), RUNNER: CALL}
     made.links = FakeLinks(connected=("north", RUNNER))  # type: ignore[assignment]
     return made
 
@@ -244,13 +242,13 @@ BAD_IDS: list[Any] = [
 
 @pytest.mark.parametrize("do", ["start", "fetch"])
 def test_a_run_has_a_name_of_sixteen_digits_or_is_none(do: str, service: CoordinatorService) -> None:
-    before = sorted(service.kit.rglob("*"))
+    before = sorted(service.kit.folder.rglob("*"))
     for run in BAD_IDS:
         reply, more = call(service, {"do": do, "run": run})
         assert reply["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
         assert more == b""
         assert service._run is None
-        assert sorted(service.kit.rglob("*")) == before
+        assert sorted(service.kit.folder.rglob("*")) == before
 
 
 @pytest.fixture

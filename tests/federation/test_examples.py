@@ -17,7 +17,7 @@ from studies import write_study
 from fedpower.cli import COMMANDS
 from fedpower.cli.parties import silo
 from fedpower.federation import silo_file, study_file
-from fedpower.federation.kits import check_certificate, kit_study, make_kits
+from fedpower.federation.kits import Kit, make_kits
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "federation"
@@ -140,20 +140,19 @@ def test_the_image_has_the_users_and_the_socket_s_folder_of_the_compose_file() -
 
 def test_a_vault_needs_no_tls_key(tmp_path: Path) -> None:
     """What the comments of the units copy for the vault is enough for it."""
-    named = re.search(
-        r"cp kits/north/startup/{([\w.,]+)} ", (EXAMPLES / "fedpower-vault.service").read_text()
-    )
+    named = re.search(r"cp kits/north/tls/{([\w.,]+)} ", (EXAMPLES / "fedpower-vault.service").read_text())
     assert named is not None
     study = write_study(tmp_path)
     make_kits(study, tmp_path / "kits")
     kit, own = tmp_path / "kits" / "north", tmp_path / "vault"
-    (own / "startup").mkdir(parents=True)
+    (own / "tls").mkdir(parents=True)
     shutil.copy(kit / "study.toml", own)
     for name in named[1].split(","):
         assert not name.endswith(".key")
-        shutil.copy(kit / "startup" / name, own / "startup")
-    assert kit_study(own, "north").digest == study.digest
-    assert check_certificate(own, with_key=False) > 0
+        shutil.copy(kit / "tls" / name, own / "tls")
+    opened = Kit(own, "north")
+    assert opened.study.digest == study.digest
+    assert opened.check(with_key=False) > 0
 
 
 def test_the_image_is_built_from_all_files_that_the_project_names() -> None:

@@ -74,9 +74,10 @@ def test_processes_give_the_bytes_of_one_and_a_replayed_round_its_own_and_junk_n
 RUNNER = """
 import sys
 from pathlib import Path
+from fedpower.federation.kits import Kit
 from fedpower.federation.runner import Runner
 kit, place = map(Path, sys.argv[1:])
-Runner(kit=kit, patience=90.0, say=print, on_round=print).run(place, resume=False)
+Runner(kit=Kit(kit), patience=90.0, say=print, on_round=print).run(place, resume=False)
 """
 
 

@@ -75,7 +75,7 @@ def user(request: pytest.FixtureRequest) -> int | None:
 def ground(user: int | None) -> Iterator[Path]:
     """A folder of the user's with a kit, a folder to work in, and a vault with secrets."""
     folder = Path(tempfile.mkdtemp(dir="/tmp"))  # tmp_path is closed to other users
-    for name in ("kit/startup", "work", "vault"):
+    for name in ("kit/tls", "work", "vault"):
         (folder / name).mkdir(parents=True)
     (folder / "kit/study.toml").write_text("")
     (folder / "kit/silo.toml").write_text("")
@@ -177,7 +177,7 @@ def test_a_node_reads_its_kit_and_writes_its_own_folder(ground: Path, user: int 
 (work / "tool").chmod(0o755)
 confine()
 attempt("study", lambda: (kit / "study.toml").read_text())
-attempt("startup", lambda: list((kit / "startup").iterdir()))
+attempt("tls", lambda: list((kit / "tls").iterdir()))
 attempt("write", lambda: (work / "own").write_text("x"))
 attempt("read", lambda: (work / "own").read_text())
 attempt("move", lambda: ((work / "sub").mkdir(), os.replace(work / "own", work / "sub" / "own")))
@@ -476,7 +476,7 @@ def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(
     monkeypatch.setattr(sys, "path", paths)
     kit = tmp_path / "kit"
     found = node_reads(kit, [home / "data" / "rows.csv"])
-    own = [kit / "startup", kit / "study.toml", other]
+    own = [kit / "tls", kit / "study.toml", other]
     assert [path for path in found if path.is_relative_to(tmp_path)] == own
     assert Path(fedpower.__file__).parent in found
     assert home in node_reads(kit)

@@ -14,21 +14,9 @@ from studies import write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.errors import InputError
-from fedpower.federation import kits
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
 from fedpower.federation.coordinator import Checkpoint
-from fedpower.federation.kits import (
-    Authority,
-    Bundle,
-    Request,
-    accept,
-    ask,
-    check_certificate,
-    days_left,
-    fingerprint,
-    kit_certificates,
-    kit_study,
-    make_kits,
-)
+from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint, make_kits
 from fedpower.federation.study_file import StudyFile
 
 PARTIES = ("coordinator", "runner", "north", "south", "east")
@@ -44,11 +32,10 @@ def authority(study: StudyFile, tmp_path: Path) -> Authority:
     return Authority.make(study, tmp_path / "authority")
 
 
-def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Path:
+def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
     """Make a party's kit as it is made between organisations."""
     authority.sign(Request.read(ask(authority.study, party, kit)), **days)
-    accept(kit, authority.signed(party))
-    return kit
+    return accept(kit, authority.signed(party))
 
 
 @pytest.mark.slow
@@ -75,15 +62,14 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
     for folder in (tmp_path / "kits", tmp_path / "rehearsal"):
         for party in ("coordinator", "runner", *names):
             kit = folder / party
-            bundle = kit_certificates(kit)
-            verify_cert_chain(bundle.party, [], bundle.authority)
-            hosts = bundle.party.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            opened = Kit(kit, party)
+            verify_cert_chain(opened.certificate, [], opened.authority)
+            hosts = opened.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             assert ("localhost" in hosts.get_values_for_type(x509.DNSName)) == (party == "coordinator")
-            assert kit_study(kit, party).digest == study.digest
-            assert check_certificate(kit) > 0
+            assert opened.study.digest == study.digest
+            assert opened.check() > 0
             assert b"PRIVATE" not in (kit / f"{party}.csr").read_bytes()
-            side = "server" if party == "coordinator" else "client"
-            keys.append((kit / "startup" / f"{side}.key").read_bytes())
+            keys.append((kit / TLS / KEY).read_bytes())
         with pytest.raises(InputError, match="must be new or empty"):
             ask(study, names[0], folder / names[0])
     assert len(set(keys)) == len(keys)
@@ -102,8 +88,8 @@ def test_certificates_last_as_long_as_was_said_and_never_longer_than_their_autho
 ):
     short = Authority.make(study, tmp_path / "short", days=100)
     assert days_left(short.certificate) == 99
-    assert check_certificate(signed_kit(short, "north", tmp_path / "north", days=30)) == 29
-    assert check_certificate(signed_kit(short, "south", tmp_path / "south")) == 99
+    assert signed_kit(short, "north", tmp_path / "north", days=30).check() == 29
+    assert signed_kit(short, "south", tmp_path / "south").check() == 99
 
 
 def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
@@ -142,21 +128,21 @@ def test_one_party_is_renewed_with_a_new_key_or_its_old_one_and_the_others_stay(
         for path in tmp_path.rglob("*")
         if path.is_file() and "north" not in str(path.relative_to(tmp_path))
     }
-    kit, key = tmp_path / "north", tmp_path / "north" / "startup" / "client.key"
-    old, old_key = kit_certificates(kit).party, key.read_bytes()
+    kit, key = tmp_path / "north", tmp_path / "north" / TLS / KEY
+    old, old_key = Kit(kit).certificate, key.read_bytes()
     authority.sign(Request.read(kit / "north.csr"), days=20, renew=True)
     accept(kit, authority.signed("north"))
-    assert (check_certificate(kit), key.read_bytes()) == (19, old_key)
+    assert (Kit(kit).check(), key.read_bytes()) == (19, old_key)
     request = ask(study, "north", kit, renew=True)
-    assert kit_certificates(kit).party.public_key() == old.public_key(), "the kit works on meanwhile"
-    assert kit_study(kit, "north").digest == study.digest
+    assert Kit(kit).certificate.public_key() == old.public_key(), "the kit works on meanwhile"
+    assert Kit(kit, "north").study.digest == study.digest
     authority.sign(Request.read(request), days=200, renew=True)
     accept(kit, authority.signed("north"))
-    new = kit_certificates(kit).party
+    new = Kit(kit).certificate
     assert fingerprint(new.public_key()) != fingerprint(old.public_key())
-    assert check_certificate(kit) == 199
+    assert Kit(kit).check() == 199
     assert {path: path.read_bytes() for path in before} == before
-    assert not (kit / "startup" / kits.NEXT_KEY).exists()
+    assert not (kit / TLS / kits.NEXT_KEY).exists()
 
 
 def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
@@ -179,7 +165,7 @@ def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
     (tmp_path / "altered.csr").write_bytes(text[:200] + b"AAAA" + text[204:])
     with pytest.raises(InputError, match=r"must be a request made by"):
         Request.read(tmp_path / "altered.csr")
-    key = kits.read_key(tmp_path / "north" / "startup" / kits.NEXT_KEY)
+    key = kits.read_key(tmp_path / "north" / TLS / kits.NEXT_KEY)
     (tmp_path / "south.csr").write_bytes(kits.new_request(study, "south", key))
     with pytest.raises(InputError, match=r"'south' must have a key of its own, got that of 'north'"):
         authority.sign(Request.read(tmp_path / "south.csr"))
@@ -194,14 +180,15 @@ def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other(
         authority.sign(request)
         foreign.sign(request)
     with pytest.raises(InputError, match=r"got one without its certificate"):
-        kit_study(tmp_path / "north")
+        Kit(tmp_path / "north")
     with pytest.raises(InputError, match=r"must certify the key that was made in"):
         accept(tmp_path / "north", authority.signed("south"))
     accept(tmp_path / "north", authority.signed("north"))
     with pytest.raises(InputError, match=r"of the authority that signed before"):
         accept(tmp_path / "north", foreign.signed("north"))
-    mixed = Bundle(party=Bundle.read(authority.signed("south")).party, authority=foreign.certificate)
-    (tmp_path / "mixed.crt").write_bytes(mixed.text())
+    south, of_another = authority.signed("south").read_bytes(), foreign.folder / AUTHORITY_CERTIFICATE
+    own = south[: south.index(b"-----BEGIN", 1)]
+    (tmp_path / "mixed.crt").write_bytes(own + of_another.read_bytes())
     with pytest.raises(InputError, match=r"must be a certificate signed by"):
         accept(tmp_path / "south", tmp_path / "mixed.crt")
     (tmp_path / "south" / "south.csr").unlink()
@@ -213,14 +200,14 @@ def test_key_certificate_and_authority_of_a_kit_must_belong_together(study: Stud
     """A party whose files do not match could never connect, and would try without end."""
     make_kits(study, tmp_path / "kits")
     make_kits(study, tmp_path / "foreign")
-    startup = tmp_path / "kits" / "north" / "startup"
-    check_certificate(tmp_path / "kits" / "north")
-    for wrong in ("south/startup/client.key", "south/startup/client.crt"):
-        kept = (startup / Path(wrong).name).read_bytes()
-        shutil.copyfile(tmp_path / "kits" / wrong, startup / Path(wrong).name)
+    tls = tmp_path / "kits" / "north" / TLS
+    Kit(tmp_path / "kits" / "north").check()
+    for wrong in (f"south/{TLS}/{KEY}", f"south/{TLS}/{CERTIFICATE}"):
+        kept = (tls / Path(wrong).name).read_bytes()
+        shutil.copyfile(tmp_path / "kits" / wrong, tls / Path(wrong).name)
         with pytest.raises(InputError, match="must belong together"):
-            check_certificate(tmp_path / "kits" / "north")
-        (startup / Path(wrong).name).write_bytes(kept)
-    shutil.copyfile(tmp_path / "foreign" / "north" / "startup" / "rootCA.pem", startup / "rootCA.pem")
+            Kit(tmp_path / "kits" / "north").check()
+        (tls / Path(wrong).name).write_bytes(kept)
+    shutil.copyfile(tmp_path / "foreign" / "north" / TLS / AUTHORITY_CERTIFICATE, tls / AUTHORITY_CERTIFICATE)
     with pytest.raises(InputError, match="must belong together"):
-        check_certificate(tmp_path / "kits" / "north", with_key=False)
+        Kit(tmp_path / "kits" / "north").check(with_key=False)

@@ -17,7 +17,8 @@ import pytest
 from ground import SILOS, Ground, fedpower, processes_naming, wait_for
 from studies import COLUMNS, MARK, PROGRAM, SIZES, marked
 
-from fedpower.federation.kits import COORDINATOR
+from fedpower.federation import KEY, TLS
+from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.runner import open_session
 
 STOPPED_S, SEEN_S, GONE_S = 12.0, 5.0, 30.0
@@ -252,7 +253,7 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
             give(path, VAULT_USER, VAULT_USER, 0o700 if path.is_dir() else 0o600)
         for path in (kit, *kit.rglob("*")):
             give(path, NODE_USER, BOTH, 0o750 if path.is_dir() else 0o640)
-        give(kit / "startup" / "client.key", NODE_USER, NODE_USER, 0o600)
+        give(kit / TLS / KEY, NODE_USER, NODE_USER, 0o600)
         meeting.mkdir()
         give(meeting, VAULT_USER, BOTH, 0o2750)
         place = meeting / "vault.socket"
@@ -285,7 +286,7 @@ def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected
     silo = ground.processes["west"]
     wait_for(lambda: psutil.Process(silo.pid).children(), "the node")
     (node,) = psutil.Process(silo.pid).children()
-    with open_session(ground.runner, patience=60.0) as session:
+    with open_session(Kit(ground.runner), patience=60.0) as session:
         os.kill(silo.pid if killed == "vault" else node.pid, signal.SIGKILL)
         began = time.monotonic()
         wait_for(lambda: "west" not in session.status()["connected"], "west's absence")

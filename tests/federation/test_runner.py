@@ -8,25 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import RUN, SIZES, write_study
+from studies import RUN, SIZES, kit_of, write_study
 
 from fedpower.errors import ProtocolError
 from fedpower.federation import runner as running
+from fedpower.federation.kits import Kit
 from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
 
 
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
-    """A runner's kit but for its keys: nobody is contacted here."""
-    (tmp_path / "startup").mkdir()
-    (tmp_path / "startup" / "rootCA.pem").touch()
-    (tmp_path / "startup" / "party").write_text("runner")
-    write_study(tmp_path)
-    return tmp_path
+    return kit_of(write_study(tmp_path), "runner", tmp_path / "runner").folder
 
 
 def runner_with(kit: Path, said: list[str]) -> Runner:
-    return Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda reported: None)
+    return Runner(kit=Kit(kit), patience=0.0, say=said.append, on_round=lambda reported: None)
 
 
 @pytest.mark.parametrize("left", [None, "no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
@@ -87,14 +83,14 @@ def follow(
 ) -> Callable[..., tuple[Any, list[str]]]:
     """Return what takes up a run at coordinators one after the other."""
     monkeypatch.setattr(running, "_POLL_S", 0.0)
-    record = {"study": running.kit_study(kit, "runner").digest, "run": RUN}
+    record = {"study": Kit(kit).study.digest, "run": RUN}
     (kit / LAST_RUN).write_text(json.dumps(record))
 
     def followed(*coordinators: Scripted) -> tuple[Any, list[str]]:
         left, said = list(coordinators), []
 
         @contextmanager
-        def open_session(kit: Path, *, patience: float) -> Iterator[Scripted]:
+        def open_session(kit: Kit, *, patience: float) -> Iterator[Scripted]:
             yield left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(running, "open_session", open_session)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
-from studies import question, write_silo, write_study
+from studies import kit_of, question, write_silo, write_study
 
 from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
@@ -213,7 +213,7 @@ def test_one_question_is_answered_at_a_time(study: StudyFile) -> None:
 def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
     study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = node_settings(tmp_path, study, "north", vault=7)
+    settings = node_settings(kit_of(study, "north", tmp_path / "kits"), vault=7)
     assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
     assert settings.confined == available()
     environment: dict[str, str] = {}

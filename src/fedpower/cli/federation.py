@@ -133,13 +133,11 @@ def accept(kit: Path, certificate: Path) -> None:
     """
     needs_flare()
     from fedpower.federation.kits import accept as put_in  # noqa: PLC0415
-    from fedpower.federation.kits import kit_party  # noqa: PLC0415
 
-    bundle = put_in(kit, certificate)
-    party = kit_party(kit)
-    rows = [(party, f"{kit}", bundle.party), ("authority", f"{certificate}", bundle.authority)]
-    _print(rows, f"The kit of {party} is complete")
-    click.echo(f"then: {_next(party, kit)}")
+    done = put_in(kit, certificate)
+    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
+    _print(rows, f"The kit of {done.party} is complete")
+    click.echo(f"then: {_next(done.party, kit)}")
 
 
 @federation.command()
@@ -148,16 +146,7 @@ def accept(kit: Path, certificate: Path) -> None:
 def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
     """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
     needs_flare()
-    from fedpower.federation.kits import (  # noqa: PLC0415
-        Authority,
-        Bundle,
-        days_left,
-        fingerprint,
-        kit_certificates,
-        kit_party,
-        kit_study,
-        parties,
-    )
+    from fedpower.federation.kits import Authority, Kit, days_left, fingerprint, parties, read_certificate  # noqa: PLC0415
 
     rows: list[tuple[str, str, x509.Certificate]] = []
     for folder in folders:
@@ -165,10 +154,10 @@ def show(folders: tuple[Path, ...], *, as_json: bool) -> None:
             held = Authority(folder)
             rows.append(("authority", f"{folder}", held.certificate))
             signed = [(party, held.signed(party)) for party in parties(held.study)]
-            rows += [(party, f"{path}", Bundle.read(path).party) for party, path in signed if path.exists()]
+            rows += [(party, f"{path}", read_certificate(path)) for party, path in signed if path.exists()]
         else:
-            kit_study(folder)
-            rows.append((kit_party(folder), f"{folder}", kit_certificates(folder).party))
+            kit = Kit(folder)
+            rows.append((kit.party, f"{folder}", kit.certificate))
     if not as_json:
         _print(rows, "Certificates")
         return
@@ -198,8 +187,7 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
     if twice:
         raise InputError(f"a party must ask once, got two requests from {twice[0]!r}")
     rows = [
-        (one.party, f"{signer.signed(one.party)}", signer.sign(one, days=days, renew=renew).party)
-        for one in read
+        (one.party, f"{signer.signed(one.party)}", signer.sign(one, days=days, renew=renew)) for one in read
     ]
     _print(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
 

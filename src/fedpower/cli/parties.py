@@ -39,12 +39,13 @@ def coordinator(kit: Path) -> None:
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
-    from fedpower.federation.kits import COORDINATOR, check_certificate, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import COORDINATOR, Kit  # noqa: PLC0415
 
-    study = kit_study(kit, COORDINATOR)
-    check_certificate(kit)
+    own = Kit(kit, COORDINATOR)
+    own.check()
     _log_to_console()
-    CoordinatorService(kit).start()
+    CoordinatorService(own).start()
+    study = own.study
     _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
     wait_for_signal()
     _say("stopping; closed rounds are on disk")
@@ -70,7 +71,7 @@ def silo(
     """
     end_with_starter()  # also while rows are read, which takes time
     needs_flare()
-    from fedpower.federation.kits import check_certificate, kit_party, kit_study  # noqa: PLC0415
+    from fedpower.federation.kits import Kit  # noqa: PLC0415
     from fedpower.federation.node import become_node  # noqa: PLC0415
     from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
 
@@ -81,15 +82,16 @@ def silo(
     if part == "node":
         if dry_run:
             raise InputError("--dry-run must go with the vault, which has the rows, got --part node")
-        study, name = kit_study(kit), kit_party(kit)
-        if name not in study.silos:
-            raise InputError(f"{kit} must be the kit of a silo, got that of {name!r}")
-        check_certificate(kit)
-        become_node(node_settings(kit, study, name, vault=str(place)))
+        opened = Kit(kit)
+        if opened.party not in opened.study.silos:
+            raise InputError(f"{kit} must be the kit of a silo, got that of {opened.party!r}")
+        opened.check()
+        become_node(node_settings(opened, vault=str(place)))
     if silo_file is None:
         raise InputError("a silo must have its own file, got none; give it after the kit")
     own = read_silo(silo_file)
-    study = kit_study(kit, own.name)
+    opened = Kit(kit, own.name)
+    study = opened.study
     with open_silo(study, own) as node:
         if dry_run:
             title = f"What would leave {node.silo.name} in study {study.name}"
@@ -98,7 +100,7 @@ def silo(
             if not as_json:
                 click.echo("Nobody was contacted and nothing was charged.")
             return
-        check_certificate(kit, with_key=part is None)
+        opened.check(with_key=part is None)
         _say(_size(node), *_advice(node))
         for column, why in doubtful(own.source(study)):
             _say(
@@ -111,7 +113,7 @@ def silo(
         if place is not None:
             status = run_vault(vault, place, own, say=_say)
         else:
-            status = run_silo(vault, node_settings(kit, study, own.name), own, say=_say)
+            status = run_silo(vault, node_settings(opened), own, say=_say)
     raise SystemExit(status)
 
 

@@ -53,16 +53,17 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
     is kept and the parties' logs are shown.
     """
     needs_flare()
+    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
     from fedpower.federation.runner import Runner  # noqa: PLC0415
 
     read = read_study(study)
     _check_rehearsed(given)
     local = given["n_local"] is not None
     with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(study, read, given) as kit:
-        runner = Runner(kit=kit, patience=given["patience"], say=_say, on_round=_round)
-        if not local and runner.study.digest != read.digest:
+        runner = Runner(kit=Kit(kit, RUNNER), patience=given["patience"], say=_say, on_round=_round)
+        if not local and runner.kit.study.digest != read.digest:
             raise InputError(
-                f"--kit must be of study {read.digest[:12]}, got one of study {runner.study.digest[:12]}"
+                f"--kit must be of study {read.digest[:12]}, got one of study {runner.kit.study.digest[:12]}"
             )
         try:
             state = runner.run(place, resume=given["resume"])
@@ -91,10 +92,11 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
 def status(study: Path, *, kit: Path | None, as_json: bool) -> None:
     """Show who of STUDY is connected, and how far its run is."""
     needs_flare()
+    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
     from fedpower.federation.runner import open_session  # noqa: PLC0415
 
     read = read_study(study)
-    with open_session(kit or study.parent / "kits" / "runner") as session:
+    with open_session(Kit(kit or study.parent / "kits" / "runner", RUNNER)) as session:
         status = session.status()
     run, silos = status["run"], {name: name in status["connected"] for name in read.silos}
     if as_json:

@@ -4,6 +4,10 @@ import importlib.util
 
 from fedpower.errors import InputError, installing
 
+STUDY_FILE, SILO_FILE = "study.toml", "silo.toml"
+TLS, KEY, CERTIFICATE, AUTHORITY_CERTIFICATE = "tls", "party.key", "party.crt", "authority.crt"
+"""Files of a kit; the node of a silo reads the study and the folder ``tls``, and nothing else of it."""
+
 
 def needs_flare() -> None:
     """Refuse to continue without NVIDIA FLARE."""

@@ -21,9 +21,9 @@ from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
 from fedpower.federation.files import open_private, private_folder
-from fedpower.federation.kits import COORDINATOR, RUNNER, STUDY_FILE
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
-from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.federation.study_file import StudyFile
 from fedpower.protocol import journal
 from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable, rounds
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, encode
@@ -364,9 +364,8 @@ class RunThread:
 class CoordinatorService:
     """The coordinator of one study."""
 
-    def __init__(self, kit: Path) -> None:
-        self.kit = kit.absolute()
-        self.study: StudyFile = read_study(kit / STUDY_FILE)
+    def __init__(self, kit: Kit) -> None:
+        self.kit, self.study = kit, kit.study
         terms, _, _ = self.study.terms()
         self._run: RunThread | None = None
         self._calls: Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
@@ -384,11 +383,11 @@ class CoordinatorService:
 
     def start(self) -> None:
         """Listen for silos and the runner."""
-        self.links.listen(self.study.host, self.study.port, self.kit / "startup")
+        self.links.listen(self.study.host, self.study.port, self.kit.tls)
 
     def place(self, run: str) -> Path:
         """Return the folder of a run."""
-        return self.kit / "runs" / run
+        return self.kit.folder / "runs" / run
 
     def questions(self, run: StudyRun, stopped: threading.Event) -> Questions:
         """Return what carries a run's questions."""

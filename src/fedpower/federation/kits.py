@@ -1,5 +1,6 @@
-"""Kits: one folder per party, with its key, the certificate an authority signed for it, and the study."""
+"""Kits: a party's key, the certificate that an authority signed for it, and the study."""
 
+import functools
 import hashlib
 import ipaddress
 from dataclasses import dataclass
@@ -14,22 +15,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpower.errors import InputError
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, SILO_FILE, STUDY_FILE, TLS
 from fedpower.federation.files import private_folder, write_private
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
-STUDY_FILE, SILO_FILE = "study.toml", "silo.toml"
-CERTIFICATE, KEY, SIGNED = "authority.crt", "authority.key", "signed"
+AUTHORITY_KEY, SIGNED = "authority.key", "signed"
+NEXT_KEY = "next.key"  # a key whose certificate has not come yet
 
 PARTY_DAYS, AUTHORITY_DAYS = 365, 3650
 """How long certificates are valid by default; a party's never outlives its authority's."""
 
-LONGEST_COMMON_NAME = 64
 _CURVE = ec.SECP256R1()
 _PEM = serialization.Encoding.PEM
-NEXT_KEY = "next.key"  # a key whose certificate has not come yet
-_PARTY, _ROOT = "party", "rootCA.pem"
-"""The file with the name of a kit's party, and the one with the authority's certificate."""
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, InvalidSignature, UnsupportedAlgorithm)
 
 _SILO_TEMPLATE = """\
 # This organisation's own terms. Nothing in here leaves it, and nobody else can change it.
@@ -72,25 +71,6 @@ def parties(study: StudyFile) -> tuple[str, ...]:
     return COORDINATOR, RUNNER, *study.silos
 
 
-def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a new private key, written as gRPC reads it: PEM, without a password."""
-    key = ec.generate_private_key(_CURVE)
-    form = serialization.PrivateFormat.PKCS8
-    write_private(path, key.private_bytes(_PEM, form, serialization.NoEncryption()))
-    return key
-
-
-def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a file."""
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} must be a private key made by `fedpower federation request`")
-    return key
-
-
 def fingerprint(key: object) -> str:
     """Return the SHA-256 of a public key, 64 hexadecimal digits: two people can compare it by telephone."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
@@ -98,16 +78,38 @@ def fingerprint(key: object) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a party's request, PEM."""
-    name = x509.Name(
-        [
-            x509.NameAttribute(NameOID.COMMON_NAME, party),
-            x509.NameAttribute(NameOID.SERIAL_NUMBER, study.digest),
-        ]
-    )
-    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
-    return request.public_bytes(_PEM)
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate in a file."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except _UNREADABLE:
+        raise InputError(f"{path} must be a certificate signed by `fedpower federation sign`") from None
+
+
+def party_of(certificate: x509.Certificate) -> str:
+    """Return the party to which a certificate belongs."""
+    return _attribute(certificate.subject, NameOID.COMMON_NAME)
+
+
+def ends(certificate: x509.Certificate) -> str:
+    """Return the day on which a certificate ends."""
+    return certificate.not_valid_after_utc.strftime("%Y-%m-%d")
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """Return how many whole days a certificate is still valid; negative once it has ended."""
+    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a file."""
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except _UNREADABLE:
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} must be a private key made by `fedpower federation request`")
+    return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,81 +125,55 @@ class Request:
         """Return the request in a file; refuse one whose sender does not have the key."""
         try:
             request = x509.load_pem_x509_csr(path.read_bytes())
-            party, study = (
-                str(request.subject.get_attributes_for_oid(oid)[0].value)
-                for oid in (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
-            )
-            key, sound = request.public_key(), request.is_signature_valid
-        except (OSError, ValueError, LookupError, InvalidSignature, UnsupportedAlgorithm):
-            key, sound = None, False
-        if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
+            names = (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
+            party, study = (_attribute(request.subject, name) for name in names)
+            key, is_sound = request.public_key(), request.is_signature_valid
+        except _UNREADABLE:
+            key, is_sound = None, False
+        if not is_sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
             raise InputError(f"{path} must be a request made by `fedpower federation request`")
         return cls(party=party, study=study, key=key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
-    """A party's certificate and its authority's."""
-
-    party: x509.Certificate
-    authority: x509.Certificate
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return the two certificates in a file; refuse a pair of which one did not sign the other."""
-        try:
-            party, authority = x509.load_pem_x509_certificates(path.read_bytes())
-            party.verify_directly_issued_by(authority)
-        except (OSError, ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            raise InputError(f"{path} must be a certificate signed by `fedpower federation sign`") from None
-        return cls(party=party, authority=authority)
-
-    def text(self) -> bytes:
-        return pem(self.party) + pem(self.authority)
-
-
-def pem(certificate: x509.Certificate) -> bytes:
-    """Return a certificate as text."""
-    return certificate.public_bytes(_PEM)
-
-
-def subject(study: StudyFile, party: str) -> x509.Name:
-    """Return the name in a party's certificate: the coordinator's is that of its host."""
-    name = study.host[:LONGEST_COMMON_NAME] if party == COORDINATOR else party
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Return a party's request, PEM."""
+    name = [(NameOID.COMMON_NAME, party), (NameOID.SERIAL_NUMBER, study.digest)]
+    subject = x509.Name([x509.NameAttribute(*attribute) for attribute in name])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return request.public_bytes(_PEM)
 
 
 class Authority:
     """Signs the requests of a study's parties; it holds its own key and no other."""
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / KEY).is_file() or not (folder / CERTIFICATE).is_file():
+        if not (folder / AUTHORITY_KEY).is_file() or not (folder / AUTHORITY_CERTIFICATE).is_file():
             raise InputError(f"{folder} must be an authority made by `fedpower federation init`")
         self.folder = folder
         self.study = read_study(folder / STUDY_FILE)
-        self.key = read_key(folder / KEY)
-        self.certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
+        self.key = read_key(folder / AUTHORITY_KEY)
+        self.certificate = read_certificate(folder / AUTHORITY_CERTIFICATE)
 
     @classmethod
     def make(cls, study: StudyFile, folder: Path, *, days: int = AUTHORITY_DAYS) -> Self:
         """Return a new authority in a folder that is new or empty; it has no party's key."""
-        require_new(folder)
         parties(study)
+        _check_new(folder)
         private_folder(folder)
-        key = _new_key(folder / KEY)
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, study.name)])
-        builder = _builder(name, name, key.public_key(), key, datetime.now(UTC), timedelta(days=days))
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        certificate = builder.add_extension(_usage(authority=True), critical=True).sign(key, hashes.SHA256())
+        key = _new_key(folder / AUTHORITY_KEY)
+        until = datetime.now(UTC) + timedelta(days=days)
+        certificate = new_certificate(
+            study.name, key.public_key(), signer=key, issuer=study.name, until=until
+        )
         write_private(folder / STUDY_FILE, to_toml(study.content))
-        write_private(folder / CERTIFICATE, pem(certificate))
+        write_private(folder / AUTHORITY_CERTIFICATE, certificate.public_bytes(_PEM))
         return cls(folder)
 
     def signed(self, party: str) -> Path:
         """Return where a party's certificate is, or would be."""
         return self.folder / SIGNED / f"{party}.crt"
 
-    def sign(self, request: Request, *, days: int = PARTY_DAYS, renew: bool = False) -> Bundle:
+    def sign(self, request: Request, *, days: int = PARTY_DAYS, renew: bool = False) -> x509.Certificate:
         """Return a party's certificate, and keep it; a second one only where it renews the first."""
         party, known = request.party, parties(self.study)
         if party not in known or request.study != self.study.digest:
@@ -205,102 +181,78 @@ class Authority:
                 f"a request must come from {', '.join(known)} in study {self.study.digest[:12]}, got one "
                 f"from {party!r} in study {request.study[:12]}"
             )
-        place = self.signed(party)
-        if place.exists() and not renew:
-            ended = ends(Bundle.read(place).party)
-            raise InputError(
-                f"{party!r} must not have a certificate yet, got one until {ended}; see `federation renew`"
-            )
-        if renew and not place.exists():
+        signed = {name: read_certificate(self.signed(name)) for name in known if self.signed(name).exists()}
+        if renew and party not in signed:
             raise InputError(f"{party!r} must have a certificate to renew, got none")
-        for other in known:
-            if other != party and self.signed(other).exists():
-                key = Bundle.read(self.signed(other)).party.public_key()
-                if fingerprint(key) == fingerprint(request.key):
-                    raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
-        bundle = Bundle(party=self._certificate(request, days), authority=self.certificate)
-        private_folder(place.parent)
-        write_private(place, bundle.text())
-        return bundle
-
-    def _certificate(self, request: Request, days: int) -> x509.Certificate:
-        now = datetime.now(UTC)
-        left = self.certificate.not_valid_after_utc - now
-        if left <= timedelta(0):
+        if party in signed and not renew:
+            raise InputError(
+                f"{party!r} must not have a certificate yet, got one until {ends(signed[party])}; see "
+                "`federation renew`"
+            )
+        for other, certificate in signed.items():
+            if other != party and certificate.public_key() == request.key:
+                raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
+        if days_left(self.certificate) < 0:
             raise InputError(f"the authority must be valid, got one that ended on {ends(self.certificate)}")
-        name, host = subject(self.study, request.party), request.party
-        builder = _builder(
-            name, self.certificate.subject, request.key, self.key, now, min(timedelta(days=days), left)
+        made = new_certificate(
+            party,
+            request.key,
+            signer=self.key,
+            issuer=self.study.name,
+            until=min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc),
+            hosts=_hosts(self.study, party),
         )
-        uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        if request.party == COORDINATOR:
-            uses, host = [*uses, ExtendedKeyUsageOID.SERVER_AUTH], self.study.host
-        try:
-            names: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            names = x509.DNSName(host)
-        return (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(authority=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-            .add_extension(x509.SubjectAlternativeName([names]), critical=False)
-            .sign(self.key, hashes.SHA256())
-        )
+        private_folder(self.folder / SIGNED)
+        write_private(self.signed(party), made.public_bytes(_PEM) + self.certificate.public_bytes(_PEM))
+        return made
 
 
-def require_new(folder: Path) -> None:
-    """Refuse a folder that holds anything."""
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} must be new or empty, got a folder with files; name another with -o")
+class Kit:
+    """The folder of a party: key and certificates for the network, the study, a silo's own file."""
 
+    def __init__(self, folder: Path, party: str | None = None) -> None:
+        """Open a complete kit; refuse one of another than ``party``, where it is given."""
+        self.folder = folder.absolute()
+        self.tls = self.folder / TLS
+        if not (self.tls / AUTHORITY_CERTIFICATE).is_file() or not (folder / STUDY_FILE).is_file():
+            if (self.tls / NEXT_KEY).is_file():
+                raise InputError(
+                    f"{folder} must be complete, got one without its certificate; see `fedpower federation "
+                    "accept`"
+                )
+            raise InputError(f"{folder} must be a kit made by `fedpower federation request`")
+        self.authority = read_certificate(self.tls / AUTHORITY_CERTIFICATE)
+        self.certificate = read_certificate(self.tls / CERTIFICATE)
+        self.party = party_of(self.certificate)
+        if party not in (None, self.party):
+            wanted = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
+            raise InputError(f"{folder} must be the kit of the {wanted}, got that of {self.party!r}")
 
-def ends(certificate: x509.Certificate) -> str:
-    """Return the day on which a certificate ends."""
-    return certificate.not_valid_after_utc.strftime("%Y-%m-%d")
+    @functools.cached_property
+    def study(self) -> StudyFile:
+        return read_study(self.folder / STUDY_FILE)
 
-
-def days_left(certificate: x509.Certificate) -> int:
-    """Return how many whole days a certificate is still valid; negative once it has ended."""
-    return (certificate.not_valid_after_utc - datetime.now(UTC)).days
-
-
-def _builder(  # noqa: PLR0917 (the parts of a certificate)
-    name: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    signer: ec.EllipticCurvePrivateKey,
-    since: datetime,
-    lasting: timedelta,
-) -> x509.CertificateBuilder:
-    by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(since - timedelta(minutes=5))  # clocks of parties differ
-        .not_valid_after(since + lasting)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(by, critical=False)
-    )
-
-
-def _usage(*, authority: bool) -> x509.KeyUsage:
-    others = ("key_encipherment", "content_commitment", "data_encipherment", "key_agreement")
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=authority,
-        crl_sign=authority,
-        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
-    )
+    def check(self, *, with_key: bool = True) -> int:
+        """Return how many days the certificate is still valid; refuse a kit that could not connect."""
+        key = self.tls / KEY  # which a vault's kit does not have
+        if not _issued(self.certificate, self.authority) or (
+            with_key and read_key(key).public_key() != self.certificate.public_key()
+        ):
+            raise InputError(f"key, certificate and authority in {self.tls} must belong together")
+        for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "init")):
+            if days_left(certificate) < 0:
+                raise InputError(
+                    f"certificates in {self.folder} must be valid, got one that ended on "
+                    f"{ends(certificate)}; ask for another with `fedpower federation {renewed}`"
+                )
+        return days_left(self.certificate)
 
 
 def make_kits(
     study: StudyFile, folder: Path, *, days: int = PARTY_DAYS, authority_days: int = AUTHORITY_DAYS
 ) -> None:
     """Write the kits of all parties into a new folder, keys included, and the authority's."""
-    require_new(folder)
+    _check_new(folder)
     private_folder(folder)
     authority = Authority.make(study, folder / AUTHORITY, days=authority_days)
     for party in parties(study):
@@ -308,107 +260,129 @@ def make_kits(
         accept(folder / party, authority.signed(party))
 
 
-def ask(study: StudyFile, party: str, kit: Path, *, renew: bool = False) -> Path:
+def ask(study: StudyFile, party: str, folder: Path, *, renew: bool = False) -> Path:
     """Return a party's request, after its key was made in its kit."""
     known = parties(study)
     if party not in known:
         raise InputError(f"a party of the study must be {', '.join(known)}, got {party!r}")
     if not renew:
-        require_new(kit)
-    elif kit_study(kit, party).digest != study.digest:
+        _check_new(folder)
+    elif Kit(folder, party).study.digest != study.digest:
         raise InputError(f"the kit must be of study {study.digest[:12]}, got one of another")
-    private_folder(kit)
-    private_folder(kit / "startup")
-    key, request = _new_key(kit / "startup" / NEXT_KEY), kit / f"{party}.csr"
-    write_private(kit / STUDY_FILE, to_toml(study.content))
+    private_folder(folder)
+    private_folder(folder / TLS)
+    key, request = _new_key(folder / TLS / NEXT_KEY), folder / f"{party}.csr"
+    write_private(folder / STUDY_FILE, to_toml(study.content))
     write_private(request, new_request(study, party, key))
     return request
 
 
-def accept(kit: Path, certificate: Path) -> Bundle:
-    """Return the certificates that complete a kit, after they were put into it."""
-    (path,) = sorted(kit.glob("*.csr")) or (None,)
+def accept(folder: Path, signed: Path) -> Kit:
+    """Return a kit that is complete, after its certificate and its authority's were put into it."""
+    (path,) = sorted(folder.glob("*.csr")) or (None,)
     if path is None:
-        raise InputError(f"{kit} must hold the request that was signed, got none")
-    request, study, bundle = Request.read(path), read_study(kit / STUDY_FILE), Bundle.read(certificate)
-    startup, party = kit / "startup", request.party
-    side = _side(party)
-    waiting, root = startup / NEXT_KEY, startup / _ROOT
-    own = waiting if waiting.exists() else startup / f"{side}.key"
-    if fingerprint(bundle.party.public_key()) != fingerprint(read_key(own).public_key()):
-        raise InputError(f"{certificate} must certify the key that was made in {kit}, got another's")
-    if bundle.party.subject != subject(study, party):
-        raise InputError(f"{certificate} must name {party!r} and the host as {kit / STUDY_FILE} does")
-    if root.exists() and x509.load_pem_x509_certificate(root.read_bytes()) != bundle.authority:
-        raise InputError(f"{certificate} must be of the authority that signed before, got one of another")
-    write_private(startup / f"{side}.crt", pem(bundle.party))
+        raise InputError(f"{folder} must hold the request that was signed, got none")
+    request, study, tls = Request.read(path), read_study(folder / STUDY_FILE), folder / TLS
+    try:
+        certificate, authority = x509.load_pem_x509_certificates(signed.read_bytes())
+        is_signed = _issued(certificate, authority)
+    except _UNREADABLE:
+        is_signed = False
+    if not is_signed:
+        raise InputError(f"{signed} must be a certificate signed by `fedpower federation sign`")
+    waiting, known = tls / NEXT_KEY, tls / AUTHORITY_CERTIFICATE
+    own = read_key(waiting if waiting.exists() else tls / KEY).public_key()
+    if certificate.public_key() != own:
+        raise InputError(f"{signed} must certify the key that was made in {folder}, got another's")
+    hosts = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if party_of(certificate) != request.party or hosts != _hosts(study, request.party):
+        raise InputError(f"{signed} must name {request.party!r} and the host as {folder / STUDY_FILE} does")
+    if known.exists() and read_certificate(known) != authority:
+        raise InputError(f"{signed} must be of the authority that signed before, got one of another")
+    write_private(tls / CERTIFICATE, certificate.public_bytes(_PEM))
     if waiting.exists():
-        waiting.replace(startup / f"{side}.key")
-    write_private(startup / _PARTY, party)
-    if party not in (COORDINATOR, RUNNER) and not (kit / SILO_FILE).exists():
-        write_private(kit / SILO_FILE, _SILO_TEMPLATE.format(name=party, digest=study.digest))
-    write_private(root, pem(bundle.authority))  # last: a kit that has it is complete
-    return bundle
+        waiting.replace(tls / KEY)
+    if request.party in study.silos and not (folder / SILO_FILE).exists():
+        text = _SILO_TEMPLATE.format(name=request.party, digest=study.digest)
+        write_private(folder / SILO_FILE, text)
+    write_private(known, authority.public_bytes(_PEM))  # last: a kit that has it is complete
+    return Kit(folder)
 
 
-def kit_study(kit: Path, party: str | None = None) -> StudyFile:
-    """Return the study that a kit was made for; refuse a folder that is no kit."""
-    complete = (kit / "startup" / _ROOT).is_file()
-    if (kit / "startup" / NEXT_KEY).is_file() and not complete:
-        raise InputError(
-            f"{kit} must be complete, got one without its certificate; see `fedpower federation accept`"
-        )
-    if not complete or not (kit / STUDY_FILE).is_file():
-        raise InputError(f"{kit} must be a kit made by `fedpower federation request`")
-    owner = kit_party(kit)
-    if party is not None and owner != party:
-        wanted = party if party in (COORDINATOR, RUNNER) else f"silo {party!r}"
-        raise InputError(f"{kit} must be the kit of the {wanted}, got that of {owner!r}")
-    return read_study(kit / STUDY_FILE)
+def new_certificate(
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    signer: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    until: datetime,
+    hosts: x509.SubjectAlternativeName | None = None,
+) -> x509.Certificate:
+    """Return a party's certificate; one without hosts is an authority's."""
+    is_authority = hosts is None
+    others = ("key_encipherment", "content_commitment", "data_encipherment", "key_agreement")
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
+    )
+    by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    path_length = 0 if is_authority else None
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(name))
+        .issuer_name(_common_name(issuer))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(minutes=5))  # clocks of parties differ
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(by, critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=path_length), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    if hosts is not None:
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        uses += [ExtendedKeyUsageOID.SERVER_AUTH] if name == COORDINATOR else []
+        built = built.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        built = built.add_extension(hosts, critical=False)
+    return built.sign(signer, hashes.SHA256())
 
 
-def check_certificate(kit: Path, *, with_key: bool = True) -> int:
-    """Return how many days a kit's certificate is still valid; refuse one that could not connect."""
-    bundle = kit_certificates(kit)
-    fits = True
-    if with_key:  # a vault's kit has none
-        own = read_key(kit / "startup" / f"{_side(kit_party(kit))}.key").public_key()
-        fits = fingerprint(bundle.party.public_key()) == fingerprint(own)
+def _hosts(study: StudyFile, party: str) -> x509.SubjectAlternativeName:
+    """Return the host for which a party's certificate is good: TLS compares the coordinator's."""
+    host = study.host if party == COORDINATOR else party
     try:
-        bundle.party.verify_directly_issued_by(bundle.authority)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        fits = False
-    if not fits:
-        raise InputError(f"key, certificate and authority in {kit / 'startup'} must belong together")
-    for certificate, renewed in ((bundle.party, "request --renew"), (bundle.authority, "init")):
-        if days_left(certificate) < 0:
-            raise InputError(
-                f"certificates in {kit} must be valid, got one that ended on {ends(certificate)}; ask for "
-                f"another with `fedpower federation {renewed}`"
-            )
-    return days_left(bundle.party)
+        return x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
+    except ValueError:
+        return x509.SubjectAlternativeName([x509.DNSName(host)])
 
 
-def kit_certificates(kit: Path) -> Bundle:
-    """Return a kit's certificate and its authority's."""
-    startup = kit / "startup"
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _attribute(name: x509.Name, kind: x509.ObjectIdentifier) -> str:
+    return str(name.get_attributes_for_oid(kind)[0].value)
+
+
+def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
-        return Bundle(
-            party=x509.load_pem_x509_certificate((startup / f"{_side(kit_party(kit))}.crt").read_bytes()),
-            authority=x509.load_pem_x509_certificate((startup / _ROOT).read_bytes()),
-        )
-    except (OSError, ValueError):
-        raise InputError(f"{kit} must hold a certificate and its authority's") from None
+        certificate.verify_directly_issued_by(authority)
+    except _UNREADABLE:
+        return False
+    return True
 
 
-def kit_party(kit: Path) -> str:
-    """Return the party that a kit was made for."""
-    try:
-        return (kit / "startup" / _PARTY).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return "nobody"
+def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return a new private key, written as gRPC reads it: PEM, without a password."""
+    key = ec.generate_private_key(_CURVE)
+    form = serialization.PrivateFormat.PKCS8
+    write_private(path, key.private_bytes(_PEM, form, serialization.NoEncryption()))
+    return key
 
 
-def _side(party: str) -> str:
-    """Return what FLARE calls the side of a party, after which its key and certificate are named."""
-    return "server" if party == COORDINATOR else "client"
+def _check_new(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} must be new or empty, got a folder with files; name another with -o")

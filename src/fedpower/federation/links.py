@@ -3,10 +3,8 @@
 import importlib.util
 import logging
 import socket
-import ssl
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -20,8 +18,6 @@ if "nvflare" not in sys.modules:
     if package is not None:
         sys.modules["nvflare"] = importlib.util.module_from_spec(package)
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.fuel.f3.cellnet.identity import CellIdentityResolver
 from nvflare.fuel.f3.comm_error import CommError
 from nvflare.fuel.f3.connection import Connection
@@ -36,6 +32,7 @@ from nvflare.fuel.f3.sfm.constants import Types
 from nvflare.fuel.f3.sfm.sfm_conn import SfmConnection
 
 from fedpower.errors import InputError
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +43,6 @@ APP = 26  # FLARE's number for the program that a message is for; messages with 
 FRAME_BYTES = 4096  # more than FLARE adds to a message: a prefix, two headers and protobuf's field
 # How often each end of a connection asks whether the other is there, and how long it waits
 _PING_MS = 10_000
-_LISTEN_S = 10.0  # how long it may take until the port is open
 _MOST_CONNECTIONS = 4  # of one party at a time: its own, and old ones that are about to close
 _MOST_REFUSALS = 50  # after so many refused messages a connection is closed
 _TYPE_BYTE = 6  # where a frame has its type
@@ -80,23 +76,25 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self.receivers = _OneReceiver(self)
         self.add_endpoint_monitor(self)
 
-    def listen(self, host: str, port: int, startup: Path) -> None:
+    def listen(self, host: str, port: int, tls: Path) -> None:
         """Take connections at a port, of parties with a certificate of the same authority."""
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
-        _check_port(address, port)
-        self._add(f"grpc://{address}:{port}", Mode.PASSIVE, startup, "server")
-        # FLARE does not report a port that another process took meanwhile.
-        own = x509.load_pem_x509_certificate((startup / "server.crt").read_bytes()).public_bytes(Encoding.DER)
-        ends = time.monotonic() + _LISTEN_S
-        while _certificate_at(address, port) != own:
-            if time.monotonic() >= ends:
-                self.stop()
-                raise _port_in_use(port, "another listener there")
-            time.sleep(0.05)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family) as probe:  # FLARE does not report a port that is taken
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address, port))
+            except OSError as error:
+                problem = (error.strerror or str(error)).lower()
+                raise InputError(
+                    f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] "
+                    "names it"
+                ) from None
+        self._add(f"grpc://{address}:{port}", Mode.PASSIVE, tls, "server")
 
-    def connect(self, host: str, port: int, startup: Path) -> None:
+    def connect(self, host: str, port: int, tls: Path) -> None:
         """Connect to the coordinator, and again whenever the connection is lost."""
-        self._add(f"grpc://{host}:{port}", Mode.ACTIVE, startup, "client")
+        self._add(f"grpc://{host}:{port}", Mode.ACTIVE, tls, "client")
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
         """Send a message to a peer; return False where it is not connected."""
@@ -176,14 +174,14 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             self._refusals.pop(connection.name, None)
             _hang_up(connection)
 
-    def _add(self, url: str, mode: Mode, startup: Path, side: str) -> None:
+    def _add(self, url: str, mode: Mode, tls: Path, side: str) -> None:
         params = {
             **parse_url(url),
             DriverParams.SECURE.value: True,
             DriverParams.CONNECTION_SECURITY.value: "mtls",
-            DriverParams.CA_CERT.value: str(startup / "rootCA.pem"),
-            f"{side}_cert": str(startup / f"{side}.crt"),
-            f"{side}_key": str(startup / f"{side}.key"),
+            DriverParams.CA_CERT.value: str(tls / AUTHORITY_CERTIFICATE),
+            f"{side}_cert": str(tls / CERTIFICATE),
+            f"{side}_key": str(tls / KEY),
         }
         driver = GrpcDriver()
         # Each connection occupies a worker: no party must be able to take all of them.
@@ -237,35 +235,3 @@ def _hang_up(connection: Connection) -> None:
     if context is not None:
         context.cancel()
     threading.Thread(target=connection.close, name="hang up", daemon=True).start()
-
-
-def _check_port(address: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-        except OSError as error:
-            raise _port_in_use(port, (error.strerror or str(error)).lower()) from None
-
-
-def _port_in_use(port: int, problem: str) -> InputError:
-    return InputError(
-        f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] names it"
-    )
-
-
-def _certificate_at(address: str, port: int) -> bytes | None:
-    """Return the certificate that a listener at a port shows; None where there is none."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # it is compared instead
-    context.set_alpn_protocols(["h2"])
-    host = "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104
-    try:
-        with (
-            socket.create_connection((host, port), timeout=1.0) as plain,
-            context.wrap_socket(plain) as secured,
-        ):
-            return secured.getpeercert(binary_form=True)
-    except OSError:
-        return None

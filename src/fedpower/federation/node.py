@@ -15,7 +15,7 @@ from typing import NoReturn
 import msgspec
 
 from fedpower.errors import FedpowerError, InputError, ProtocolError
-from fedpower.federation import isolation
+from fedpower.federation import TLS, isolation
 from fedpower.federation.processes import end_group, end_with_starter
 
 SETTINGS = "FEDPOWER_NODE"  # the environment variable with a node's settings
@@ -99,7 +99,7 @@ class Node:
 
         settings = self._settings
         threading.Thread(target=self._end_with_vault, name="vault", daemon=True).start()
-        self._links.connect(settings.host, settings.port, Path(settings.kit) / "startup")
+        self._links.connect(settings.host, settings.port, Path(settings.kit) / TLS)
         threading.Timer(_PATIENCE_S, self._report_no_connection).start()
         while True:
             number, question = self._questions.get()

@@ -14,8 +14,7 @@ import msgspec
 
 from fedpower.errors import ProtocolError
 from fedpower.federation.files import Table, write_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, check_certificate, kit_study
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
 from fedpower.protocol.receiving import cleaned
 
 _CONNECT_S = 10.0
@@ -42,7 +41,7 @@ class CoordinatorLostError(ProtocolError):
 class CoordinatorSession:
     """What a runner can do at the coordinator: see who is connected, start a run, fetch its result."""
 
-    def __init__(self, kit: Path, study: StudyFile) -> None:
+    def __init__(self, kit: Kit) -> None:
         from fedpower.federation.links import REPLY, Links  # noqa: PLC0415 (needs FLARE)
 
         self._replies: queue.Queue[tuple[int, bytes]] = queue.Queue()
@@ -53,7 +52,7 @@ class CoordinatorSession:
             most_bytes=_MOST_REPLY_BYTES,
             on_message=lambda _peer, _kind, number, content: self._replies.put((number, content)),
         )
-        self._links.connect(study.host, study.port, kit / "startup")
+        self._links.connect(kit.study.host, kit.study.port, kit.tls)
 
     @property
     def connected(self) -> bool:
@@ -110,19 +109,17 @@ class CoordinatorSession:
 
 
 @contextlib.contextmanager
-def open_session(kit: Path, *, patience: float = _CONNECT_S) -> Iterator[CoordinatorSession]:
+def open_session(kit: Kit, *, patience: float = _CONNECT_S) -> Iterator[CoordinatorSession]:
     """Give a session with the coordinator; refuse where there is no connection."""
-    kit = kit.absolute()
-    study = kit_study(kit, RUNNER)
-    check_certificate(kit)
+    kit.check()
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    session = CoordinatorSession(kit, study)
+    session = CoordinatorSession(kit)
     try:
         end = time.monotonic() + patience
         while not session.connected:
             if time.monotonic() >= end:
                 raise ProtocolError(
-                    f"the coordinator must answer at {study.host}:{study.port}, got no connection in "
+                    f"the coordinator must answer at {kit.study.host}:{kit.study.port}, got no connection in "
                     f"{patience:.0f} s; start it with `fedpower coordinator KIT` and check the network"
                 )
             time.sleep(0.05)
@@ -135,15 +132,11 @@ def open_session(kit: Path, *, patience: float = _CONNECT_S) -> Iterator[Coordin
 class Runner:
     """Follows a run to its result. When a party is restarted, it continues after the last closed round."""
 
-    kit: Path
+    kit: Kit
     patience: float
     say: Callable[[str], None]
     on_round: Callable[[dict[str, Any]], None]
-    study: StudyFile = field(init=False)
     _shown: int = field(init=False, default=-1)
-
-    def __post_init__(self) -> None:
-        self.study = kit_study(self.kit, RUNNER)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
         """Return the final state of a run whose result folder is now at ``destination``."""
@@ -192,7 +185,7 @@ class Runner:
 
     def _gather(self, session: CoordinatorSession) -> list[str]:
         """Return the silos that are connected: all, or after ``patience`` seconds enough."""
-        silos, end, shown = self.study.silos, time.monotonic() + self.patience, ""
+        silos, end, shown = self.kit.study.silos, time.monotonic() + self.patience, ""
         while True:
             connected = session.status()["connected"]
             present = [name for name in silos if name in connected]
@@ -204,11 +197,11 @@ class Runner:
                 self.say(f"waiting for {missing} to connect, {max(0.0, left):.0f} s at most")
                 shown = missing
             if left <= 0:
-                if len(present) >= self.study.min_silos:
+                if len(present) >= self.kit.study.min_silos:
                     self.say(f"continuing without {missing}")
                     return present
                 raise ProtocolError(
-                    f"{self.study.min_silos} silos must be connected, got {len(present)} after "
+                    f"{self.kit.study.min_silos} silos must be connected, got {len(present)} after "
                     f"{self.patience:.0f} s; start {missing} and run again with --resume"
                 )
             time.sleep(_POLL_S)
@@ -221,7 +214,7 @@ class Runner:
         if not state.get("again", True):
             raise ProtocolError(reason)
         silent = {name for closed in state.get("rounds", ()) for name in closed["silent"]}
-        if missing := ", ".join(name for name in self.study.silos if name in silent):
+        if missing := ", ".join(name for name in self.kit.study.silos if name in silent):
             # Questions follow from earlier answers: without a silo they are others, and not free.
             raise ProtocolError(
                 f"{reason}; this run is without {missing}, so it asks other questions than a complete one: "
@@ -233,17 +226,19 @@ class Runner:
 
     def _new_run(self) -> str:
         run = secrets.token_hex(8)
-        write_private(self.kit / LAST_RUN, msgspec.json.encode(LastRun(study=self.study.digest, run=run)))
+        write_private(
+            self.kit.folder / LAST_RUN, msgspec.json.encode(LastRun(study=self.kit.study.digest, run=run))
+        )
         return run
 
     def _last_run(self) -> str:
         try:
-            last = msgspec.json.decode((self.kit / LAST_RUN).read_bytes(), type=LastRun)
+            last = msgspec.json.decode((self.kit.folder / LAST_RUN).read_bytes(), type=LastRun)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             raise ProtocolError(
-                f"{self.kit} must have a run to resume, got none; run without --resume"
+                f"{self.kit.folder} must have a run to resume, got none; run without --resume"
             ) from None
-        if last.study != self.study.digest:
+        if last.study != self.kit.study.digest:
             raise ProtocolError(
                 f"the last run must be of this study, got one of {last.study[:12]}; run without --resume"
             )

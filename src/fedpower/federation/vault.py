@@ -16,6 +16,7 @@ import msgspec
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import isolation
+from fedpower.federation.kits import Kit
 from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, receive_frame, send_frame
 from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
@@ -81,14 +82,14 @@ def _release_memory() -> None:
         trim(0)
 
 
-def node_settings(kit: Path, study_file: StudyFile, name: str, vault: int | str = -1) -> NodeSettings:
+def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:
     """Return the settings of a silo's node."""
-    study, _, _ = study_file.terms()
+    study, _, _ = kit.study.terms()
     return NodeSettings(
-        name=name,
-        host=study_file.host,
-        port=study_file.port,
-        kit=str(kit.absolute()),
+        name=kit.party,
+        host=kit.study.host,
+        port=kit.study.port,
+        kit=str(kit.folder),
         vault=vault,
         confined=isolation.available(),
         most_question_bytes=most_question_bytes(study),

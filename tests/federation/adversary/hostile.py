@@ -25,7 +25,8 @@ from nvflare.private.admin_defs import Message as AdminMessage
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
-from fedpower.federation.kits import COORDINATOR
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS
+from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.links import APP, Links
 from fedpower.federation.runner import Runner, open_session
 
@@ -47,16 +48,16 @@ class Stage(Ground):
         self.wait_for_honest()
 
     def wait_for_honest(self) -> None:
-        with open_session(self.runner, patience=WAIT_S) as session:
+        with open_session(Kit(self.runner), patience=WAIT_S) as session:
             wait_for(lambda: set(HONEST) <= set(session.status()["connected"]), "honest silos")
 
-    def startup(self, party: str) -> Path:
-        return self.kits / party / "startup"
+    def tls(self, party: str) -> Path:
+        return self.kits / party / TLS
 
     def honest_run(self, folder: Path) -> dict[str, Any]:
         """Return the record of a run that must end with a result of the honest silos."""
         folder.mkdir()
-        runner = Runner(kit=self.runner, patience=0.0, say=lambda _: None, on_round=lambda _: None)
+        runner = Runner(kit=Kit(self.runner), patience=0.0, say=lambda _: None, on_round=lambda _: None)
         state = runner.run(folder, resume=False)
         assert state["done"]
         assert (folder / "components.npz").is_file()
@@ -110,13 +111,13 @@ def untouched(stage: Stage) -> Iterator[None]:
     assert stage.record() == before
 
 
-def new_cell(startup: Path, name: str, port: int) -> CoreCell:
+def new_cell(tls: Path, name: str, port: int) -> CoreCell:
     """Return a cell of FLARE's with the key in a folder."""
     side = "server" if name == "server" else "client"
     credentials = {
-        "ca_cert": str(startup / "rootCA.pem"),
-        f"{side}_cert": str(startup / f"{side}.crt"),
-        f"{side}_key": str(startup / f"{side}.key"),
+        "ca_cert": str(tls / AUTHORITY_CERTIFICATE),
+        f"{side}_cert": str(tls / CERTIFICATE),
+        f"{side}_key": str(tls / KEY),
         "connection_security": "mtls",
     }
     return CoreCell(fqcn=name, root_url=f"grpc://localhost:{port}", secure=True, credentials=credentials)
@@ -125,7 +126,7 @@ def new_cell(startup: Path, name: str, port: int) -> CoreCell:
 @contextlib.contextmanager
 def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator[CoreCell]:
     """Give a FLARE cell with a party's certificate, connected to the coordinator: FLARE's own client."""
-    cell = new_cell(stage.startup(party), name or party, stage.study.port)
+    cell = new_cell(stage.tls(party), name or party, stage.study.port)
     cell.start()
     try:
         yield cell
@@ -153,12 +154,12 @@ def admin(topic: str, body: Any = "", **headers: Any) -> AdminMessage:
 def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
     """Return requests to every processor and channel that FLARE's clients and servers know."""
     rows = str(stage.rows["north"])
-    key = str(stage.startup("north") / "client.key")
+    key = str(stage.tls("north") / KEY)
     requests: list[tuple[str, str, Any]] = [
         (CellChannel.CLIENT_MAIN, "admin", admin(SysCommandTopic.SHELL, command))
         for command in (f"head {rows}", f"cat {key}", "ls -a", "grep . silo.toml", "tail log.txt")
     ]
-    for job in ("rows", "startup", "..", "local", "north.ledger"):
+    for job in ("rows", TLS, "..", "local", "north.ledger"):
         requests.append(
             (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}))
         )
@@ -209,7 +210,7 @@ class Peer(Links):
             most_bytes=2**28,
             on_message=lambda *message: self.got.append(message),
         )
-        self._startup = stage.startup(party)
+        self._tls = stage.tls(party)
         self._port = stage.study.port
 
     def _problem_with(self, peer: str, app_id: int, message: Any) -> None:
@@ -217,7 +218,7 @@ class Peer(Links):
 
     def join(self) -> "Peer":
         """Connect to the coordinator."""
-        self.connect("localhost", self._port, self._startup)
+        self.connect("localhost", self._port, self._tls)
         ends = time.monotonic() + 3.0  # it may be refused
         while not self.connected() and time.monotonic() < ends:
             time.sleep(0.02)
@@ -225,7 +226,7 @@ class Peer(Links):
 
     def preside(self, *silos: str) -> "Peer":
         """Take the coordinator's place."""
-        self.listen("localhost", self._port, self._startup)
+        self.listen("localhost", self._port, self._tls)
         wait_for(lambda: set(silos) <= set(self.connected()), "silos", 40.0)
         return self
 

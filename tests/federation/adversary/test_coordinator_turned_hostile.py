@@ -22,7 +22,7 @@ from adversary.hostile import (
     untouched,
     wait_for,
 )
-from fedpower.federation.kits import COORDINATOR
+from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
     AskMoment,
@@ -66,7 +66,7 @@ def question(stage, body, *, silo="north", run="a" * 16, number=1, study=None) -
 def test_a_real_flare_server_gets_nothing_from_a_silo(stage, tmp_path):
     """FLARE's server cell, with the coordinator's certificate, sends all that FLARE's clients take."""
     stage.stop(COORDINATOR)
-    cell = new_cell(stage.startup(COORDINATOR), "server", stage.study.port)
+    cell = new_cell(stage.tls(COORDINATOR), "server", stage.study.port)
     try:
         with untouched(stage):
             cell.start()
@@ -161,14 +161,14 @@ class TestHostileCoordinator:
 
 CALLS = (
     {"do": "fetch", "run": "../../north"},
-    {"do": "fetch", "run": "0" * 16, "file": "../../../startup/server.key", "offset": 0},
+    {"do": "fetch", "run": "0" * 16, "file": "../../../tls/party.key", "offset": 0},
     {"do": "fetch", "run": "0" * 16, "file": "/etc/passwd", "offset": 0},
     {"do": "fetch", "run": ".." * 8},
     {"do": "start", "run": "rows"},
     {"do": "start", "run": {"x": 1}},
     {"do": "start"},
     {"do": "shell", "command": "head rows.csv"},
-    {"do": "delete", "job": "startup"},
+    {"do": "delete", "job": "tls"},
     {"do": "shutdown"},
     {"do": "__init__"},
     ["status"],
@@ -206,7 +206,7 @@ def test_a_hostile_runner_reaches_no_silo(stage, tmp_path):
 def test_a_runner_that_starts_run_after_run_costs_nothing_more(stage, tmp_path):
     stage.honest_run(tmp_path / "first")
     before = stage.record().charges
-    with open_session(stage.runner) as session:
+    with open_session(Kit(stage.runner)) as session:
         for number in range(5):
             session.start(f"{number:016x}")
             time.sleep(0.3)

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization
 from ground import wait_for
 
 from adversary.hostile import HONEST, Peer, stage_fixture, untouched
 from fedpower.errors import ProtocolError
-from fedpower.federation import kits
-from fedpower.federation.kits import COORDINATOR, Authority, Request, make_kits
+from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
+from fedpower.federation.kits import COORDINATOR, Authority, Kit, make_kits
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.runner import open_session
 
@@ -36,10 +36,10 @@ def foreign(stage, tmp_path_factory):
     return kits
 
 
-def knock(stage, startup, name="east") -> Peer:
+def knock(stage, tls, name="east") -> Peer:
     """Return a peer that tried for a while to connect with the key and certificate of a folder."""
     made = Peer(stage, "east", name=name)
-    made._startup = startup
+    made._tls = tls
     made.join()
     made.put(COORDINATOR, {"kind": "answer", "number": 1}, b"x")
     made.put(COORDINATOR, {"kind": "call", "number": 1}, json.dumps({"do": "status"}).encode())
@@ -47,12 +47,12 @@ def knock(stage, startup, name="east") -> Peer:
     return made
 
 
-def greeted(stage, startup: Path | None) -> bool:
+def greeted(stage, tls: Path | None) -> bool:
     """Return whether the coordinator says a word to one who shows the certificate of a kit."""
-    context = ssl.create_default_context(cafile=stage.startup("north") / "rootCA.pem")
+    context = ssl.create_default_context(cafile=stage.tls("north") / AUTHORITY_CERTIFICATE)
     context.set_alpn_protocols(["h2"])
-    if startup is not None:
-        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    if tls is not None:
+        context.load_cert_chain(tls / CERTIFICATE, tls / KEY)
     with socket.create_connection(("127.0.0.1", stage.study.port), timeout=30) as raw:
         try:
             with context.wrap_socket(raw, server_hostname="localhost") as stream:
@@ -62,51 +62,47 @@ def greeted(stage, startup: Path | None) -> bool:
             return False
 
 
-def certified(stage, startup: Path, issuer, signer, *, since: timedelta) -> Path:
-    """Put a certificate in the name of east, valid for eight days, into a copy of its kit."""
-    shutil.copytree(stage.startup("east"), startup)
-    request = Request.read(stage.kits / "east" / "east.csr")
-    name = kits.subject(stage.study, "east")
-    built = kits._builder(
-        name, issuer or name, request.key, signer, datetime.now(UTC) - since, timedelta(days=8)
-    )
-    (startup / "client.crt").write_bytes(kits.pem(built.sign(signer, hashes.SHA256())))
-    return startup
+def certified(stage, tls: Path, signer, issuer: str, *, minutes: float) -> Path:
+    """Put a certificate in the name of east, that ends in so many minutes, into a copy of its kit."""
+    shutil.copytree(stage.tls("east"), tls)
+    key = kits.read_key(tls / KEY).public_key()
+    until = datetime.now(UTC) + timedelta(minutes=minutes)
+    hosts = kits._hosts(stage.study, "east")
+    made = kits.new_certificate("east", key, signer=signer, issuer=issuer, until=until, hosts=hosts)
+    (tls / CERTIFICATE).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return tls
 
 
 def test_the_real_certificate_connects_and_none_or_a_false_one_does_not(stage, foreign, tmp_path):
     """None; one that ended; one signed by its bearer; one of another authority."""
-    made = knock(stage, stage.startup("east"))
+    made = knock(stage, stage.tls("east"))
     assert made.connected() == [COORDINATOR]
     made.leave()
-    assert greeted(stage, stage.startup("east"))
+    assert greeted(stage, stage.tls("east"))
     authority = Authority(stage.kits / "authority")
-    issuer = authority.certificate.subject
-    own = kits.read_key(stage.startup("east") / "client.key")
-    other = foreign / "east" / "startup"
-    shutil.copyfile(stage.startup("east") / "rootCA.pem", other / "rootCA.pem")
+    own = kits.read_key(stage.tls("east") / KEY)
+    other = foreign / "east" / TLS
+    shutil.copyfile(stage.tls("east") / AUTHORITY_CERTIFICATE, other / AUTHORITY_CERTIFICATE)
     with untouched(stage):
         assert not greeted(stage, None)
-        for startup in (
-            certified(stage, tmp_path / "ended", issuer, authority.key, since=timedelta(days=9)),
-            certified(stage, tmp_path / "own", None, own, since=timedelta(days=1)),
+        for tls in (
+            certified(stage, tmp_path / "ended", authority.key, stage.study.name, minutes=-1),
+            certified(stage, tmp_path / "own", own, "east", minutes=60),
             other,
         ):
-            assert not greeted(stage, startup)
-            made = knock(stage, startup)
+            assert not greeted(stage, tls)
+            made = knock(stage, tls)
             assert made.connected() == []
             assert made.got == []
             made.leave()
 
 
 def test_the_coordinator_s_certificate_makes_nobody_a_silo_or_the_runner(stage, tmp_path):
-    startup = tmp_path / "startup"
-    shutil.copytree(stage.startup(COORDINATOR), startup)
-    for kind in ("crt", "key"):
-        (startup / f"server.{kind}").rename(startup / f"client.{kind}")
+    tls = tmp_path / "tls"
+    shutil.copytree(stage.tls(COORDINATOR), tls)
     for name in (*HONEST, "east", "runner"):
         with untouched(stage):
-            made = knock(stage, startup, name=name)
+            made = knock(stage, tls, name=name)
             assert made.got == []
             made.leave()
         assert f"claimed endpoint '{name}'" in stage.log(COORDINATOR)
@@ -116,7 +112,7 @@ def test_a_runner_of_another_authority_gets_no_session(stage, foreign):
     with (
         untouched(stage),
         pytest.raises(ProtocolError, match="the coordinator must answer at localhost"),
-        open_session(foreign / "runner", patience=5.0),
+        open_session(Kit(foreign / "runner"), patience=5.0),
     ):
         pytest.fail("a stranger has a session")
 
@@ -172,14 +168,12 @@ def test_silos_do_not_speak_to_a_coordinator_of_another_authority_or_with_a_silo
             wait_for(
                 lambda: all(stage.log(name).count(REFUSED) > before[name] for name in HONEST), "refusals"
             )
-            with open_session(foreign / "runner", patience=60.0) as session:
+            with open_session(Kit(foreign / "runner"), patience=60.0) as session:
                 assert session.status()["connected"] == []
-        startup = tmp_path / "startup"
-        shutil.copytree(stage.startup("east"), startup)
-        for kind in ("crt", "key"):
-            (startup / f"client.{kind}").rename(startup / f"server.{kind}")
+        tls = tmp_path / "tls"
+        shutil.copytree(stage.tls("east"), tls)
         made = Peer(stage, COORDINATOR)
-        made.listen("localhost", stage.study.port, startup)
+        made.listen("localhost", stage.study.port, tls)
         time.sleep(8.0)
         assert made.connected() == []
         made.leave()

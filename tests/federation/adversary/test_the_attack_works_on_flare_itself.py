@@ -40,7 +40,7 @@ def test_a_silo_reads_another_s_file_through_flare_s_server_and_client(tmp_path)
     cells = []
     try:
         for party, name in (("coordinator", "server"), ("north", "north"), ("east", "east")):
-            cells.append(new_cell(tmp_path / "kits" / party / "startup", name, study.port))
+            cells.append(new_cell(tmp_path / "kits" / party / "tls", name, study.port))
             CoreCell.ALL_CELLS.pop(name)  # cells of one process would talk past the network
             cells[-1].start()
         server, north, east = cells
