@@ -259,7 +259,7 @@ def result(service: CoordinatorService) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(b'{"a": 1}\n')
     (folder / "empty").touch()
-    (service.place(RUN) / "rounds.journal").write_bytes(b"what silos released")
+    (service.place(RUN) / "rounds").write_bytes(b"what silos released")
     return folder
 
 
@@ -276,7 +276,7 @@ def test_a_result_is_listed_and_sent_in_pieces(
 
 
 ODD_OFFSETS = (None, "x", -1, [0], 1e400)
-ODD_FILES = (7, ["run.json"], {"a": 1}, True, "../rounds.journal", "/etc/passwd", "", ".", "..", "run.json/",
+ODD_FILES = (7, ["run.json"], {"a": 1}, True, "../rounds", "/etc/passwd", "", ".", "..", "run.json/",
              "./run.json", "run.json\0")  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def test_a_run_without_silos_ends_and_may_be_started_again(
         state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
         assert "needs 3 answers and got 0" in state["reason"]
-    assert (service.place(RUN) / "rounds.journal").is_file()
+    assert (service.place(RUN) / "rounds").is_dir()
 
 
 def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: CoordinatorService) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import queue
 import re
 import threading
@@ -20,13 +19,12 @@ from msgspec import structs
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
-from fedpower.federation.files import open_private, private_folder
+from fedpower.federation.files import private_folder, write_private
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol import journal
-from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable, rounds
-from fedpower.protocol.messages import KeyGone, Message, Question, decode, encode
+from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, rounds
+from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.receiving import most_answer_bytes
 from fedpower.protocol.solvers import start
@@ -46,49 +44,24 @@ _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its conn
 
 
 class Checkpoint:
-    """The file that a run's closed rounds are appended to, each on disk before the next is asked."""
+    """The closed rounds of a run: a file for each, on disk before the next is asked."""
 
-    def __init__(self, path: Path, *, study: str, run: str) -> None:
-        self.path = path
-        self.rounds: tuple[Round, ...] = ()
-        self.n_lost = 0
-        opening = journal.opening(study, run)
-        content = path.read_bytes() if path.exists() else b""
-        if opening.startswith(content):  # new, or its writer died before the first round
-            private_folder(path.parent)
-            self._write(opening, os.O_CREAT | os.O_TRUNC)
-            return
-        stored = journal.read(content)
-        if (stored.study, stored.run) != (study, run):
-            raise ProtocolError(
-                f"checkpoint {path} must belong to run {run} of study {study[:12]}, got run {stored.run} of "
-                f"study {stored.study[:12]}; start a new run"
-            )
-        self.rounds, self._ends = stored.rounds, stored.ends
-        self.n_lost = len(content) - stored.sound
-        if self.n_lost:
-            self._cut(stored.sound)
+    def __init__(self, folder: Path) -> None:
+        self.folder = private_folder(folder)
+        self.rounds: list[Recorded] = []
+        while (path := self._path(len(self.rounds))).exists():
+            try:
+                self.rounds.append(decode_as(path.read_bytes(), Recorded))
+            except ProtocolError:
+                logger.warning("round %s of the checkpoint is damaged", len(self.rounds))
+                break
 
-    def append(self, closed: Round) -> None:
-        """Put a closed round on disk."""
-        self._write(journal.record(closed), os.O_APPEND)
+    def append(self, closed: Recorded) -> None:
+        """Put a closed round on disk, in place of what was there."""
+        write_private(self._path(closed.number), encode(closed))
 
-    def keep(self, n_rounds: int) -> None:
-        """Drop the rounds after the first ``n_rounds``: the run asks other questions from there."""
-        if n_rounds < len(self.rounds):
-            self.rounds = self.rounds[:n_rounds]
-            self._cut(self._ends[n_rounds])
-
-    def _cut(self, size: int) -> None:
-        with self.path.open("r+b") as file:
-            file.truncate(size)
-            os.fsync(file.fileno())
-
-    def _write(self, content: bytes, flags: int) -> None:
-        with os.fdopen(open_private(self.path, os.O_WRONLY | flags), "ab") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}.round"
 
 
 class StudyRun:
@@ -106,7 +79,7 @@ class StudyRun:
         self.started = datetime.now(UTC)
         self.study, settings, self.choice = study_file.terms()
         self.settings = with_noise(settings, self.study, run=run)
-        self.checkpoint = Checkpoint(checkpoint, study=self.study.digest, run=run)
+        stored = Checkpoint(checkpoint)
         self.coordinator = Coordinator(
             start(self.settings, public_rng(study_file.options), self.study),
             study_file.silos,
@@ -114,11 +87,9 @@ class StudyRun:
             run=run,
             min_silos=study_file.min_silos,
             on_round=on_round,
-            on_closed=self.checkpoint.append,
-            recorded=self.checkpoint.rounds,
+            on_closed=stored.append,
+            recorded=stored.rounds,
         )
-        # Records that answer other questions than this coordinator's would hide those to come.
-        self.checkpoint.keep(self.coordinator.n_replayed)
 
     @property
     def outcome(self) -> Outcome:
@@ -327,12 +298,9 @@ class RunThread:
         self._ended = {"done": done, "reason": reason, "again": again, "refused": refused}
 
     def _open(self) -> StudyRun:
-        checkpoint = self._service.place(self.name) / "rounds.journal"
+        checkpoint = self._service.place(self.name) / "rounds"
         run = StudyRun(self._service.study, run=self.name, checkpoint=checkpoint, on_round=self._record)
-        lost, known = run.checkpoint.n_lost, run.coordinator.n_replayed
-        if lost:
-            logger.warning("%s damaged bytes at the checkpoint's end were cut off", lost)
-        if known:
+        if known := run.coordinator.n_replayed:
             logger.info("run %s continues after %s rounds", self.name, known)
         return run
 
