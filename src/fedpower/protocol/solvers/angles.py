@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 import scipy.special
-import threadpoolctl
 from numpy.typing import NDArray
 
+from fedpower.linalg import blas
 from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
@@ -84,7 +84,7 @@ def derived_angles(
     """Return the angles of the leading eigenvectors of a matrix that is computed from a noised moment."""
     law = _law(pooled, cut)
     found = np.einsum("ji,ji->i", derive(law.denoised) @ reported, reported)
-    return _angles(law, reported, found, derive)
+    return _angles(law, reported, found, lambda drawn: np.array(list(map(derive, drawn))))
 
 
 def network_angles(values: Array, rank: int, *, std: float) -> Angles:
@@ -270,7 +270,7 @@ def _angles_of_axes(
 def _angles(
     law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
 ) -> Angles:
-    """Return the quantiles of the angles between what is reported and what draws give."""
+    """Return the quantiles of the angles between what is reported and what all draws, derived, give."""
     asked = reported.shape[1]
     reported = reported[:, :_MOST_RANK]
     dim, rank = len(law.denoised), reported.shape[1]
@@ -281,10 +281,9 @@ def _angles(
     drawn = law.denoised + law.noise * noise - lean - lean.transpose(0, 2, 1)
     cases = [drawn, drawn + law.cut * cut] if law.cut.any() else [drawn]
     # Matrices so small are no work for several threads, which would wait for each other.
-    with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+    with blas().limit(limits=1):
         inner = [
-            np.swapaxes(_leading(np.array(list(map(derive, case))), rank, by_size=by_size), 1, 2) @ reported
-            for case in cases
+            np.swapaxes(_leading(derive(case), rank, by_size=by_size), 1, 2) @ reported for case in cases
         ]
         single, joint = (np.quantile(each, CONFIDENCE, axis=1) for each in between(np.array(inner)))
     beyond = ((0, 0), (0, asked - rank))
@@ -314,12 +313,13 @@ def between(inner: Array) -> tuple[Array, Array]:
 
 
 def _factor(moment: Array, gains: Gains | None) -> Array:
-    return np.ones(len(moment)) if gains is None else gains(np.diagonal(moment))
+    diagonal = np.diagonal(moment, axis1=-2, axis2=-1)
+    return np.ones(diagonal.shape[-1]) if gains is None else gains(diagonal)
 
 
 def _scaled(moment: Array, *, gains: Gains | None) -> Array:
     factor = _factor(moment, gains)
-    return np.asarray((moment * factor).T * factor)
+    return np.asarray(moment * factor[..., np.newaxis] * factor[..., np.newaxis, :])
 
 
 def _symmetric(normals: Array) -> Array:
