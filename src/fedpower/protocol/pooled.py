@@ -198,7 +198,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Places of columns that are the levels of one."""
 
 Gains = Callable[[Array], Array]
-"""From diagonals of moments to the gains of their columns; any draws of them can be given."""
+"""From the diagonals of moments to the gains of their columns, along the last axis."""
 
 _FLOOR_STDS = 2.0
 """A column's variance is taken to be at least so many standard deviations of its noise."""

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 import scipy.special
-import threadpoolctl
 from numpy.typing import NDArray
 
+from fedpower.linalg import blas
 from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
@@ -271,7 +271,7 @@ def _angles_of_axes(
 def _angles(
     law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
 ) -> Angles:
-    """Return the quantiles of the angles between what is reported and what draws give."""
+    """Return the quantiles of the angles between what is reported and what all draws, derived, give."""
     asked = reported.shape[1]
     reported = reported[:, :_MOST_RANK]
     dim, rank = len(law.denoised), reported.shape[1]
@@ -282,7 +282,7 @@ def _angles(
     drawn = law.denoised + law.noise * noise - lean - lean.transpose(0, 2, 1)
     cases = [drawn, drawn + law.cut * cut] if law.cut.any() else [drawn]
     # Matrices so small are no work for several threads, which would wait for each other.
-    with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+    with blas().limit(limits=1):
         known = _ordered(derive(law.denoised[np.newaxis]), by_size=by_size)
         found = (_leading(derive(case), known, rank, by_size=by_size) for case in cases)
         inner = [vectors.transpose(0, 2, 1) @ reported for vectors in found]
@@ -314,8 +314,8 @@ def between(inner: Array) -> tuple[Array, Array]:
 
 
 def _factor(moment: Array, gains: Gains | None) -> Array:
-    diagonals = np.diagonal(moment, axis1=-2, axis2=-1)
-    return np.ones_like(diagonals) if gains is None else gains(diagonals)
+    diagonal = np.diagonal(moment, axis1=-2, axis2=-1)
+    return np.ones(diagonal.shape[-1]) if gains is None else gains(diagonal)
 
 
 def _scaled(moment: Array, *, gains: Gains | None) -> Array:
