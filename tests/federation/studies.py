@@ -143,7 +143,7 @@ def open_silos(
 def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
     """Return a whole run, its result in the folder ``result``."""
     with open_silos(study, folder, **silos) as opened:
-        done = StudyRun(study, run=run, checkpoint=folder / f"{run}.journal")
+        done = StudyRun(study, run=run, checkpoint=folder / run)
         opened.finish(done)
         done.write_result(folder / "result")
     return done

@@ -104,15 +104,15 @@ def test_a_killed_runner_silo_and_coordinator_and_a_damaged_checkpoint_are_survi
     strict.reached(COORDINATOR, "between-3")
     strict.kill(COORDINATOR)  # between rounds
     strict.release(COORDINATOR, "between-3")
-    journal = max((strict.place(COORDINATOR) / "runs").glob("*/rounds.journal"), key=os.path.getmtime)
-    content = bytearray(journal.read_bytes())
+    last = max((strict.place(COORDINATOR) / "runs").glob("*/rounds/3.round"), key=os.path.getmtime)
+    content = bytearray(last.read_bytes())
     content[-200] ^= 1
-    journal.write_bytes(content)
+    last.write_bytes(content)
     before = {name: strict.charges(name) for name in SILOS}
     strict.start(COORDINATOR)
     assert_as_expected(strict, run, expected)
     assert all(strict.charges(name)[: len(old)] == old for name, old in before.items())
-    assert "damaged bytes" in strict.log(COORDINATOR)
+    assert "round 3 of the checkpoint is damaged" in strict.log(COORDINATOR)
 
 
 def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_charged_nothing(lenient):

@@ -316,7 +316,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
     nodes = {name: open_silo(study, write_silo(tmp_path, name)) for name in ("north", "south")}
     poor = open_silo(study, write_silo(tmp_path, "east", cap=0.5))
     with nodes["north"] as north, nodes["south"] as south, poor as east:
-        run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
         silos = {node.silo.name: node for node in (north, south, east)}
         assert not east.affordable
         answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
@@ -361,7 +361,7 @@ def test_a_new_version_is_public_and_charged_whether_or_not_rows_changed(
 
 
 def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Path) -> None:
-    run = StudyRun(write_study(tmp_path), run=RUN, checkpoint=tmp_path / "rounds.journal")
+    run = StudyRun(write_study(tmp_path), run=RUN, checkpoint=tmp_path / "rounds")
     asked = run.coordinator.next()[0]
     for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
         body = Enrolment(n_rows=60, n_features=5, data_version=version)

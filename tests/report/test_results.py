@@ -76,9 +76,9 @@ def test_rows_and_scores_are_turned_into_each_other_as_by_the_estimator(
         result.transform(tmp_path / "rows.csv"), model.transform(tmp_path / "rows.csv")
     )
     labelled = FRAME.assign(id=range(len(FRAME)))
-    cells, found = zip(*result.scored(open_source(labelled), "id").blocks, strict=True)
-    assert cells[0].to_list() == list(range(len(FRAME)))
-    np.testing.assert_array_equal(np.vstack(found), scores)
+    (found,) = result.scored(open_source(labelled), "id").frames
+    assert found["id"].to_list() == list(range(len(FRAME)))
+    np.testing.assert_array_equal(found.drop("id").to_numpy(), scores)
     assert list(result.get_feature_names_out()) == list(result.score_names)
     assert len(model.get_feature_names_out()) == len(result.get_feature_names_out())
 

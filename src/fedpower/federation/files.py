@@ -118,3 +118,8 @@ def write_private(path: Path, content: str | bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the new name may be lost with the power
+    finally:
+        os.close(folder)
