@@ -20,6 +20,9 @@ EPSILONS_SHOWN = (10.0, 1.0, 0.5)
 PARTICIPATIONS_SHOWN = (1.0, 0.6, 0.4)
 """What panels (a), (b) and (c) vary."""
 
+# Okabe and Ito's palette, which the colour-blind can distinguish.
+ORANGE, BLUE, GREEN, PURPLE, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
+
 FIGURES: dict[str, str] = {
     "3": "the paper's Figure 3, Model I",
     "4": "the paper's Figure 4, Model II",
