@@ -51,7 +51,7 @@ def moments(request: pytest.FixtureRequest) -> tuple[Moment, Moment]:
     given = pd.DataFrame(np.where(rng.random(rows.shape) < 1 / 3, np.nan, rows), columns=HOSTILE)
     rules = {name: {"kind": "rating", "range": [-6, 6]} for name in HOSTILE}
     rated = {"epsilon": 4.0, "delta": 1e-6, "normalize": True} if private else exact
-    rated["codebook"] = CodeBook(rules=table_rules(rules, "the test"))
+    rated = {**rated, "codebook": CodeBook(rules=table_rules(rules, "the test"))}
     return (
         fed_moment(**terms).fit_silos(frames).moment_,
         fed_moment(center=False, **rated).fit_silos({"north": given}).moment_,

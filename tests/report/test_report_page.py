@@ -289,7 +289,7 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind: str, 
         drawn = [each.text for each in part.every("ol", class_="labels")[0].every("bdi")]
         assert drawn == list(listed)[:15]
         assert len(part.every("rect", class_="bar")) == len(drawn)
-    assert ("The 500 largest of 620 loadings" in words(root)) == (kind == "wide")
+    assert ("The 500 largest of 505 loadings" in words(root)) == (kind == "wide")
     assert ("components.csv has all" in words(root)) == (kind == "wide")
 
 

@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
 from fedpower.report import Result
-from fedpower.report.record import Record
+from fedpower.report.record import Record, plain
 from fedpower.report.result import FILES, write_report
 from fedpower.rows.opening import open_source
 from fits import fed_pca
@@ -111,7 +111,7 @@ def test_the_record_says_how_the_result_came_about(tmp_path: Path) -> None:
     assert list(run["silos"][0]) == ["name", "rows", "source", "kernel"]
     assert model.result_.run["command"] is None
     assert run["study"]["hash"] == model.study_.digest
-    assert run["privacy"] == json.loads(json.dumps(model.privacy_.as_dict()))
+    assert run["privacy"] == plain(model.privacy_.as_dict())
     assert run["n_rounds"] == len(model.history_) == len(run["rounds"])
     assert run["bytes_up"] == sum(row["bytes_up"] for row in model.history_)
     assert run["silos"][1]["kernel"] == model.kernels_["south"]
