@@ -45,7 +45,7 @@ def test_every_kind_of_answer_comes_back_as_it_was(case: str) -> None:
 
 def test_all_kinds_of_answers_are_among_the_cases() -> None:
     kinds = {body.kind for case in CASES for each in finished(case) for body in each.answers.values()}
-    assert kinds == {"enrolment", "mean-row", "local-steps", "packed-moment"}
+    assert kinds == {"enrolment", "moment-part", "local-steps", "query-answer"}
 
 
 def test_refusals_are_kept_with_their_sentence() -> None:
