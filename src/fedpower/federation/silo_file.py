@@ -228,7 +228,8 @@ class SiloFile:
         ledger = Ledger.open(path)
         try:
             ledger.check_owner(self.name, self.data.name)
-            for name, held in zip(_CAP, ledger.cap, strict=True):
+            for name in _CAP:
+                held = getattr(ledger.caps()[-1], name)
                 if cap[name] is not None and not math.isclose(cap[name], held):
                     raise InputError(
                         f"the cap in {self.path} must be that of the ledger, got {name}={cap[name]:g} "
