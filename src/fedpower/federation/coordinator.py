@@ -19,8 +19,7 @@ from msgspec import structs
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
-from fedpower.federation.files import private_folder, write_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, drive

@@ -13,8 +13,7 @@ import msgspec
 
 from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
-from fedpower.federation.files import Table, read_toml
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import StudyFile, Table, read_toml
 from fedpower.privacy.ledger import (
     DEFAULT_VERSION,
     DataVersion,
