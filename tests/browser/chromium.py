@@ -15,7 +15,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
-    "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--hide-scrollbars",
 )  # fmt: skip
 PROGRAMS = ("chromium", "chromedriver")
 
