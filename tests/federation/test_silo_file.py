@@ -139,11 +139,11 @@ def test_no_more_can_be_spent_than_was_agreed_to(tmp_path: Path) -> None:
                 study_mu=budget.total_mu * math.sqrt(terms.attempts),
                 payload=lambda: b"",
             )
-        spent = ledger.spent_on("this")
+        spent = ledger.spent("this")
         assert spent.n_releases == terms.attempts
         assert spent == ledger.spent()
         assert worst_epsilon(terms) == pytest.approx(spent.epsilon, rel=1e-9)
-        assert ledger.spent_on("another").n_releases == 0
+        assert ledger.spent("another").n_releases == 0
 
 
 # --- its ledger ---
@@ -161,7 +161,7 @@ def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path:
         command = str(refused.value).partition("`fedpower ")[2].rstrip("`")
         assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
         with silo.open_ledger() as made:
-            assert (made.silo, made.cap) == ("north", (2.0, 1e-5))
+            assert (made.owner.silo, made.spent().cap, made.spent().delta) == ("north", 2.0, 1e-5)
 
 
 # --- its rows ---

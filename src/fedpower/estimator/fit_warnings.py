@@ -217,12 +217,11 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     for block in _unchecked(with_gaps(source), min(left, 4096)):
         rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
         cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
-        sums = (cells * odd).sum(axis=1, dtype=np.uint64)
+        sums = cells @ odd
         mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = mixed[mixed != 0]  # rows of zeros, which anybody's data may have
-        smallest = np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))])
-        if smallest.size > _SKETCH:
-            smallest = np.unique(smallest)[:_SKETCH]
+        smallest = np.sort(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))
+        smallest = smallest[np.append(True, smallest[1:] != smallest[:-1])[: smallest.size]][:_SKETCH]
         left -= len(rows)
         if left <= 0:
             break
