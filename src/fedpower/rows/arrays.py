@@ -414,7 +414,7 @@ def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
             yield file
     except InputError:
         raise
-    except (OSError, KeyError, RuntimeError, ValueError):
+    except (OSError, LookupError, RuntimeError, ValueError):
         raise _damaged(name, ".h5ad") from None
 
 
@@ -445,7 +445,7 @@ def h5ad_source(path: Path, name: str) -> ArraySource:
             raise error
         if kind == "csc_matrix":  # SciPy checks its pointers
             parts = (stored["data"][:], stored["indices"][:], indptr)
-            return sparse_source(sparse.csc_array(parts, shape=shape), name).named(names)
+            return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name).named(names)
         dtype = stored["data"].dtype
         return _csr_file(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
 
