@@ -48,7 +48,7 @@ version = "1"                # public: give another whenever the rows change, wh
 
 [ledger]
 # every release is charged here before it leaves; made once, by you:
-# fedpower budget init {name}.ledger --silo {name} --epsilon 3 --delta 1e-6
+# fedpower ledger create {name}.ledger --silo {name} --epsilon 3 --delta 1e-6
 # (its cap: what all studies together may spend, best at the study's delta)
 path = "{name}.ledger"
 # epsilon = 3.0              # the cap, if it is to be checked against the ledger's at every start
