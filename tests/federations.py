@@ -14,8 +14,8 @@ from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Round, in_turn
-from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, encode
+from fedpower.protocol.coordinator import Recorded, in_turn
+from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
@@ -180,6 +180,7 @@ def result_bytes(case: str, coordinator: Coordinator) -> bytes:
     return kept.getvalue() + repr(reported).encode()
 
 
-def closed_rounds(coordinator: Coordinator) -> list[Round]:
-    """Return the rounds of a coordinator that has one open, or is done, without that one."""
-    return coordinator.history if coordinator.done else coordinator.history[:-1]
+def closed_rounds(coordinator: Coordinator) -> list[Recorded]:
+    """Return what is stored of the closed rounds, as it is read back."""
+    closed = coordinator.history if coordinator.done else coordinator.history[:-1]
+    return [decode_as(encode(coordinator.record_of(each)), Recorded) for each in closed]

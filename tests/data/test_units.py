@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -23,7 +22,6 @@ from fedpower.rows.units import (
     exact_weights,
     lattice_shares,
     tally_weights,
-    text_keys,
     with_ids,
 )
 from fedpower.rules.treatment import RowTreatment
@@ -151,15 +149,6 @@ def test_persons_are_counted_whatever_the_chunks(size):
     found = Persons(keys[start : start + size] for start in range(0, 1000, size))
     assert (found.keys == wanted).all()
     assert (found.counts == counts).all()
-
-
-@given(texts=st.lists(st.text(max_size=30), min_size=2, max_size=20))
-def test_equal_texts_have_equal_keys_and_others_do_not(texts):
-    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
-    keys = text_keys(pl.Series(texts))
-    for one, key in zip(texts, keys, strict=True):
-        for other, its in zip(texts, keys, strict=True):
-            assert (one == other) == (key == its)
 
 
 def test_blanks_around_an_id_make_no_second_person():

@@ -202,7 +202,7 @@ def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]
             noise = NoiseByRound(name)
             node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
             silos[name] = ByRound(node.silo, noise)
-        made = StudyRun(ground.study, run="0" * 16, checkpoint=folder / "rounds.journal")
+        made = StudyRun(ground.study, run="0" * 16, checkpoint=folder / "rounds")
         run_in_process(made.coordinator, silos)
     return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}
 

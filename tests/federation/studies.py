@@ -1,7 +1,6 @@
 """A study of three silos on disk, with its parties' own files."""
 
 import copy
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -144,7 +143,7 @@ def open_silos(
 def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> StudyRun:
     """Return a whole run, its result in the folder ``result``."""
     with open_silos(study, folder, **silos) as opened:
-        done = StudyRun(study, run=run, checkpoint=folder / f"{run}.journal")
+        done = StudyRun(study, run=run, checkpoint=folder / run)
         opened.finish(done)
         done.write_result(folder / "result")
     return done
@@ -181,9 +180,8 @@ def charges(ledger: Path) -> list[tuple[Any, ...]]:
     """Return key, purpose, price and digest of every release in a ledger, in order."""
     if not ledger.exists():
         return []
-    with sqlite3.connect(ledger) as database:
-        wanted = "SELECT key, purpose, mu, sha256 FROM release ORDER BY seq"
-        return database.execute(wanted).fetchall()
+    with Ledger.open(ledger, read_only=True) as opened:
+        return [(each.key, each.purpose, each.mu, each.sha256) for each in opened.entries()]
 
 
 def marked(mark: str) -> list[psutil.Process]:

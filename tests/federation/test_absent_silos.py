@@ -49,7 +49,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
     rounds = {"deadline": 60.0, "min_silos": 2}
     study = write_study(tmp_path, **settings, rounds=rounds)
     with open_silos(study, tmp_path) as silos:
-        node = StudyRun(study, run="a-run", checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run="a-run", checkpoint=tmp_path / "rounds")
         drive(node, silos.silos, lost="south", before=[kind])
         node.write_result(tmp_path / "result")
     result = read_result(tmp_path / "result")
@@ -66,7 +66,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
 def test_a_secure_sum_counts_the_members_of_its_session(tmp_path: Path) -> None:
     study = write_study(tmp_path, **secure_tables(tmp_path), rounds={"deadline": 60.0, "min_silos": 2})
     with open_silos(study, tmp_path) as silos:
-        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
         drive(node, silos.silos, lost="south", before=["moment"])
     assert node.result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert node.result.absent == ("south",)
@@ -79,10 +79,10 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
     """Other questions are refused; the same ones are answered from the ledgers."""
     study = write_study(tmp_path, **tables, rounds={"deadline": 60.0, "min_silos": 2})
     with open_silos(study, tmp_path) as silos:
-        first = StudyRun(study, run="first", checkpoint=tmp_path / "first.journal")
+        first = StudyRun(study, run="first", checkpoint=tmp_path / "first")
         drive(first, silos.silos, lost="", before=[])
         spent = [ledger.spent() for ledger in silos.ledgers.values()]
-        again = StudyRun(study, run="again", checkpoint=tmp_path / "again.journal")
+        again = StudyRun(study, run="again", checkpoint=tmp_path / "again")
         if tables == PREPARED:
             with pytest.raises(RefusedError, match="ask the same questions again"):
                 drive(again, silos.silos, lost="south", before=["enrol"])

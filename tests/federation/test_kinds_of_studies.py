@@ -65,15 +65,15 @@ def test_a_study_is_resumed_and_run_again_and_charged_once(tmp_path: Path, kind:
     secure = aggregation == "secure"
     tables = secure_tables(tmp_path, **privacy) if secure else {"privacy": privacy}
     study = write_study(tmp_path, rows=rows, **tables)
-    journal, first = tmp_path / "rounds.journal", 2 if secure else 1
+    rounds, first = tmp_path / "rounds", 2 if secure else 1
     with open_silos(study, tmp_path, cap=5.0 if secure else 1.0) as silos:
-        silos.finish(StudyRun(study, run=RUN, checkpoint=journal), rounds=first)
-        run = StudyRun(study, run=RUN, checkpoint=journal)
+        silos.finish(StudyRun(study, run=RUN, checkpoint=rounds), rounds=first)
+        run = StudyRun(study, run=RUN, checkpoint=rounds)
         assert run.coordinator.n_replayed == first
         silos.finish(run)
-        repeated = [StudyRun(study, run=RUN, checkpoint=journal)]
+        repeated = [StudyRun(study, run=RUN, checkpoint=rounds)]
         if not secure:
-            repeated.append(StudyRun(study, run="another", checkpoint=tmp_path / "other.journal"))
+            repeated.append(StudyRun(study, run="another", checkpoint=tmp_path / "other"))
             silos.finish(repeated[-1])
         assert silos.charges() == [len(kinds)] * 3
         spent = [ledger.spent().epsilon for ledger in silos.ledgers.values()]
@@ -104,7 +104,7 @@ def test_as_many_components_as_are_determined_are_kept(tmp_path: Path, asked: st
     assert result.determined[0]
     assert asked != "auto" or result.subspace_angles[-1] <= DETERMINED
     assert record["angles"]["determined"] == result.determined
-    again = StudyRun(study, run=RUN, checkpoint=tmp_path / f"{RUN}.journal")
+    again = StudyRun(study, run=RUN, checkpoint=tmp_path / RUN)
     assert again.coordinator.done
     assert again.result.n_components == result.n_components
 

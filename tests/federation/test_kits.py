@@ -15,7 +15,7 @@ from studies import write_silo, write_study
 from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
-from fedpower.federation.coordinator import Checkpoint
+from fedpower.federation.coordinator import Checkpoint, StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint, make_kits
 from fedpower.federation.study_file import StudyFile
 
@@ -43,6 +43,8 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
     """Whatever the umask; names of silos may have dashes and digits."""
     names = ["site-01", "site-02", "3-east-wing"]
     study = write_study(tmp_path, silos={"names": names})
+    run = StudyRun(study, run="0" * 16, checkpoint=tmp_path / "rounds")
+    closed = run.coordinator.record_of(run.coordinator.history[0])
     umask = os.umask(0)
     try:
         authority = Authority.make(study, tmp_path / "authority")
@@ -50,14 +52,11 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
             signed_kit(authority, party, tmp_path / "kits" / party)
         ask(study, names[0], tmp_path / "kits" / names[0], renew=True)
         make_kits(study, tmp_path / "rehearsal")
-        place = tmp_path / "kits" / "coordinator" / "runs" / "0" / "rounds.journal"
-        Checkpoint(place, study="0" * 64, run="0" * 16)
-        (tmp_path / "open.journal").touch(mode=0o666)
+        place = tmp_path / "kits" / "coordinator" / "runs" / "0"
+        Checkpoint(place).append(closed)
     finally:
         os.umask(umask)
-    Checkpoint(tmp_path / "open.journal", study="0" * 64, run="0" * 16)
-    for journal in (place, tmp_path / "open.journal"):
-        assert journal.stat().st_mode & 0o777 == 0o600
+    assert (place / "0.round").stat().st_mode & 0o777 == 0o600
     keys = []
     for folder in (tmp_path / "kits", tmp_path / "rehearsal"):
         for party in ("coordinator", "runner", *names):

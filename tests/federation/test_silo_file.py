@@ -139,11 +139,11 @@ def test_no_more_can_be_spent_than_was_agreed_to(tmp_path: Path) -> None:
                 study_mu=budget.total_mu * math.sqrt(terms.attempts),
                 payload=lambda: b"",
             )
-        spent = ledger.spent_on("this")
+        spent = ledger.spent("this")
         assert spent.n_releases == terms.attempts
         assert spent == ledger.spent()
         assert worst_epsilon(terms) == pytest.approx(spent.epsilon, rel=1e-9)
-        assert ledger.spent_on("another").n_releases == 0
+        assert ledger.spent("another").n_releases == 0
 
 
 # --- its ledger ---
@@ -161,7 +161,7 @@ def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path:
         command = str(refused.value).partition("`fedpower ")[2].rstrip("`")
         assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
         with silo.open_ledger() as made:
-            assert (made.silo, made.cap) == ("north", (2.0, 1e-5))
+            assert (made.owner.silo, made.spent().cap, made.spent().delta) == ("north", 2.0, 1e-5)
 
 
 # --- its rows ---
@@ -316,7 +316,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
     nodes = {name: open_silo(study, write_silo(tmp_path, name)) for name in ("north", "south")}
     poor = open_silo(study, write_silo(tmp_path, "east", cap=0.5))
     with nodes["north"] as north, nodes["south"] as south, poor as east:
-        run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds.journal")
+        run = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
         silos = {node.silo.name: node for node in (north, south, east)}
         assert not east.affordable
         answers = [silos[asked.silo].silo.answer(asked) for asked in run.coordinator.next()]
@@ -361,7 +361,7 @@ def test_a_new_version_is_public_and_charged_whether_or_not_rows_changed(
 
 
 def test_a_version_that_could_not_be_shown_is_not_taken_from_a_silo(tmp_path: Path) -> None:
-    run = StudyRun(write_study(tmp_path), run=RUN, checkpoint=tmp_path / "rounds.journal")
+    run = StudyRun(write_study(tmp_path), run=RUN, checkpoint=tmp_path / "rounds")
     asked = run.coordinator.next()[0]
     for version, receipt in (("\x1b[2J", Receipt.MALFORMED), ("2026-03", Receipt.ACCEPTED)):
         body = Enrolment(n_rows=60, n_features=5, data_version=version)

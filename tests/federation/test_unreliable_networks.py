@@ -1,8 +1,8 @@
 """500 seeded runs over a network that fails, between processes that die: nothing lost, nothing twice.
 
 Three in ten messages are lost, late, repeated or altered; silos restart from their ledgers, before they
-answer and after they were charged; the coordinator restarts from its journal, also from one that was cut
-short while it wrote. Time is virtual: nobody sleeps.
+answer and after they were charged; the coordinator restarts from its checkpoint, also before a round was
+written. Time is virtual: nobody sleeps.
 """
 
 import random
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from federations import CASES, Party, coordinator_of, deliver, parties_of, result_bytes, study_of
+from federations import CASES, Party, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, decode, encode, journal
-from fedpower.protocol.coordinator import Round
+from fedpower.protocol import Coordinator, decode, encode
+from fedpower.protocol.coordinator import Recorded
+from fedpower.protocol.messages import decode_as
 from networks import Network
 
 RUN = "a-run"
@@ -29,33 +30,29 @@ class DiedError(Exception):
 
 
 class CoordinatorProcess:
-    """A coordinator that keeps time, writes its journal, and dies now and then."""
+    """A coordinator that keeps time, writes its checkpoint, and dies now and then."""
 
     def __init__(self, case: str, parties: dict[str, Party], network: Network, chance: random.Random) -> None:
         self.case, self.parties, self.network, self.chance = case, parties, network, chance
-        self.study = study_of(case).digest
-        self.journal = journal.opening(self.study, RUN)
+        self.stored: list[bytes] = []
         self.n_starts = 0
         self.start()
         self.tick()
 
     def start(self) -> None:
-        """Take up the run from the journal, as a new process does."""
+        """Take up the run from its checkpoint, as a new process does."""
         self.n_starts += 1
-        held = journal.read(self.journal)
-        self.journal = self.journal[: held.sound]
+        recorded = [decode_as(each, Recorded) for each in self.stored]
         self.coordinator = coordinator_of(
-            self.case, run=RUN, recorded=held.rounds, min_silos=3, on_closed=self.write
+            self.case, run=RUN, recorded=recorded, min_silos=3, on_closed=self.write
         )
-        assert self.coordinator.n_replayed == len(held.rounds)
+        assert self.coordinator.n_replayed == len(recorded)
         self.opened = self.network.now
 
-    def write(self, closed: Round) -> None:
-        record = journal.record(closed)
+    def write(self, closed: Recorded) -> None:
         if self.chance.random() < 0.05:
-            self.journal += record[: self.chance.randrange(len(record))]
             raise DiedError
-        self.journal += record
+        self.stored.append(encode(closed))
         self.opened = self.network.now
 
     def tick(self) -> None:
@@ -144,8 +141,7 @@ def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(first: int
             unbroken, plain = coordinator_of(case, run=RUN), parties_of(case, seed=seed)
             deliver(unbroken, plain)
             assert result_bytes(case, coordinator) == result_bytes(case, unbroken), (seed, case)
-        held = journal.read(process.journal)
-        assert len(held.rounds) == len(coordinator.history)
+        assert len(process.stored) == len(coordinator.history)
         for party in parties.values():
             party.stop()
 

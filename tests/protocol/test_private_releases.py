@@ -122,7 +122,7 @@ def test_a_full_run_is_charged_what_was_asked_to_1e_6_and_never_more(study):
         ask_everything(study, ledger)
         assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-6)
         assert ledger.spent().epsilon <= EPSILON * (1 + 1e-9)
-        assert ledger.left() == 0.0
+        assert ledger.spent().left == 0.0
 
 
 def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):

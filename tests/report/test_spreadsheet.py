@@ -60,6 +60,6 @@ def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_a
 
 def test_scores_hold_such_ids_as_text() -> None:
     stream = io.StringIO()
-    block = np.array([[-1.5], [2.0]])
-    write_scores_csv(stream, Scores(names=("pc1",), blocks=[(pl.Series(["=1+1", "-7"]), block)], label="@id"))
+    frame = pl.DataFrame({"@id": ["=1+1", "-7"], "pc1": [-1.5, 2.0]})
+    write_scores_csv(stream, Scores(names=("pc1",), frames=[frame], label="@id"))
     assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

@@ -21,7 +21,6 @@ from fedpower.linalg import orth, principal_angles
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
-    keeping_points,
     score_picture,
     score_writer,
     write_cells,
@@ -38,6 +37,7 @@ from fedpower.report.text import degrees, human_bytes
 from fedpower.report.view import findings
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.ruled import every_problem
+from fedpower.values import pl
 
 Array = NDArray[np.float64]
 _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that is no feature.")
@@ -259,21 +259,21 @@ def transform(model: Path, file: Path, **given: Any) -> None:
     if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
         raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
     write = None if target is None else score_writer(target, labelled=given["id_column"] is not None)
-    points: list[tuple[float, float]] = []
+    points: list[Array] = []
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
         place = None if target is None else stack.enter_context(new_file(target, force=force))
         reading = reading_of(given, "rename")
         scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
-        scores = scores if drawing is None else keeping_points(scores, points)
+        scores = scores if drawing is None else _kept(scores, points)
         if place is None or write is None:
             count = write_scores_csv(sys.stdout, scores)
         else:
             count = write(place, scores)
         if drawing is not None:
-            title = f"{len(points)} rows of {file.name} on the first two components"
-            drawn = score_picture(scores.names, points, title, result.score_counts)
+            title = f"{count} rows of {file.name} on the first two components"
+            drawn = score_picture(scores.names, np.vstack(points), title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
         print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
@@ -293,7 +293,18 @@ def _scores_of(
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
-        yield replace(scores, blocks=counted(scores.blocks, advance, size=lambda labelled: len(labelled[1])))
+        yield replace(scores, frames=counted(scores.frames, advance))
+
+
+def _kept(scores: Scores, points: list[Array]) -> Scores:
+    """Return scores that leave their first two numbers in ``points`` as they go by."""
+
+    def frames() -> Iterator[Any]:
+        for frame in scores.frames:
+            points.append(frame.select(scores.names[:2]).to_numpy())
+            yield frame
+
+    return replace(scores, frames=frames())
 
 
 def _flagged(result: Result, scores: Scores, most: float) -> Scores:
@@ -301,13 +312,11 @@ def _flagged(result: Result, scores: Scores, most: float) -> Scores:
     if not most > 0:
         raise InputError(f"--outliers must be a positive number, got {most:g}")
     spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))
-
-    def blocks() -> Iterator[tuple[Any, Array]]:
-        for cells, block in scores.blocks:
-            out = (np.abs(block) > most * spread).any(axis=1)
-            yield cells, np.column_stack([block, out.astype(np.float64)])
-
-    return replace(scores, names=(*scores.names, "outlier"), blocks=blocks())
+    far = pl.any_horizontal(
+        pl.col(name).abs() > most * width for name, width in zip(scores.names, spread, strict=True)
+    )
+    frames = (frame.with_columns(far.cast(pl.Float64).alias("outlier")) for frame in scores.frames)
+    return replace(scores, names=(*scores.names, "outlier"), frames=frames)
 
 
 # --- export ----------------------------------------------------------------------------------------

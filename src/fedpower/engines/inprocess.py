@@ -8,10 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
-import threadpoolctl
-
+from fedpower.linalg import blas
 from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Transport, drive
 from fedpower.protocol.messages import Message
 
@@ -122,7 +121,7 @@ class _SharedLimit:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limiter: threadpoolctl.threadpool_limits | None = None
+        self._limiter: Any = None
 
     @contextmanager
     def __call__(self, limit: int) -> Iterator[None]:
@@ -130,7 +129,7 @@ class _SharedLimit:
         with self._lock:
             self._users += 1
             if self._limiter is None:
-                self._limiter = threadpoolctl.threadpool_limits(limits=limit, user_api="blas")
+                self._limiter = blas().limit(limits=limit)
         try:
             yield
         finally:

@@ -11,10 +11,11 @@ from fedpower.linalg.subspace import (
     rotation,
     sin_theta,
 )
-from fedpower.linalg.symmetric import fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
+from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
 
 __all__ = [
     "ALIGNMENTS",
+    "blas",
     "captured_variance_ratio",
     "fix_signs",
     "heterogeneity",

@@ -6,9 +6,16 @@ from typing import TypeVar
 
 import numpy as np
 import scipy.linalg
+import threadpoolctl
 from numpy.typing import NDArray
 
 from fedpower.linalg.subspace import orth
+
+
+@functools.cache
+def blas() -> threadpoolctl.ThreadpoolController:
+    """Return what bounds the threads of BLAS; to look for its libraries takes milliseconds."""
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 @functools.lru_cache(maxsize=1)

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, cast
 
+from msgspec import Struct
+
 from fedpower.errors import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.messages import (
+    Answer,
     AskQuery,
     AskSteps,
     Message,
@@ -65,6 +68,20 @@ class Round:
         }
 
 
+class Recorded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is stored of a closed round, so that a run can continue after it."""
+
+    study: str
+    run: str
+    number: int
+    asked: tuple[str, ...]
+    question: str
+    answers: dict[str, Answer]
+    refused: dict[str, str]
+    set_aside: dict[str, str]
+    bytes_up: int
+
+
 Exchange = Generator[Ask, Round, Any]
 """A solver or a part of one: yields questions, is sent closed rounds, returns its outcome."""
 
@@ -95,8 +112,8 @@ class Coordinator:
         run: str,
         min_silos: int | None = None,
         on_round: Callable[[Round], None] | None = None,
-        on_closed: Callable[[Round], None] | None = None,
-        recorded: Sequence[Round] = (),
+        on_closed: Callable[[Recorded], None] | None = None,
+        recorded: Sequence[Recorded] = (),
     ) -> None:
         check_silos(silos, min_silos)
         self.silos = tuple(silos)
@@ -179,8 +196,14 @@ class Coordinator:
             raise self._too_few(current, needed)
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
-            self._on_closed(current)
+            self._on_closed(self.record_of(current))
         self._advance(current)
+
+    def record_of(self, closed: Round) -> Recorded:
+        """Return what is stored of a closed round."""
+        own: dict[str, Any] = {"study": self._study, "run": self.run}
+        fields = Recorded.__struct_fields__
+        return Recorded(**own, **{name: getattr(closed, name) for name in fields if name not in own})
 
     def _too_few(self, current: Round, needed: int) -> ProtocolError:
         for name, reason in current.refused.items():
@@ -213,7 +236,8 @@ class Coordinator:
         if not self._recorded:
             return False
         known = self._recorded.popleft()
-        if (known.number, known.asked, known.question) != (opened.number, opened.asked, opened.question):
+        expected = self._study, self.run, opened.number, opened.asked, opened.question
+        if (known.study, known.run, known.number, known.asked, known.question) != expected:
             self._recorded.clear()
             return False
         for name, body in known.answers.items():

@@ -198,7 +198,7 @@ Groups = tuple[tuple[int, ...], ...]
 """Places of columns that are the levels of one."""
 
 Gains = Callable[[Array], Array]
-"""From the diagonal of a moment to the gains of its columns; any draw of it can be given."""
+"""From the diagonals of moments to the gains of their columns, along the last axis."""
 
 _FLOOR_STDS = 2.0
 """A column's variance is taken to be at least so many standard deviations of its noise."""
@@ -213,10 +213,10 @@ def unit_variances(noise_std: float = 0.0, groups: Groups = ()) -> Gains:
     def gains(diagonal: Array) -> Array:
         variances = np.array(diagonal, dtype=np.float64)
         for group in map(list, groups):
-            variances[group] = np.sum(variances[group])
+            variances[..., group] = np.sum(variances[..., group], axis=-1, keepdims=True)
         if noise_std > 0:
-            usual = float(np.median(variances)) / 4.0
-            least = max(_FLOOR_STDS * noise_std, min(_CLEAR_STDS * noise_std, usual))
+            usual = np.median(variances, axis=-1, keepdims=True) / 4.0
+            least = np.clip(usual, _FLOOR_STDS * noise_std, _CLEAR_STDS * noise_std)
             return np.asarray(1.0 / np.sqrt(np.maximum(variances, least)))
         return np.asarray(1.0 / np.sqrt(np.where(variances > 0, variances, 1.0)))
 

@@ -179,7 +179,7 @@ class PrivateReleases:
     @property
     def attempts_charged(self) -> int:
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
-        return self._ledger.spent_on(self._terms.recorded_as, key=opening).n_releases
+        return self._ledger.spent(self._terms.recorded_as, key=opening).n_releases
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
@@ -511,7 +511,7 @@ def assemble(
             raise InputError(
                 "a private study must be charged to a ledger; create one with `fedpower ledger create`"
             )
-        if isinstance(source, SeededNoiseForExperiments) and not ledger.for_experiments:
+        if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
             raise InputError(
                 f"the ledger of silo {name!r} must record private releases, got seeded noise, which anyone "
                 "who knows the seed can remove"

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -52,21 +51,20 @@ def _escaped(content: Any) -> str:
     return str(escape(printable(content)))
 
 
-@dataclass(frozen=True, slots=True)
 class Scale:
     """A vertical scale: its ticks with their labels, and where a value is; 0 is the top and 1 the foot."""
 
-    ticks: list[tuple[float, str]]
-    place: Callable[[float], float]
+    def __init__(self, ticks: list[tuple[float, str]], place: Callable[[float], float]) -> None:
+        self.ticks, self.place = ticks, place
 
-    def rules(self) -> list[Markup]:
-        """Return a thin line across at every tick, with its number on the left."""
-        rules = []
+    def above(self, numbers: Sequence[int]) -> list[Markup]:
+        """Return a thin line with its number on the left at every tick, and numbers below."""
+        parts = _numbers_below(numbers)
         for value, label in self.ticks:
-            y = _length(self.place(value))
-            rules.append(_line("0", y, "100%", y, "axis" if value == 0 else "rule"))
-            rules.append(_word("0", y, label, dx=-8, dy=4, anchor="end"))
-        return rules
+            y = self.place(value)
+            parts.append(_line(0, y, 1, y, "axis" if value == 0 else "rule"))
+            parts.append(_word(0, y, label, dx=-8, dy=4, anchor="end"))
+        return parts
 
 
 def linear(values: Numbers, *, label: Callable[[float], str] = number) -> Scale:
@@ -96,13 +94,11 @@ def logarithmic(values: Numbers) -> Scale:
 def scree(values: Numbers, *, determined: Sequence[bool], beyond: Numbers) -> Markup:
     """Return variances by component as stems with marks: dots, rings if undetermined, squares beyond."""
     shown = [*values, *beyond]
-    scale = linear(shown)
-    parts = [*scale.rules(), *_numbers_below(range(1, len(shown) + 1))]
-    zero = _length(scale.place(0.0))
-    for place, value in enumerate(shown):
-        x, y = _length((place + 0.5) / len(shown)), _length(scale.place(value))
-        kind = "beyond" if place >= len(values) else _standing(determined[place])
-        parts.append(_line(x, zero, x, y, f"stem {kind}"))
+    scale, kinds = linear(shown), [*map(_standing, determined), *("beyond" for _ in beyond)]
+    parts = scale.above(range(1, len(shown) + 1))
+    for x, value, kind in zip(_middles(len(shown)), shown, kinds, strict=True):
+        y = scale.place(value)
+        parts.append(_line(x, scale.place(0.0), x, y, f"stem {kind}"))
         parts.append(_mark(x, y, "square" if kind == "beyond" else "dot", kind))
     description = (
         f"From {number(shown[0])} for the first to {number(shown[-1])} for the last of {len(shown)} shown; "
@@ -114,14 +110,12 @@ def scree(values: Numbers, *, determined: Sequence[bool], beyond: Numbers) -> Ma
 def angles(components: Numbers, subspaces: Numbers, most: float) -> Markup:
     """Return angles of components and of leading subspaces, and up to which they are determined."""
     scale = Scale([(0.0, "0°"), (45.0, "45°"), (90.0, "90°")], lambda angle: 1 - angle / 90)
-    level = _length(scale.place(most))
-    parts = [*scale.rules(), *_numbers_below(range(1, len(components) + 1))]
-    parts.append(_line("0", level, "100%", level, "edge"))
-    for place, pair in enumerate(zip(components, subspaces, strict=True)):
-        x = _length((place + 0.5) / len(components))
-        for angle, shape in zip(pair, ("dot", "square"), strict=True):
-            parts.append(_mark(x, _length(scale.place(angle)), shape, _standing(angle <= most)))
-    within = [sum(angle <= most for angle in kind) for kind in (components, subspaces)]
+    level, within = scale.place(most), []
+    parts = [*scale.above(range(1, len(components) + 1)), _line(0, level, 1, level, "edge")]
+    for kind, shape in ((components, "dot"), (subspaces, "square")):
+        within.append(sum(angle <= most for angle in kind))
+        for x, angle in zip(_middles(len(kind)), kind, strict=True):
+            parts.append(_mark(x, scale.place(angle), shape, _standing(angle <= most)))
     description = (
         f"{within[0]} of {len(components)} components and {within[1]} of their leading subspaces are within "
         f"{most:.0f}°."
@@ -133,13 +127,10 @@ def over_rounds(rounds: Sequence[int], series: Sequence[tuple[str, str, Sequence
     """Return series (kind, shape of marks, positive numbers) over rounds, on a logarithmic scale."""
     known = [value for _, _, values in series for value in values if value is not None]
     scale = logarithmic(known)
-    parts = [*scale.rules(), *_numbers_below(rounds)]
+    parts = scale.above(rounds)
     for kind, shape, values in series:
-        points = [
-            (_length((place + 0.5) / len(rounds)), _length(scale.place(value)))
-            for place, value in enumerate(values)
-            if value is not None
-        ]
+        pairs = zip(_middles(len(rounds)), values, strict=True)
+        points = [(x, scale.place(value)) for x, value in pairs if value is not None]
         parts += [_line(*start, *end, f"series {kind}") for start, end in pairwise(points)]
         if len(points) <= _MOST_DOTS:
             parts += [_mark(*point, shape, kind) for point in points]
@@ -150,8 +141,7 @@ def over_rounds(rounds: Sequence[int], series: Sequence[tuple[str, str, Sequence
 def bytes_by_round(rounds: Sequence[int], up: Sequence[int], down: Sequence[int]) -> Markup:
     """Return two bars per round: what the silos sent, and what they were sent."""
     scale = linear([*up, *down], label=lambda size: human_bytes(round(size)))
-    parts = [*scale.rules(), *_numbers_below(rounds)]
-    wide = 1 / len(rounds)
+    parts, wide = scale.above(rounds), 1 / len(rounds)
     for sizes, kind, shift in ((up, "up", 0.15), (down, "down", 0.52)):
         for place, size in enumerate(sizes):
             top = scale.place(size)
@@ -168,42 +158,36 @@ def bars(
     if most > 0:
         values = [min(value, 2 * most) for value in values]
     low, high = min(0.0, *values), max(0.0, most, *values)
-    width = 1 / ((high - low) or 1.0)
+    width, row = 1 / ((high - low) or 1.0), 1 / len(values)
     zero = -low * width
-    parts = [_line(_length(zero), "0", _length(zero), "100%", "axis")]
-    row = 1 / len(values)
+    parts = [_line(zero, 0, zero, 1, "axis")]
     for place, value in enumerate(values):
         top, length = (place + 0.25) * row, abs(value) * width
         if most > 0:
             parts.append(_bar(0, top, most * width, 0.5 * row, "bar rest"))
         left, side = (zero - length, "minus") if value < 0 else (zero, "plus")
         parts.append(_bar(left, top, length, 0.5 * row, f"bar {side}"))
-    picture = _picture(title, description, parts, rows=len(values))
-    return _labelled(labels, picture, texts, kind=kind, names=names)
+    return _by_row(title, description, parts, labels, texts, kind=kind, names=names)
 
 
 def participation(names: Sequence[str], present: Sequence[Sequence[bool]], rounds: Sequence[int]) -> Markup:
     """Return a grid, a row per silo and a column per round: full where it answered, a cross where not."""
     high, wide = 1 / len(present), 1 / len(rounds)
     parts = _numbers_below(rounds, at_most=max(10, len(rounds) // 2))
-    for row, answers in enumerate(present):
-        for place, answered in enumerate(answers):
+    for y, answers in zip(_middles(len(present)), present, strict=True):
+        for x, answered in zip(_middles(len(rounds)), answers, strict=True):
             kind = "cell answered" if answered else "cell missing"
-            parts.append(_bar((place + 0.1) * wide, (row + 0.2) * high, 0.8 * wide, 0.6 * high, kind))
+            parts.append(_bar(x - 0.4 * wide, y - 0.3 * high, 0.8 * wide, 0.6 * high, kind))
             if not answered:
-                x, y = _length((place + 0.5) * wide), _length((row + 0.5) * high)
                 parts.append(_mark(x, y, "small-cross", "missing"))
     missing = sum(not answered for answers in present for answered in answers)
     summary = f"{missing} answers are missing" if missing else "every silo answered every round"
-    picture = _picture(
-        "Who answered in which round",
+    description = (
         f"{len(present)} silos over {len(rounds)} rounds: {summary}. The tables of silos and rounds have the "
-        "numbers.",
-        parts,
-        rows=len(present),
-        width=max(_CELL * len(rounds), 3 * _CELL),
+        "numbers."
     )
-    return _labelled(names, picture, [f"{sum(row)} of {len(rounds)}" for row in present], kind="grid")
+    texts, width = [f"{sum(row)} of {len(rounds)}" for row in present], max(_CELL * len(rounds), 3 * _CELL)
+    return _by_row("Who answered in which round", description, parts, names, texts, kind="grid", width=width)
 
 
 def heat_map(values: Sequence[Numbers], names: Sequence[str], distinct: Sequence[Sequence[bool]]) -> Markup:
@@ -211,43 +195,38 @@ def heat_map(values: Sequence[Numbers], names: Sequence[str], distinct: Sequence
     many = min(len(names), _MOST_MAPPED)
     size, parts = 1 / many, []
     for row in range(many):
-        middle = _length((row + 0.5) * size)
-        parts.append(_word("0", middle, names[row], dx=-8, dy=4, anchor="end"))
+        middle = (row + 0.5) * size
+        parts.append(_word(0, middle, names[row], dx=-8, dy=4, anchor="end"))
         for place in range(many):
             value = values[row][place]
             kind, shade = "bar minus" if value < 0 else "bar plus", min(abs(value), 1.0)
             parts.append(_bar(place * size, row * size, 0.94 * size, 0.94 * size, kind, opacity=shade))
             if not distinct[row][place]:
-                parts.append(_mark(_length((place + 0.47) * size), middle, "small-cross", "missing"))
+                parts.append(_mark((place + 0.47) * size, middle, "small-cross", "missing"))
     hidden = sum(not cell for row in range(many) for cell in distinct[row][:row])
     cut = f" The first {many} of {len(names)} columns are drawn." if many < len(names) else ""
     description = f"{many} by {many} cells; {hidden} pairs cannot be told from 0.{cut}"
-    size_of_map = {"height": _SQUARE * many, "width": _SQUARE * many}
+    side = _SQUARE * many
     title = "Correlations of the columns"
-    return _plot(title, description, parts, table="table", kind="plot map", **size_of_map)
+    return _plot(title, description, parts, table="table", kind="plot map", height=side, width=side)
 
 
 def intervals(title: str, names: Sequence[str], values: Numbers, low: Numbers, high: Numbers) -> Markup:
     """Return a row per number: its interval as a line, with a dot, or a cross where 0 is within."""
     least, most = min(0.0, *low), max(0.0, *high)
-    wide, row = 1 / ((most - least) or 1.0), 1 / len(names)
-
-    def across(value: float) -> str:
-        return _length((value - least) * wide)
-
-    parts = [_line(across(0.0), "0", across(0.0), "100%", "axis")]
-    within = 0
-    for place, (value, start, end) in enumerate(zip(values, low, high, strict=True)):
-        y, blank = _length((place + 0.5) * row), start <= 0 <= end
+    wide, within = 1 / ((most - least) or 1.0), 0
+    parts = [_line(-least * wide, 0, -least * wide, 1, "axis")]
+    for y, *ends in zip(_middles(len(names)), low, values, high, strict=True):
+        start, middle, end = ((value - least) * wide for value in ends)
+        blank = ends[0] <= 0 <= ends[2]
         within += blank
-        parts.append(_line(across(start), y, across(end), y, "stem noise" if blank else "stem"))
-        parts.append(_mark(across(value), y, *(("cross", "noise") if blank else ("dot", "signal"))))
+        parts.append(_line(start, y, end, y, "stem noise" if blank else "stem"))
+        parts.append(_mark(middle, y, *(("cross", "noise") if blank else ("dot", "signal"))))
     description = (
         f"{len(names)} numbers from {number(min(values))} to {number(max(values))}; {within} have 0 in their "
         "interval. The table has the numbers."
     )
-    picture = _picture(title, description, parts, rows=len(names))
-    return _labelled(names, picture, column(list(values)), kind="loadings")
+    return _by_row(title, description, parts, names, column(list(values)), kind="loadings")
 
 
 def biplot(
@@ -257,16 +236,15 @@ def biplot(
     most = max(*map(abs, first), *map(abs, second)) or 1.0
     order = sorted(range(len(names)), key=lambda place: -math.hypot(first[place], second[place]))
     drawn = order[:_MOST_ARROWS]
-    parts = [_line("0", "50%", "100%", "50%", "axis"), _line("50%", "0", "50%", "100%", "axis")]
+    parts = [_line(0, 0.5, 1, 0.5, "axis"), _line(0.5, 0, 0.5, 1, "axis")]
     for place in drawn:
-        x, y = _length(0.5 + 0.45 * first[place] / most), _length(0.5 - 0.45 * second[place] / most)
-        parts += [_line("50%", "50%", x, y, "stem"), _mark(x, y, "square", "signal")]
+        x, y = 0.5 + 0.45 * first[place] / most, 0.5 - 0.45 * second[place] / most
+        parts += [_line(0.5, 0.5, x, y, "stem"), _mark(x, y, "square", "signal")]
         # Names run inwards, so that they stay within the square on a phone too.
         side, shift = ("end", -6) if first[place] >= 0 else ("start", 6)
         label = names[place] if len(names[place]) <= _LONG_NAME else f"{names[place][:_LONG_NAME]}…"
         parts.append(_word(x, y, label, dx=shift, dy=-4, anchor=side))
-    parts.append(_word("100%", "50%", labels[0], dy=-6, anchor="end"))
-    parts.append(_word("50%", "0", labels[1], dx=6, dy=10))
+    parts += [_word(1, 0.5, labels[0], dy=-6, anchor="end"), _word(0.5, 0, labels[1], dx=6, dy=10)]
     cut = f" The {len(drawn)} longest of {len(names)} are drawn." if len(drawn) < len(names) else ""
     axes = f"{labels[0]} to the right, {labels[1]} upwards"
     description = (
@@ -284,13 +262,10 @@ def nodes_plane(first: Numbers, second: Numbers, groups: Sequence[int], labels: 
         low, high = min(values), max(values)
         return [0.04 + 0.92 * (value - low) / ((high - low) or 1.0) for value in values]
 
-    across, upwards = shares(first), shares(second)
-    parts = [_line("0", "100%", "100%", "100%", "axis"), _line("0", "0", "0", "100%", "axis")]
-    for node in range(0, len(first), step):
-        x, y = _length(across[node]), _length(1.0 - upwards[node])
-        parts.append(_mark(x, y, *_NODE_MARKS[groups[node] % len(_NODE_MARKS)]))
-    parts.append(_word("100%", "100%", f"{labels[0]} →", dy=16, anchor="end"))
-    parts.append(_word("0", "0", f"↑ {labels[1]}", dy=-6))
+    nodes = list(zip(shares(first), shares(second), groups, strict=True))[::step]
+    parts = [_line(0, 1, 1, 1, "axis"), _line(0, 0, 0, 1, "axis")]
+    parts += [_mark(x, 1.0 - up, *_NODE_MARKS[group % len(_NODE_MARKS)]) for x, up, group in nodes]
+    parts += [_word(1, 1, f"{labels[0]} →", dy=16, anchor="end"), _word(0, 0, f"↑ {labels[1]}", dy=-6)]
     cut = f" Every {step}th node is drawn." if step > 1 else ""
     axes = f"{labels[0]} to the right, {labels[1]} upwards"
     description = f"{len(first)} nodes in {len(set(groups))} communities: {axes}.{cut}"
@@ -308,10 +283,10 @@ def score_map(title: str, counts: Sequence[Numbers], edges: Sequence[Numbers], *
                 parts.append(_bar(across * size, 1 - (up + 1) * size, size, size, "bar plus", opacity=shade))
     shown = len(parts) - 1
     (left, right), (foot, top) = ((number(ends[0], 2), number(ends[-1], 2)) for ends in edges)
-    for x, anchor, label in (("0", "start", left), ("50%", "middle", "pc1"), ("100%", "end", right)):
-        parts.append(_word(x, "100%", label, dy=16, anchor=anchor))
-    for y, down, label in (("100%", 0, foot), ("50%", 4, "pc2"), ("0", 10, top)):
-        parts.append(_word("0", y, label, dx=-6, dy=down, anchor="end"))
+    for x, anchor, label in ((0, "start", left), (0.5, "middle", "pc1"), (1, "end", right)):
+        parts.append(_word(x, 1, label, dy=16, anchor=anchor))
+    for y, down, label in ((1, 0, foot), (0.5, 4, "pc2"), (0, 10, top)):
+        parts.append(_word(0, y, label, dx=-6, dy=down, anchor="end"))
     fullest = f", the fullest {number(most, 3)}" if shown else ""
     description = (
         f"{shown} of {len(counts) ** 2} places hold rows for certain{fullest}: pc1 to the right, pc2 upwards."
@@ -323,29 +298,28 @@ def _standing(determined: bool) -> str:
     return "determined" if determined else "undetermined"
 
 
-def _length(share: float) -> str:
-    return f"{100 * share:.4g}%"
+def _middles(count: int) -> list[float]:
+    return [(place + 0.5) / count for place in range(count)]
 
 
 def _plot(
     title: str, description: str, parts: Sequence[Markup], *, table: str | None = "table below",
-    kind: str = "plot", **size: int,
+    kind: str = "plot", height: int, width: int | str = "100%",
 ) -> Markup:  # fmt: skip
     where = "" if table is None else f" The {table} has the numbers."
-    return element("div", _picture(title, description + where, parts, **size), class_=kind)
+    return element("div", _picture(title, description + where, parts, width, height), class_=kind)
 
 
-def _picture(
-    title: str, description: str, parts: Sequence[Markup], *, height: int | None = None, rows: int = 0,
-    width: int | None = None,
+def _picture(title: str, description: str, parts: Any, width: int | str, height: int | str) -> Markup:
+    words = element("title", title), element("desc", description)
+    return element("svg", words, parts, role="img", width=width, height=height)
+
+
+def _by_row(
+    title: str, description: str, parts: Sequence[Markup], labels: Sequence[str], texts: Sequence[str],
+    *, kind: str, names: bool = True, width: int | str = "100%",
 ) -> Markup:  # fmt: skip
-    sizes = {"width": width or "100%", "height": height or f"{_ROW_REM * rows:g}rem"}
-    return element("svg", element("title", title), element("desc", description), parts, role="img", **sizes)
-
-
-def _labelled(
-    labels: Sequence[str], picture: Markup, texts: Sequence[str], *, kind: str, names: bool = True
-) -> Markup:
+    picture = _picture(title, description, parts, width, f"{_ROW_REM * len(labels):g}rem")
     shown = [element("bdi", label) if names else label for label in labels]
     left, right = (
         element("ol", (element("li", entry) for entry in entries), class_=side, aria_hidden="true")
@@ -357,30 +331,33 @@ def _labelled(
 def _numbers_below(numbers: Sequence[int], at_most: int = 10) -> list[Markup]:
     step = next(f * 10**p for p in range(9) for f in (1, 2, 5) if len(numbers) <= at_most * f * 10**p)
     return [
-        _word(_length((place + 0.5) / len(numbers)), "100%", numeral, dy=18, anchor="middle")
-        for place, numeral in enumerate(numbers)
+        _word(x, 1, numeral, dy=18, anchor="middle")
+        for x, numeral in zip(_middles(len(numbers)), numbers, strict=True)
         if step == 1 or numeral % step == 0
     ]
 
 
-def _line(x1: str, y1: str, x2: str, y2: str, kind: str) -> Markup:
-    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+def _lengths(**shares: float) -> dict[str, str]:
+    return {key: f"{100 * share:.4g}%" for key, share in shares.items()}
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    return element("line", **_lengths(x1=x1, y1=y1, x2=x2, y2=y2), class_=kind)
 
 
 def _bar(
-    left: float, top: float, width: float, height: float, kind: str, *, opacity: float | None = None
+    x: float, y: float, width: float, height: float, kind: str, *, opacity: float | None = None
 ) -> Markup:
-    lengths = {"x": left, "y": top, "width": width, "height": height}
     shade = None if opacity is None else f"{opacity:.2f}"
-    return element(
-        "rect", class_=kind, fill_opacity=shade, **{key: _length(share) for key, share in lengths.items()}
-    )
+    return element("rect", class_=kind, fill_opacity=shade, **_lengths(x=x, y=y, width=width, height=height))
 
 
-def _mark(x: str, y: str, shape: str, kind: str) -> Markup:
+def _mark(x: float, y: float, shape: str, kind: str) -> Markup:
     path = element("path", d=_SHAPES[shape], class_=f"mark {kind}")
-    return element("svg", path, x=x, y=y, width=1, height=1, class_="point")
+    return element("svg", path, **_lengths(x=x, y=y), width=1, height=1, class_="point")
 
 
-def _word(x: str, y: str, word: object, *, dx: int = 0, dy: int = 0, anchor: str = "start") -> Markup:
-    return element("text", word, x=x, y=y, dx=dx or None, dy=dy, text_anchor=anchor, class_="tick")
+def _word(x: float, y: float, word: object, *, dx: int = 0, dy: int = 0, anchor: str = "start") -> Markup:
+    return element(
+        "text", word, **_lengths(x=x, y=y), dx=dx or None, dy=dy, text_anchor=anchor, class_="tick"
+    )

@@ -1,11 +1,9 @@
 """Results and scores in files of other tools: CSV, Parquet, NumPy, PLINK, ONNX and AnnData."""
 
-import csv
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
 from fedpower.report.charts import element
-from fedpower.report.files import as_text, write_csv
+from fedpower.report.files import as_text
 from fedpower.report.result import Result, Scores
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.arrays import h5py
@@ -29,16 +27,17 @@ OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
 
 def write_scores_csv(stream: IO[str], scores: Scores) -> int:
     """Write scores as text that reads back to the same numbers; return how many rows."""
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(map(as_text, scores.header))
     count = 0
-    for cells, block in scores.blocks:
-        rows = block.tolist()
-        if cells is not None:
-            rows = [[as_text(cell), *row] for cell, row in zip(cells.to_list(), rows, strict=True)]
-        writer.writerows(rows)
-        count += len(block)
+    for frame in scores.frames:
+        stream.write(_safe(frame).write_csv(include_header=not count))
+        count += len(frame)
     return count
+
+
+def _safe(frame: Any) -> Any:
+    """Return a table whose names and texts no spreadsheet runs."""
+    texts = pl.col(pl.String).map_elements(as_text, return_dtype=pl.String)
+    return frame.with_columns(texts).rename(as_text)
 
 
 def score_writer(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:
@@ -56,45 +55,26 @@ def _csv(path: Path, scores: Scores) -> int:
 
 
 def _parquet(path: Path, scores: Scores) -> int:
-    parts = []
-    for cells, block in scores.blocks:
-        columns = [*([] if cells is None else [cells]), *block.T]
-        parts.append(pl.DataFrame(dict(zip(scores.header, columns, strict=True))))
-    together = pl.concat(parts)
+    together = pl.concat(scores.frames)
     together.write_parquet(path)
     return len(together)
 
 
 def _npy(path: Path, scores: Scores) -> int:
-    together = np.vstack([block for _, block in scores.blocks])
+    together = pl.concat(scores.frames)
     with path.open("wb") as stream:  # np.save would append a suffix
-        np.save(stream, together)
+        np.save(stream, np.ascontiguousarray(together.to_numpy()))
     return len(together)
-
-
-def keeping_points(scores: Scores, kept: list[tuple[float, float]]) -> Scores:
-    """Return scores that leave their first two numbers in ``kept`` as they go by."""
-
-    def blocks() -> Iterator[tuple[Any, Array]]:
-        for cells, block in scores.blocks:
-            kept.extend(map(tuple, block[:, :2].tolist()))
-            yield cells, block
-
-    return replace(scores, blocks=blocks())
 
 
 _SIDE, _EDGE = 480.0, 48.0  # of a picture of scores and of its margin, in units of SVG
 
 
 def score_picture(
-    names: tuple[str, ...],
-    points: list[tuple[float, float]],
-    title: str,
-    behind: ScoreHistogram | None = None,
+    names: tuple[str, ...], points: Array, title: str, behind: ScoreHistogram | None = None
 ) -> str:
     """Return an SVG of the first two scores of every row, on axes of one unit."""
-    numbers = np.array(points)
-    drawn = numbers if behind is None else np.vstack([numbers, behind.edges[:, [0, -1]].T])
+    drawn = points if behind is None else np.vstack([points, behind.edges[:, [0, -1]].T])
     middle = (drawn.max(axis=0) + drawn.min(axis=0)) / 2
     reach = max(float(np.ptp(drawn, axis=0).max()) / 2, 1e-300)
 
@@ -120,7 +100,7 @@ def score_picture(
         element("rect", width=_SIDE, height=_SIDE, fill="#fff"),
         element("path", d=f"M{low:g} {low:g}V{high:g}H{high:g}", fill="none", stroke="#888"),
         element("g", cells, fill="#8a6d3b"),
-        element("g", (element("circle", cx=x, cy=y, r=2.5) for x, y in placed(numbers)),
+        element("g", (element("circle", cx=x, cy=y, r=2.5) for x, y in placed(points)),
                 fill="#1f5fa8", fill_opacity=0.55),
         element("text", f"{left:.3g}", x=low, y=last),
         element("text", f"{right:.3g}", x=high, y=last, text_anchor="end"),
@@ -149,8 +129,7 @@ def loadings(result: Result) -> dict[str, Any]:
 
 def write_loadings_csv(result: Result, path: Path) -> None:
     """Write the table as text that reads back to the same numbers."""
-    columns = loadings(result)
-    write_csv(path, list(columns), zip(*(list(values) for values in columns.values()), strict=True))
+    _safe(pl.DataFrame(loadings(result))).write_csv(path)
 
 
 def write_loadings_parquet(result: Result, path: Path) -> None:
@@ -169,39 +148,34 @@ def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Pat
         )
     values = result.singular_values**2 / result.n_features
     eigenval.write_text("".join(f"{value!r}\n" for value in values.tolist()), encoding="utf-8")
-    ids = _Ids()
+    names = [f"PC{place}" for place in range(1, result.n_components + 1)]
+    count, seen = 0, set[str]()
     with eigenvec.open("w", encoding="utf-8", newline="") as stream:
-        names = (f"PC{place}" for place in range(1, result.n_components + 1))
-        stream.write("\t".join(("#IID", *names)) + "\n")
-        for cells, block in scores.blocks:
-            labels = [None] * len(block) if cells is None else cells.to_list()
-            for label, row in zip(labels, (block / result.singular_values).tolist(), strict=True):
-                name = ids.checked(label, labelled=cells is not None)
-                stream.write("\t".join((name, *map(repr, row))) + "\n")
-    return ids.count
+        for frame in scores.frames:
+            vectors = frame.select(scores.names).to_numpy() / result.singular_values
+            places = range(count + 1, count + len(frame) + 1)
+            labels = places if scores.label is None else _checked(frame[scores.label], places, seen)
+            table = pl.DataFrame(vectors, names, orient="row").insert_column(0, pl.Series("#IID", labels))
+            stream.write(table.write_csv(separator="\t", quote_style="never", include_header=not count))
+            count += len(frame)
+    return count
 
 
-class _Ids:
-    def __init__(self) -> None:
-        self.count = 0
-        self._seen: set[str] = set()
-
-    def checked(self, cell: Any, *, labelled: bool) -> str:
-        self.count += 1
-        if not labelled:
-            return str(self.count)
-        name = "" if cell is None else str(cell)
+def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
+    """Return ids as PLINK can read them, or refuse one by its row."""
+    names = ["" if cell is None else str(cell) for cell in cells]
+    for place, name in zip(places, names, strict=True):
         bad = name in ("", "0") or name.split() != [name]
-        if bad or name in self._seen:
+        if bad or name in seen:
             must, got = (
                 ("a word other than 0, without blanks", "another") if bad else ("unique", "a repeated one")
             )
             raise InputError(
-                f"an id for PLINK must be {must}, got {got} at row {self.count}; give another "
+                f"an id for PLINK must be {must}, got {got} at row {place}; give another "
                 "--id-column, or leave it out to number the samples"
             )
-        self._seen.add(name)
-        return name
+        seen.add(name)
+    return names
 
 
 def _imported(name: str, what: str) -> Any:

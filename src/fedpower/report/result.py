@@ -55,16 +55,11 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hol
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Scores on their way to a file: blocks of ids, or None, and numbers."""
+    """Scores on their way to a file: tables of numbers, and of ids first where they have a label."""
 
     names: tuple[str, ...]
-    blocks: Iterable[tuple[Any, Array]]
+    frames: Iterable["pl.DataFrame"]
     label: str | None = None
-
-    @property
-    def header(self) -> list[str]:
-        """The names of all columns; that of the ids comes first."""
-        return [*self.names] if self.label is None else [self.label, *self.names]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -185,7 +180,7 @@ class Result(Fitted):
         rows
             Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
-        return np.vstack([block for _, block in self.scored(open_source(rows)).blocks])
+        return np.vstack(list(self._projected(self.select(open_source(rows)))))
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -363,17 +358,17 @@ class Result(Fitted):
 
     def scored(self, source: RowSource, id_column: str | None = None) -> "Scores":
         """Return the scores of a source block by block, with its ids: those of a column, or of samples."""
-        if isinstance(source, PlinkSource):
-            if id_column is not None:
-                raise InputError(
-                    f"no id column may be given with {source.name}, whose samples have ids of their own"
-                )
-            return Scores(names=self.score_names, blocks=self._of_samples(source), label="IID")
-        project = self._projection()
         if id_column is None:
-            selected = self.select(source)
-            numbers = map(project, selected.blocks(_rows_at_once(selected)))
-            return Scores(names=self.score_names, blocks=((None, block) for block in numbers))
+            blocks = self._projected(self.select(source))
+            if isinstance(source, PlinkSource):
+                return self._labelled("IID", _beside(source.samples, blocks))
+            return Scores(
+                names=self.score_names, frames=(_frame(self.score_names, block) for block in blocks)
+            )
+        if isinstance(source, PlinkSource):
+            raise InputError(
+                f"no id column may be given with {source.name}, whose samples have ids of their own"
+            )
         if not isinstance(source, TableSource):
             raise InputError(f"{source.name} must be a table with named columns to take {id_column!r} from")
         if id_column in self.score_names or id_column in (self.feature_names or ()):
@@ -381,15 +376,18 @@ class Result(Fitted):
         features = tuple(name for name in source.columns if name != id_column)
         labelled = self.select(source.select(features, extra="drop"))
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
-        pairs = labelled.labelled(id_column, _rows_at_once(labelled))
-        blocks = ((cells, project(block)) for cells, block in pairs)
-        return Scores(names=self.score_names, blocks=blocks, label=id_column)
+        project, pairs = self._projection(), labelled.labelled(id_column, _rows_at_once(labelled))
+        return self._labelled(id_column, ((cells, project(block)) for cells, block in pairs))
 
-    def _of_samples(self, source: PlinkSource) -> Iterator[tuple[Any, Array]]:
-        selected, project, done = self.select(source), self._projection(), 0
-        for block in selected.blocks(_rows_at_once(selected)):
-            yield pl.Series(values=source.samples[done : done + len(block)]), project(block)
-            done += len(block)
+    def _labelled(self, label: str, pairs: Iterable[tuple[Any, Array]]) -> "Scores":
+        frames = (
+            _frame(self.score_names, block).insert_column(0, pl.Series(label, cells))
+            for cells, block in pairs
+        )
+        return Scores(names=self.score_names, frames=frames, label=label)
+
+    def _projected(self, selected: RowSource) -> Iterator[Array]:
+        return map(self._projection(), selected.blocks(_rows_at_once(selected)))
 
     def _projection(self) -> Callable[[Block], Array]:
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
@@ -403,6 +401,17 @@ class Result(Fitted):
             return np.asarray(rows @ axes - offset)
 
         return project
+
+
+def _frame(names: tuple[str, ...], block: Array) -> Any:
+    return pl.DataFrame(block, list(names), orient="row")
+
+
+def _beside(samples: Any, blocks: Iterable[Array]) -> Iterator[tuple[Any, Array]]:
+    done = 0
+    for block in blocks:
+        yield samples[done : done + len(block)], block
+        done += len(block)
 
 
 _ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.arrays import ArraySource, PositionalSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns, require_block_size
 from fedpower.rows.tables import TableSource, as_texts
 from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
@@ -203,7 +201,7 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
 
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     """Return rows in memory by persons, whose ids are given as a vector."""
-    if not isinstance(source, ArraySource):
+    if not (isinstance(source, ArraySource) and source.is_dense_array):
         raise InputError(f"{source.name} must be dense rows in memory to be given units, got others")
     cells = np.asarray(ids)
     if cells.shape != (source.n_rows,):
@@ -245,7 +243,7 @@ def with_gaps(source: RowSource) -> RowSource:
     """Return a source that yields NaN for a missing number and refuses none; others as they are."""
     if isinstance(source, UnitRows):
         return source.over(with_gaps(source.rows))
-    if isinstance(source, TableSource) or (isinstance(source, PositionalSource) and not source.sparse):
+    if isinstance(source, TableSource) or (isinstance(source, ArraySource) and not source.sparse):
         return replace(source, gaps=True)
     return source
 
@@ -275,49 +273,30 @@ class FilledRows(OverRows):
 
 # --- keys of persons --------------------------------------------------------------------------------------
 
-_WHOLE = r"^-?(?:0|[1-9][0-9]*)$"
+_WHOLE = r"^(?:0|-?[1-9][0-9]*)$"
 _POINTED = r"^(-?(?:0|[1-9][0-9]*))[.,]0*$"
 _NUMBER = r"-?(?:(?:0|[1-9][0-9]*)(?:[.,][0-9]*)?|[.,][0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _DAYTIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}.*"
-_SEVERAL_SPELLINGS = rf"^(?:{_NUMBER}|{_DAYTIME}|(?i:true|false))$"
+_FOREIGN = r"\p{Nd}*[\p{Nd}&&[^0-9]]\p{Nd}*"
+_SEVERAL_SPELLINGS = rf"^(?:{_NUMBER}|{_DAYTIME}|{_FOREIGN}|(?i:true|false))$"
 _DIGITS = {"Float16": 11, "Float32": 24, "Float64": 53}
 
 
 def keys_of(cells: pl.Series, *, name: str, column: str, rows: int | NDArray[np.int64]) -> Keys:
     """Return a key per id, the same for one person however the id is spelled and whatever its type is."""
-    ids = _integers_or_texts(cells, f"column '{column}' of {name}")
-    missing = ids.is_null() if ids.dtype != pl.String else ids.is_null() | (ids == "").fill_null(value=False)
+    ids = _texts_of(cells, f"column '{column}' of {name}")
+    missing = (ids == "").fill_null(value=True)
     if missing.any():
         place = int(missing.arg_max() or 0)
         row = rows + place if isinstance(rows, int) else int(rows[place])
         raise InputError(
             f"column '{column}' of {name} must have an id in every row, got a missing id at row {row + 1}"
         )
-    if ids.dtype == pl.String:
-        return text_keys(_in_one_spelling(ids))
-    whole = ids if ids.dtype == pl.UInt64 else ids.cast(pl.Int64).cast(pl.UInt64, wrap_numerical=True)
-    return whole.to_numpy()
+    return (ids if cells.dtype.is_integer() else _in_one_spelling(ids)).hash(seed=0).to_numpy()
 
 
-def text_keys(texts: pl.Series) -> Keys:
-    """Return the keys of texts as they are: whole numbers themselves, all others by a hash."""
-    keys = texts.hash(seed=0).to_numpy().copy()
-    whole = texts.str.contains(_WHOLE)
-    if whole.any():
-        digits = texts.filter(whole)
-        small, large = (digits.cast(kind, strict=False) for kind in (pl.Int64, pl.UInt64))
-        numbers = small.cast(pl.UInt64, wrap_numerical=True).fill_null(large)
-        fits = numbers.is_not_null().to_numpy()
-        keys[whole.arg_true().to_numpy()[fits]] = numbers.drop_nulls().to_numpy()
-    return keys
-
-
-def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
+def _texts_of(cells: pl.Series, called: str) -> pl.Series:
     kind = cells.dtype
-    if kind == pl.Boolean:
-        return cells.cast(pl.Int8)
-    if kind.is_integer() and kind != pl.Int128:
-        return cells
     if kind.is_float():
         cells, digits = cells.fill_nan(None), _DIGITS[str(kind)]
         largest: Any = cells.abs().max()
@@ -325,9 +304,6 @@ def _integers_or_texts(cells: pl.Series, called: str) -> pl.Series:
             raise InputError(
                 f"{called} must hold ids below 2^{digits}, got decimal numbers beyond 2^{digits}"
             )
-        whole = cells.cast(pl.Int64, strict=False)
-        if (whole.cast(kind) == cells).all():
-            return whole
         cells = cells.cast(pl.Float32) if kind == pl.Float16 else cells
     if kind == pl.Binary:  # text, or bytes such as those of a UUID
         cells = as_texts(cells)
@@ -344,22 +320,11 @@ def _in_one_spelling(texts: pl.Series) -> pl.Series:
     """Return texts in one form: NFKC, digits as 0 to 9, 1.0 as 1, times in UTC, truths as 1 and 0."""
     if texts.str.contains(r"[^\x00-\x7f]").any():
         texts = texts.str.normalize("NFKC").str.strip_chars()
-        foreign = texts.str.contains(r"^\p{Nd}+$")
-        if foreign.any():
-            texts = texts.zip_with(~foreign, texts.str.replace_many(_foreign_digits()))
     texts = texts.str.replace(_POINTED, "$1")
-    odd = texts.str.contains(_SEVERAL_SPELLINGS) & ~texts.str.contains(_WHOLE) | (texts == "-0")
+    odd = texts.str.contains(_SEVERAL_SPELLINGS) & ~texts.str.contains(_WHOLE)
     if not odd.any():
         return texts
     return texts.replace({text: _spelled_once(text) for text in texts.filter(odd).unique().to_list()})
-
-
-@cache
-def _foreign_digits() -> dict[str, str]:
-    letters = (chr(code) for code in range(128, sys.maxunicode + 1))
-    return {
-        digit: str(unicodedata.decimal(digit)) for digit in letters if unicodedata.category(digit) == "Nd"
-    }
 
 
 def _spelled_once(text: str) -> str:
@@ -372,7 +337,10 @@ def _spelled_once(text: str) -> str:
         except (ValueError, OverflowError):
             return text
         return when.date().isoformat() if when.time() == time() else when.isoformat(" ")
-    number = format(Decimal(text.replace(",", ".")), "f")
+    digits = "".join(str(unicodedata.decimal(letter, letter)) for letter in text)
+    if not re.fullmatch(_NUMBER, digits):  # with a zero in front, as texts have
+        return digits
+    number = format(Decimal(digits.replace(",", ".")), "f")
     if "." in number:
         number = number.rstrip("0").rstrip(".")
     return "0" if re.fullmatch("-?0*", number) else number
