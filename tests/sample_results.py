@@ -67,7 +67,7 @@ def kinds(folder: Path) -> dict[str, Path]:
         "krylov": written(folder / "krylov", hospitals(40), 3, **krylov),
         "sampled": written(folder / "sampled", hospitals(), 2, iteration_rank=3, **paper),
         "one": written(folder / "one", hospitals(3, ("alone",)), 1),
-        "wide": written(folder / "wide", hospitals(620, ("a", "b")), 2),
+        "wide": written(folder / "wide", hospitals(505, ("a", "b")), 2),
         "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
         "scored": written(folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0),
     }

@@ -18,6 +18,7 @@ from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
 from fits import fed_moment
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
 SPAN = (1.0, 5.0)
 CLOSE = 1e-8
@@ -144,32 +145,28 @@ def long_form(rows: Any, seed: int = 1) -> pd.DataFrame:
 
 
 def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path: Path):
-    rows = ratings(400)
-    table = long_form(rows)
+    rows = ratings(200)
+    wide, table = released(rows), long_form(rows)
+    table["site"] = np.where(table["user"] % 2 == 0, "even", "odd")
+    table.to_parquet(tmp_path / "sites.parquet")
+    table = table.drop(columns="site")
     table["user"] = "person " + table["user"].astype(str)
     table.to_csv(tmp_path / "all.csv", index=False)
-    for silos in ({"all": table}, {"all": tmp_path / "all.csv"}):
-        model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    for silos in (
+        {"all": table},
+        {"all": tmp_path / "all.csv"},
+        split_by_group(tmp_path / "sites.parquet", "site"),
+    ):
         found = model.fit_silos(silos).moment_
         assert found.n_samples == len(rows)
+        assert sorted(found.silo_sizes.values()) == [len(rows) // len(silos)] * len(silos)
         assert found.study.unit == "user"
-        near(found.pooled.moment, released(rows).pooled.moment)
-        near(Completion(2).fit(found).mean_, Completion(2).fit(released(rows)).mean_)
+        near(found.pooled.moment, wide.pooled.moment)
+    near(Completion(2).fit(found).mean_, Completion(2).fit(wide).mean_)
+    near(model.fit(table).moment_.pooled.moment, wide.pooled.moment)
 
 
-def test_one_table_of_one_rating_a_row_is_fitted_and_split_by_a_column(tmp_path: Path):
-    rows = ratings(120)
-    table = long_form(rows)
-    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
-    near(model.fit(table).moment_.pooled.moment, released(rows).pooled.moment)
-    table["site"] = np.where(table["user"] % 2 == 0, "even", "odd")
-    table.to_parquet(tmp_path / "all.parquet")
-    found = model.fit_silos(split_by_group(tmp_path / "all.parquet", "site")).moment_
-    assert sorted(found.silo_sizes.values()) == [60, 60]
-    near(found.pooled.moment, released(rows).pooled.moment)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_promise_about_ratings_is_one_about_persons():
     table = long_form(ratings(200))
     model = FedMoment(epsilon=1.0, delta=1e-06, center=False, codebook=replace(book(LONG), normalize=True))
@@ -178,7 +175,6 @@ def test_a_promise_about_ratings_is_one_about_persons():
     assert "The column 'user' identifies the person of each row" in said
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_components_that_noise_could_show_are_not_used_and_means_remain():
     rows = ratings(300)
     found = Completion(2).fit(released(rows, 0.1, normalize=True))
@@ -189,7 +185,6 @@ def test_components_that_noise_could_show_are_not_used_and_means_remain():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_private_completion_is_better_than_means_and_its_intervals_hold():
     """Fails with probability below 1e-6.
 
@@ -226,7 +221,6 @@ def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
         FedMoment(epsilon=float("inf"), codebook=book(LONG), unit="user").fit_silos({"all": table})
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     rows = ratings(300)
     with pytest.raises(InputError, match="must have a bound on the norm of a row"):

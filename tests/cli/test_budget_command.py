@@ -27,13 +27,13 @@ def used(ledger: Path) -> Path:
 def test_a_new_ledger_is_private_and_named_after_its_file(ledger: Path):
     assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
     with Ledger.open(ledger) as opened:
-        assert opened.silo == "north"
+        assert opened.owner.silo == "north"
     succeed("budget", "init", "other.db", *CAP)
     with Ledger.open("other.db") as opened:
-        assert opened.silo is None
+        assert opened.owner.silo is None
     succeed("budget", "init", "third.db", *CAP, "--silo", "west")
     with Ledger.open("third.db") as opened:
-        assert opened.silo == "west"
+        assert opened.owner.silo == "west"
 
 
 def test_show_needs_no_name(used: Path):

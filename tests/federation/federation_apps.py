@@ -100,7 +100,7 @@ class HeldQuestions(coordinator.Questions):
         self.asked = {}
         self.junk_numbers = set()
         self.back = queue.Queue()
-        self.changes = queue.Queue()
+        self.returns = queue.Queue()
 
     def send(self, question):
         self.asked.setdefault(question.round, {})[question.silo] = question
@@ -112,9 +112,9 @@ class HeldQuestions(coordinator.Questions):
         else:
             super().take(silo, number, content)
 
-    def change(self, silo, connected):
-        self.changes.put((silo, connected))
-        super().change(silo, connected)
+    def resend(self, silo):
+        self.returns.put(silo)
+        super().resend(silo)
 
     def replay(self, number: int) -> dict[str, str]:
         """Ask an old round's questions again; return digests of what comes back, by silo."""
@@ -134,36 +134,40 @@ class HeldQuestions(coordinator.Questions):
         sizes = {}
         for number, (name, content) in enumerate(junk.items(), start=10**6):
             self.junk_numbers.add(number)
+            self.returns = queue.Queue()
             assert self._links.send(silo, ASK, number, content)
             if name == "oversized":
-                for connected in (False, True):
-                    assert self.changes.get(timeout=WAIT_S) == (silo, connected)
+                while self.returns.get(timeout=WAIT_S) != silo:
+                    pass
                 sizes[name] = None if self.back.empty() else len(self.back.get()[1])
             else:
                 sizes[name] = len(self.back.get(timeout=WAIT_S)[1])
         return sizes
 
 
-class HeldService(coordinator.CoordinatorService):
-    def questions(self, node, stopped):
-        self._held = HeldQuestions(self.links, node.study, stopped)
-        return self._held
+class HeldRun(coordinator.RunThread):
+    def _drive(self, made):
+        kit, append = self._kit.folder, made.coordinator._on_closed
 
-    def closed(self, closed):
-        number = closed.number
-        hold(self.kit.folder, f"between-{number}")
-        if (self.kit.folder / f"replay-{number - 1}").exists():
-            (self.kit.folder / "replayed.json").write_text(json.dumps(self._held.replay(number - 1)))
-        if (self.kit.folder / "junk").exists():
-            (self.kit.folder / "junk").unlink()
-            (self.kit.folder / "junk.json").write_text(json.dumps(self._held.send_junk("north")))
+        def closed(recorded):
+            append(recorded)
+            number = recorded.number
+            hold(kit, f"between-{number}")
+            if (kit / f"replay-{number - 1}").exists():
+                (kit / "replayed.json").write_text(json.dumps(self.questions.replay(number - 1)))
+            if (kit / "junk").exists():
+                (kit / "junk").unlink()
+                (kit / "junk.json").write_text(json.dumps(self.questions.send_junk("north")))
+
+        made.coordinator._on_closed = closed
+        super()._drive(made)
 
 
 def main() -> None:
     from fedpower.cli import parties
 
     parties.open_silo = open_held_silo
-    coordinator.CoordinatorService = HeldService
+    coordinator.Questions, coordinator.RunThread = HeldQuestions, HeldRun
     fedpower.cli.main()
 
 

@@ -113,23 +113,20 @@ def test_what_is_no_answer_is_reported_and_not_kept(asked: Any, links: FakeLinks
 def test_a_silo_that_returns_is_asked_again_a_few_times(asked: Any, links: FakeLinks) -> None:
     questions, answers = asked
     for _ in range(10):
-        links.there.remove("west")
-        questions.change("west", False)
-        links.there.append("west")
-        questions.change("west", True)
+        questions.resend("west")
     to_west = [(number, content) for peer, _, number, content in links.sent if peer == "west"]
     assert len(to_west) == 4
     assert len(set(to_west)) == 1, "the same question under the same number"
     questions.take("west", to_west[0][0], encode(answers["west"]))
     assert isinstance(questions.wait(0.0), Message)
-    questions.change("west", True)
+    questions.resend("west")
     assert len(links.sent) == len(NAMES) + 3, "a silo that has answered is not asked again"
     links.there.remove("south")
     for _ in range(10):
-        questions.change("south", True)  # it left again before it could be sent anything
+        questions.resend("south")  # it left again before it could be sent anything
     assert len(links.sent) == len(NAMES) + 3
     links.there.append("south")
-    questions.change("south", True)
+    questions.resend("south")
     assert links.sent[-1][:2] == ("south", ASK)
 
 
@@ -149,7 +146,7 @@ def test_a_round_waits_some_seconds_for_a_missing_silo_and_to_the_deadline_for_a
     began = time.monotonic()
     assert questions.wait(None) is None
     assert time.monotonic() - began >= 0.2
-    assert questions.waiting_for == ("west",)
+    assert questions.waiting_for == ["west"]
     stopped.set()
     with pytest.raises(serving._StoppedError):
         questions.wait(None)
@@ -255,11 +252,11 @@ def test_a_run_has_a_name_of_sixteen_digits_or_is_none(do: str, service: Coordin
 def result(service: CoordinatorService) -> Path:
     reply, more = call(service, {"do": "fetch", "run": RUN})
     assert (reply, more) == ({"error": "a run must have a result, got one that has none yet"}, b"")
-    folder = service.place(RUN) / "result"
+    folder = service.kit.folder / "runs" / RUN / "result"
     folder.mkdir(parents=True)
     (folder / "run.json").write_bytes(b'{"a": 1}\n')
     (folder / "empty").touch()
-    (service.place(RUN) / "rounds").write_bytes(b"what silos released")
+    (service.kit.folder / "runs" / RUN / "rounds").write_bytes(b"what silos released")
     return folder
 
 
@@ -301,11 +298,11 @@ def test_a_run_without_silos_ends_and_may_be_started_again(
     for _ in range(2):
         assert call(service, {"do": "start", "run": RUN})[0] == {"run": RUN}
         assert service._run is not None
-        service._run._thread.join(30)
+        service._run.join(30)
         state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
         assert "needs 3 answers and got 0" in state["reason"]
-    assert (service.place(RUN) / "rounds").is_dir()
+    assert (service.kit.folder / "runs" / RUN / "rounds").is_dir()
 
 
 def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: CoordinatorService) -> None:
@@ -315,9 +312,9 @@ def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: 
     call(service, {"do": "start", "run": RUN})
     assert service._run is first
     assert first is not None
-    assert first.under_way
+    assert first.is_alive()
     call(service, {"do": "start", "run": "f" * 16})
-    assert not first.under_way
+    assert not first.is_alive()
     assert first.state["reason"] == "the run was stopped"
     assert service._run is not first
     assert call(service, {"do": "status"})[0]["under_way"] is True
@@ -329,7 +326,7 @@ class Failing(RunThread):
     """A run whose opening, or whose rounds, end in an error."""
 
     def __init__(self, service: CoordinatorService, error: Exception, *, opens: bool = True) -> None:
-        super().__init__(service, RUN)
+        super().__init__(service.kit, RUN, service.links)
         self.error, self.opens = error, opens
 
     def _open(self) -> Any:
@@ -341,26 +338,40 @@ class Failing(RunThread):
         raise self.error
 
 
-ENDS: list[tuple[Exception, bool, bool, bool]] = [
-    (ProtocolError("a checkpoint must be sound"), False, False, False),
-    (ProtocolError("round 1 needs 3 answers"), True, True, False),
-    (RefusedError("silo 'north' refused: no budget is left"), True, True, True),
-    (ZeroDivisionError("of a silo's number"), True, False, False),
+ENDS: list[tuple[Exception, bool, bool]] = [
+    (ProtocolError("a checkpoint must be sound"), False, False),
+    (ProtocolError("round 1 needs 3 answers"), True, True),
+    (RefusedError("silo 'north' refused: no budget is left"), True, False),
+    (ZeroDivisionError("of a silo's number"), True, False),
 ]
+
+
+AFTER_REFUSAL = "; what was released stays recorded: fix that and run again with --resume"
 
 
 @pytest.mark.parametrize("end", ENDS, ids=str)
 def test_how_a_run_ended_says_whether_another_start_could_help(
-    end: tuple[Exception, bool, bool, bool], service: CoordinatorService, caplog: pytest.LogCaptureFixture
+    end: tuple[Exception, bool, bool], service: CoordinatorService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What nobody foresaw is in the log and nowhere else."""
-    error, opens, again, refused = end
+    error, opens, again = end
     run = Failing(service, error, opens=opens)
     assert json.loads(json.dumps(run.state)) == {"run": RUN, "rounds": [], "waiting_for": []}
     with caplog.at_level(logging.ERROR):
-        run._go()
+        run.run()
     unforeseen = isinstance(error, ZeroDivisionError)
     reason = "the coordinator failed; its log says why" if unforeseen else str(error)
-    ended = {"done": False, "reason": reason, "again": again, "refused": refused}
-    assert {name: run.state[name] for name in ended} == ended
+    reason += AFTER_REFUSAL if isinstance(error, RefusedError) else ""
+    assert run.state == {
+        "run": RUN,
+        "rounds": [],
+        "waiting_for": [],
+        "done": False,
+        "reason": reason,
+        "again": again,
+    }
     assert str(error) in caplog.text
+    if isinstance(error, RefusedError):
+        run._rounds.append({"silent": ["south"]})
+        run.run()
+        assert "without south, so it asks other questions than a complete one" in run.state["reason"]

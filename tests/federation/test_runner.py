@@ -33,22 +33,6 @@ def test_where_no_run_of_this_study_was_begun_none_is_resumed(left: Any, kit: Pa
         runner_with(kit, []).run(tmp_path / "out", resume=True)
 
 
-def test_a_run_is_taken_up_again_unless_that_could_not_help(kit: Path) -> None:
-    runner = runner_with(kit, [])
-    with pytest.raises(ProtocolError, match=r"^a checkpoint must begin as fedpower writes it$"):
-        runner._check_worth_another_start(
-            {"reason": "a checkpoint must begin as fedpower writes it", "again": False}
-        )
-    refused = {"reason": "silo 'north' refused: no budget is left", "again": True, "refused": True}
-    with pytest.raises(ProtocolError, match=r"no budget is left; .* run again with --resume"):
-        runner._check_worth_another_start(refused)
-    with pytest.raises(ProtocolError, match=r"without south, so it asks other .* again without --resume"):
-        runner._check_worth_another_start({**refused, "rounds": [{"silent": ["south"]}]})
-    for reason in ("round 1 needs 3 answers", "bring back silo 'refused: no'"):
-        runner._check_worth_another_start({"reason": reason, "again": True, "refused": False})
-    runner._check_worth_another_start({})
-
-
 AT_WORK = {"run": RUN, "rounds": []}
 TOO_FEW = {**AT_WORK, "done": False, "reason": "round 0 needs 3 answers", "again": True}
 DONE = {**AT_WORK, "done": True, "reason": None}
@@ -116,6 +100,10 @@ def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(follow: Ca
     with pytest.raises(ProtocolError, match=r"needs 3 answers: no round was closed in 6 starts"):
         follow(coordinator)
     assert coordinator.started == [RUN] * 6
+    hopeless = Scripted({**TOO_FEW, "again": False})
+    with pytest.raises(ProtocolError, match=r"^round 0 needs 3 answers$"):
+        follow(hopeless)
+    assert hopeless.started == [RUN]
     few = Scripted(DONE, connected=["north"])
     sentence = r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r"
     with pytest.raises(ProtocolError, match=sentence):

@@ -7,15 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ledgers import SECRET, ask
 
 from fedpower.errors import LedgerError
 from fedpower.privacy.ledger import Ledger
-
-SECRET = b"secret-noised-bytes"
-
-
-def ask(ledger: Ledger, key: str = "k", payload: bytes = SECRET) -> bytes:
-    return ledger.release(key=key, purpose="moment", study="s", mu=0.1, payload=lambda: payload)
 
 
 def tamper(path: Path, *statements: str) -> None:
@@ -50,7 +45,7 @@ def test_a_ledger_is_one_private_file_that_opens_again(path):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o600
     with Ledger.open(path) as ledger:
-        assert ledger.silo == "north"
+        assert ledger.owner.silo == "north"
         assert ledger.spent().n_releases == 3
         assert ask(ledger, "b", b"other") == SECRET
 
@@ -84,7 +79,7 @@ def test_creating_never_overwrites(path, tmp_path):
 
 
 def test_a_creation_that_fails_leaves_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpower.privacy.ledger_store._STATEMENTS", ["CREATE NONSENSE"])
+    monkeypatch.setattr("fedpower.privacy.ledger_store._SCHEMA", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6)
     assert list(tmp_path.iterdir()) == []
@@ -128,9 +123,9 @@ def test_empty_text_and_foreign_files_are_refused(path, tmp_path):
     refused(foreign, "another kind of database")
 
 
-def test_a_newer_schema_is_refused(path):
-    tamper(path, "PRAGMA user_version = 4")
-    refused(path, "must have schema 3 but has 4")
+def test_another_schema_is_refused(path):
+    tamper(path, "PRAGMA user_version = 5")
+    refused(path, "must have schema 4 but has 5")
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
@@ -157,15 +152,15 @@ def test_a_flipped_byte_anywhere_in_a_row_is_refused_when_read(path):
 @pytest.mark.parametrize(
     "edit",
     [
-        "UPDATE release SET mu = 0.01 WHERE seq = 2",
-        "UPDATE release SET time = '2020' WHERE seq = 3",
-        "UPDATE release SET purpose = x'00ff' WHERE seq = 3",
-        "UPDATE release SET seq = 9 WHERE seq = 3",
-        "UPDATE cap SET epsilon = 9",
-        "DELETE FROM release WHERE seq = 1",
-        "DELETE FROM cap",
-        "DELETE FROM silo",
-        "DROP TABLE release",
+        """UPDATE entry SET body = replace(body, '"mu":0.1', '"mu":0.01') WHERE seq = 4""",
+        """UPDATE entry SET body = replace(body, '"epsilon":1.0', '"epsilon":9.0')""",
+        "UPDATE entry SET body = replace(body, 'T', 't') WHERE seq = 5",
+        "UPDATE entry SET body = replace(body, 'north', 'south')",
+        "UPDATE entry SET body = x'00ff' WHERE seq = 5",
+        "UPDATE entry SET seq = 9 WHERE seq = 5",
+        *(f"DELETE FROM entry WHERE seq = {place}" for place in (1, 2, 3)),
+        "DELETE FROM entry",
+        "DROP TABLE entry",
     ],
 )
 def test_an_edited_ledger_is_refused(path, edit):
@@ -174,7 +169,7 @@ def test_an_edited_ledger_is_refused(path, edit):
 
 
 def test_a_changed_payload_is_refused_and_never_noised_again(path):
-    tamper(path, "UPDATE release SET payload = x'00' WHERE key = 'b'")
+    tamper(path, "UPDATE entry SET payload = x'00' WHERE seq = 4")
     with Ledger.open(path) as ledger:
         with pytest.raises(LedgerError, match="release 'b' must leave as it was first sent"):
             ask(ledger, "b")
@@ -184,7 +179,7 @@ def test_a_changed_payload_is_refused_and_never_noised_again(path):
 
 def test_rows_are_append_only(path):
     with closing(sqlite3.connect(path)) as db:
-        for change in ("UPDATE release SET mu = 1", "DELETE FROM release", "DELETE FROM cap"):
+        for change in ("UPDATE entry SET body = 1", "DELETE FROM entry"):
             with pytest.raises(sqlite3.IntegrityError, match="append only"):
                 db.execute(change)
             db.rollback()

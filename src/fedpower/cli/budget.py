@@ -1,6 +1,5 @@
 """`fedpower budget`: a silo's ledger, for the person who answers for it."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +72,11 @@ def show(ledger: Path, what_if: float | None, as_json: bool) -> None:
     The file is only read: it need not be writable, and no other file is made.
     """
     with Ledger.open(ledger, read_only=True) as opened:
-        forecast = None if what_if is None else asdict(opened.what_if(what_if))
         statement = opened.statement()
-    if forecast is not None:
-        statement["what_if"] = {"epsilon": what_if, **jsonable(forecast)}
+        if what_if is not None:
+            after = opened.what_if(what_if)
+            forecast = {"epsilon": what_if, "fits": after.fits, "spent": after.epsilon, "left": after.left}
+            statement["what_if"] = jsonable(forecast)
     if as_json:
         print_json(statement)
     else:
@@ -97,9 +97,9 @@ def cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bool) 
     if not reason.strip():
         raise InputError("a change of cap must have a reason on record, got none; give --reason")
     with Ledger.open(ledger) as opened:
-        before = opened.cap_changes()[-1]
+        before = opened.caps()[-1]
         opened.set_cap(epsilon, delta, reason=reason)
-        left = opened.left()
+        left = opened.spent().left
         statement = opened.statement()
     if as_json:
         print_json({"ledger": str(ledger), **statement})

@@ -211,9 +211,9 @@ def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
     if node.ledger is not None:
         facts |= {
             "data_version_told_to_all": version,
-            "ledger_cap": f"{node.ledger.cap[0]:g}",
+            "ledger_cap": f"{node.ledger.spent().cap:g}",
             "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
-            "ledger_left": f"{node.ledger.left():.4g}",
+            "ledger_left": f"{node.ledger.spent().left:.4g}",
             "affordable": node.affordable,
         }
     return facts

@@ -144,9 +144,9 @@ def _spectrum(
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:
     with Ledger.open(path, read_only=True) as ledger:
         if not math.isfinite(epsilon):
-            return {"fits": False, "left": ledger.left()}
+            return {"fits": False, "left": ledger.spent().left}
         forecast = ledger.what_if(epsilon)
-        return {"fits": forecast.fits, "left": forecast.left if forecast.fits else ledger.left()}
+        return {"fits": forecast.fits, "left": forecast.left if forecast.fits else ledger.spent().left}
 
 
 def _print(

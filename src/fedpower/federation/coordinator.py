@@ -7,8 +7,8 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +19,10 @@ from msgspec import structs
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
-from fedpower.federation.files import private_folder, write_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, rounds
+from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, drive
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.receiving import most_answer_bytes
@@ -115,18 +114,17 @@ class StudyRun:
         ).with_origin(started=self.started)
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)
-        problems = {  # the first of each silo
-            name: f"round {closed.number}: {problem}"
-            for closed in reversed(history)
-            for name, problem in closed.set_aside.items()
-        }
         federation = FederationRecord(
             name=self.file.name,
             agreement=self.file.digest,
             run=self.coordinator.run,
             rounds_resumed=self.coordinator.n_replayed,
             silent={name: missed[name] for name in silos},
-            set_aside=problems,
+            set_aside={  # the first of each silo
+                name: f"round {closed.number}: {problem}"
+                for closed in reversed(history)
+                for name, problem in closed.set_aside.items()
+            },
         )
         return result.with_record(structs.replace(result.record, federation=federation))
 
@@ -142,6 +140,15 @@ class _StoppedError(Exception):
     """The run must stop."""
 
 
+@dataclass(slots=True)
+class _Sent:
+    """A question that a silo has not answered."""
+
+    number: int
+    question: Message
+    times: int = 0
+
+
 class Questions:
     """Carries the questions of one run to silos, and what comes back."""
 
@@ -149,78 +156,67 @@ class Questions:
         self._links, self._study, self._stopped = links, study, stopped
         self._lock = threading.Lock()
         self._number = 0
-        self._open: dict[str, tuple[int, Message]] = {}
-        self._sendings: dict[str, int] = {}
+        self._open: dict[str, _Sent] = {}
         self._missing_since: dict[str, float] = {}
         self._arrived: queue.Queue[tuple[str, bytes]] = queue.Queue()
-        self.waiting_for: tuple[str, ...] = ()
+
+    @property
+    def waiting_for(self) -> list[str]:
+        return list(self._open)
 
     def send(self, question: Message) -> None:
         """Ask a silo, now or when it comes back."""
         with self._lock:
             self._number += 1
-            self._open[question.silo] = (self._number, question)
-            self._sendings[question.silo] = 0
-        self._put(question.silo)
+            self._open[question.silo] = _Sent(self._number, question)
+        self.resend(question.silo)
+
+    def resend(self, silo: str) -> None:
+        """Send an open question, unless its silo has had it too often already."""
+        with self._lock:
+            sent = self._open.get(silo)
+            if sent is None or sent.times >= _MOST_SENDINGS:
+                return
+            sent.times += 1
+        if not self._links.send(silo, ASK, sent.number, encode(sent.question)):
+            with self._lock:
+                sent.times -= 1
 
     def wait(self, seconds: float | None) -> Arrived | None:
         """Return what arrives next; None when the time is over, or no silo is left that could answer."""
-        over = None if seconds is None else time.monotonic() + seconds
-        while True:
-            if self._stopped.is_set():
-                raise _StoppedError
+        over = math.inf if seconds is None else time.monotonic() + seconds
+        while not self._stopped.is_set():
             may_come = self._can_answer()
-            left = _POLL_S if over is None else min(_POLL_S, over - time.monotonic())
+            left = min(_POLL_S, over - time.monotonic())
             try:
                 return self._read(*self._arrived.get(timeout=max(0.0, left)))
             except queue.Empty:
-                if not may_come or (over is not None and time.monotonic() >= over):
+                if not may_come or time.monotonic() >= over:
                     return None
+        raise _StoppedError
 
     def leave(self) -> None:
         """Take no answer to what is open any more."""
         with self._lock:
             self._open.clear()
-        while True:
-            try:
-                self._arrived.get_nowait()
-            except queue.Empty:
-                return
+            self._arrived = queue.Queue()
 
     def take(self, silo: str, number: int, content: bytes) -> None:
         """Take an answer, if it is the first to a question that is open."""
         with self._lock:
-            expected, question = self._open.get(silo, (0, None))
-            if question is None or number != expected:
+            sent = self._open.get(silo)
+            if sent is None or number != sent.number:
                 logger.info("a late or repeated answer of %s was dropped", silo)
                 return
             del self._open[silo]
-            most = most_answer_bytes(self._study, cast("Question", question.body))
-            if len(content) > most:
-                content = b""  # it is reported as no answer; its bytes are not kept
-            self._arrived.put((silo, content))
-
-    def change(self, silo: str, connected: bool) -> None:
-        """Ask a silo that came back again."""
-        if connected:
-            self._put(silo)
-
-    def _put(self, silo: str) -> None:
-        """Send an open question, unless its silo has had it too often already."""
-        with self._lock:
-            number, question = self._open.get(silo, (0, None))
-            if question is None or self._sendings[silo] >= _MOST_SENDINGS:
-                return
-            self._sendings[silo] += 1
-        if not self._links.send(silo, ASK, number, encode(question)):
-            with self._lock:
-                self._sendings[silo] -= 1
+            most = most_answer_bytes(self._study, cast("Question", sent.question.body))
+            # A longer one is reported as no answer, and its bytes are not kept.
+            self._arrived.put((silo, content if len(content) <= most else b""))
 
     def _can_answer(self) -> bool:
         """Return whether a silo that was asked may still answer; record who is missing."""
         connected, now = set(self._links.connected()), time.monotonic()
         with self._lock:
-            self.waiting_for = tuple(self._open)
             for name in self._open:
                 if name in connected:
                     self._missing_since.pop(name, None)
@@ -240,76 +236,75 @@ class Questions:
         return answer
 
 
-class RunThread:
-    """Runs a study in a thread, and reports how far it is."""
+class RunThread(threading.Thread):
+    """Runs a study, from the beginning or from where its checkpoint ends, and reports how far it is."""
 
-    def __init__(self, service: "CoordinatorService", name: str) -> None:
-        self._service = service
-        self.name = name
+    def __init__(self, kit: Kit, run: str, links: Links) -> None:
+        super().__init__(name=run, daemon=True)
+        self._kit, self._links = kit, links
+        self.folder = kit.folder / "runs" / run
         self.stopped = threading.Event()
         self.questions: Questions | None = None
         self._rounds: list[dict[str, Any]] = []
-        self._ended: dict[str, Any] = {}
-        self._thread = threading.Thread(target=self._go, name="run", daemon=True)
-
-    def start(self) -> None:
-        """Begin, or continue where its checkpoint ends."""
-        self._thread.start()
+        self._end: dict[str, Any] = {}
 
     def stop(self) -> None:
         """End the run where it is; what is known stays known."""
         self.stopped.set()
-        self._thread.join()
-
-    @property
-    def under_way(self) -> bool:
-        return self._thread.is_alive()
+        self.join()
 
     @property
     def state(self) -> dict[str, Any]:
         """What the runner sees."""
-        questions = self.questions
-        return {
-            "run": self.name,
-            "rounds": self._rounds,
-            "waiting_for": list(questions.waiting_for) if questions else [],
-            **self._ended,
-        }
+        waiting_for = [] if self.questions is None else self.questions.waiting_for
+        return {"run": self.name, "rounds": self._rounds, "waiting_for": waiting_for, **self._end}
 
-    def _go(self) -> None:
-        run: StudyRun | None = None
-        reason, again, refused = None, True, False
+    def run(self) -> None:
+        """Run the study to its result, or to the reason why there is none."""
+        reason, again = None, False
         try:
-            run = self._open()
-            self._drive(run)
-            run.write_result(self._service.place(self.name) / RESULT)
+            made = self._open()
+            again = True  # what is wrong before any round stays so; too few answers may be more later
+            self._drive(made)
+            made.write_result(self.folder / RESULT)
+        except RefusedError as error:
+            reason, again = f"{error}; {self._after_refusal()}", False
         except FedpowerError as error:
-            # Too few answers may be more another time; what is wrong before any round stays so.
-            reason, again = str(error), isinstance(error, ProtocolError) and run is not None
-            refused = isinstance(error, RefusedError)
-            logger.error("%s", reason)
+            reason, again = str(error), again and isinstance(error, ProtocolError)
         except _StoppedError:
             reason = "the run was stopped"
         except Exception:
             logger.exception("the run failed")
             reason, again = "the coordinator failed; its log says why", False
-        done = reason is None
-        logger.info("run %s: %s", self.name, "done" if done else f"no result yet, {reason}")
-        self._ended = {"done": done, "reason": reason, "again": again, "refused": refused}
+        if reason is None:
+            logger.info("run %s: done", self.name)
+        else:
+            logger.error("run %s: no result yet, %s", self.name, reason)
+        self._end = {"done": reason is None, "reason": reason, "again": again}
 
     def _open(self) -> StudyRun:
-        checkpoint = self._service.place(self.name) / "rounds"
-        run = StudyRun(self._service.study, run=self.name, checkpoint=checkpoint, on_round=self._record)
-        if known := run.coordinator.n_replayed:
+        made = StudyRun(
+            self._kit.study, run=self.name, checkpoint=self.folder / "rounds", on_round=self._record
+        )
+        if known := made.coordinator.n_replayed:
             logger.info("run %s continues after %s rounds", self.name, known)
-        return run
+        return made
 
-    def _drive(self, run: StudyRun) -> None:
-        study = self._service.study
-        pace = Pace(deadline=study.deadline, grace=study.grace, enough=study.min_silos)
-        self.questions = self._service.questions(run, self.stopped)
-        for closed in rounds(run.coordinator, paced(self.questions, run.coordinator, pace)):
-            self._service.closed(closed)
+    def _drive(self, made: StudyRun) -> None:
+        pace = Pace(deadline=made.file.deadline, grace=made.file.grace, enough=made.file.min_silos)
+        self.questions = Questions(self._links, made.study, self.stopped)
+        drive(made.coordinator, paced(self.questions, made.coordinator, pace))
+
+    def _after_refusal(self) -> str:
+        """Return what helps; starting the same run again would be refused again."""
+        silent = {name for closed in self._rounds for name in closed["silent"]}
+        if missing := ", ".join(name for name in self._kit.study.silos if name in silent):
+            # Questions follow from earlier answers: without a silo they are others, and not free.
+            return (
+                f"this run is without {missing}, so it asks other questions than a complete one: bring back "
+                "the missing silos and run again without --resume, which charges nothing twice"
+            )
+        return "what was released stays recorded: fix that and run again with --resume"
 
     def _record(self, closed: Round) -> None:
         change = closed.notes.get("change", math.nan)
@@ -334,17 +329,12 @@ class CoordinatorService:
 
     def __init__(self, kit: Kit) -> None:
         self.kit, self.study = kit, kit.study
-        terms, _, _ = self.study.terms()
         self._run: RunThread | None = None
-        self._calls: Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], bytes]]] = {
-            "status": self._status,
-            "start": self._start,
-            "fetch": self._fetch,
-        }
+        self._calls = {"status": self._status, "start": self._start, "fetch": self._fetch}
         self.links = Links(
             COORDINATOR,
             accepts={**dict.fromkeys(self.study.silos, ANSWER), RUNNER: CALL},
-            most_bytes=most_answer_bytes(terms),
+            most_bytes=most_answer_bytes(self.study.terms()[0]),
             on_message=self._take,
             on_change=self._change,
         )
@@ -353,39 +343,30 @@ class CoordinatorService:
         """Listen for silos and the runner."""
         self.links.listen(self.study.host, self.study.port, self.kit.tls)
 
-    def place(self, run: str) -> Path:
-        """Return the folder of a run."""
-        return self.kit.folder / "runs" / run
-
-    def questions(self, run: StudyRun, stopped: threading.Event) -> Questions:
-        """Return what carries a run's questions."""
-        return Questions(self.links, run.study, stopped)
-
-    def closed(self, closed: Round) -> None:
-        """Do nothing; tests wait here after a closed round."""
-
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
         if kind == CALL:
-            threading.Thread(
+            call = threading.Thread(
                 target=self._answer_call, args=(number, content), name="call", daemon=True
-            ).start()
+            )
+            call.start()
         elif self._run is not None and self._run.questions is not None:
             self._run.questions.take(peer, number, content)
 
     def _change(self, peer: str, connected: bool) -> None:
         logger.info("%s %s", peer, "connected" if connected else "disconnected")
-        if peer != RUNNER and self._run is not None and self._run.questions is not None:
-            self._run.questions.change(peer, connected)
+        if connected and self._run is not None and self._run.questions is not None:
+            self._run.questions.resend(peer)
 
     def _answer_call(self, number: int, content: bytes) -> None:
+        more = b""
         try:
             call = msgspec.json.decode(content)
             reply, more = self._calls[call["do"]](call)
         except InputError as error:
-            reply, more = {"error": str(error)}, b""
+            reply = {"error": str(error)}
         except Exception:
             logger.exception("refused a call of the runner")
-            reply, more = {"error": "the coordinator could not do this; its log says why"}, b""
+            reply = {"error": "the coordinator could not do this; its log says why"}
         self.links.send(RUNNER, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
 
     def _status(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -393,24 +374,22 @@ class CoordinatorService:
         return {
             "connected": [name for name in self.links.connected() if name != RUNNER],
             "run": None if run is None else run.state,
-            "under_way": run is not None and run.under_way,
+            "under_way": run is not None and run.is_alive(),
         }, b""
 
     def _start(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""
-        name = _run_id(call.get("run"))
-        run = self._run
-        if run is not None and run.under_way:
-            if run.name == name:
-                return {"run": name}, b""
-            run.stop()
-        self._run = RunThread(self, name)
-        self._run.start()
+        name, run = _run_id(call.get("run")), self._run
+        if run is None or not run.is_alive() or run.name != name:
+            if run is not None:
+                run.stop()
+            self._run = RunThread(self.kit, name, self.links)
+            self._run.start()
         return {"run": name}, b""
 
     def _fetch(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the names of a result's files, or a piece of one of them."""
-        folder = self.place(_run_id(call.get("run"))) / RESULT
+        folder = self.kit.folder / "runs" / _run_id(call.get("run")) / RESULT
         if not folder.is_dir():
             raise InputError("a run must have a result, got one that has none yet")
         sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}

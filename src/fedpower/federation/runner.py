@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.files import Table, write_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, write_private
+from fedpower.federation.study_file import Table
 from fedpower.protocol.receiving import cleaned
 
 _CONNECT_S = 10.0
@@ -147,7 +147,8 @@ class Runner:
             if state.get("done"):
                 return state
             reason = state.get("reason") or "the coordinator ended before the run did"
-            self._check_worth_another_start(state)
+            if not state.get("again", True):
+                raise ProtocolError(reason)
             idle = idle + 1 if self._shown == shown else 0
             if idle == _IDLE_STARTS:
                 raise ProtocolError(
@@ -205,24 +206,6 @@ class Runner:
                     f"{self.patience:.0f} s; start {missing} and run again with --resume"
                 )
             time.sleep(_POLL_S)
-
-    def _check_worth_another_start(self, state: dict[str, Any]) -> None:
-        """Refuse to start a run again where that could not help."""
-        reason = state.get("reason")
-        if not reason or (state.get("again", True) and not state.get("refused")):
-            return
-        if not state.get("again", True):
-            raise ProtocolError(reason)
-        silent = {name for closed in state.get("rounds", ()) for name in closed["silent"]}
-        if missing := ", ".join(name for name in self.kit.study.silos if name in silent):
-            # Questions follow from earlier answers: without a silo they are others, and not free.
-            raise ProtocolError(
-                f"{reason}; this run is without {missing}, so it asks other questions than a complete one: "
-                "bring back the missing silos and run again without --resume, which charges nothing twice"
-            )
-        raise ProtocolError(
-            f"{reason}; what was released stays recorded: fix that and run again with --resume"
-        )
 
     def _new_run(self) -> str:
         run = secrets.token_hex(8)

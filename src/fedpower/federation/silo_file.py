@@ -13,8 +13,7 @@ import msgspec
 
 from fedpower.engines.embedded import read_for, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
-from fedpower.federation.files import Table, read_toml
-from fedpower.federation.study_file import StudyFile
+from fedpower.federation.study_file import StudyFile, Table, read_toml
 from fedpower.privacy.ledger import (
     DEFAULT_VERSION,
     DataVersion,
@@ -229,7 +228,8 @@ class SiloFile:
         ledger = Ledger.open(path)
         try:
             ledger.check_owner(self.name, self.data.name)
-            for name, held in zip(_CAP, ledger.cap, strict=True):
+            for name in _CAP:
+                held = getattr(ledger.caps()[-1], name)
                 if cap[name] is not None and not math.isclose(cap[name], held):
                     raise InputError(
                         f"the cap in {self.path} must be that of the ledger, got {name}={cap[name]:g} "

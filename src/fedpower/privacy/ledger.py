@@ -8,11 +8,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+import msgspec
 
 from fedpower.errors import BudgetError, InputError, LedgerError, require
 from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
@@ -77,92 +79,59 @@ class DataVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What a ledger has charged so far; epsilon is at the cap's delta, less `slack_delta`."""
+class Account:
+    """A cap, and what was charged to it: ``mu`` is the root of the sum of squares, ``slack_delta`` a sum."""
 
-    epsilon: float
-    mu: float
-    slack_delta: float
-    n_releases: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What one more release would do: whether it fits, the total it makes, what it leaves."""
-
-    fits: bool
-    spent: float
-    left: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One charged release; `seq` is the order, `time` (UTC) only what the clock said."""
-
-    seq: int
-    time: datetime
-    key: str
-    purpose: str
-    study: str
-    mu: float
-    slack_delta: float
-    epsilon: float
-    total_epsilon: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapChange:
-    """One cap an operator set; the last one holds."""
-
-    seq: int
-    time: datetime
-    epsilon: float
-    delta: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Account:
-    """A cap (epsilon, delta) and what was charged to it: mu = √Σμ_j², slack = Σ slack_delta."""
-
-    epsilon: float
+    cap: float
     delta: float
     mu: float = 0.0
-    slack: float = 0.0
+    slack_delta: float = 0.0
+    n_releases: int = 0
 
-    def charged(self, mu: float, slack: float = 0.0) -> Self:
-        return replace(self, mu=math.hypot(self.mu, mu), slack=self.slack + slack)
+    def charged(self, mu: float, slack_delta: float = 0.0) -> Self:
+        """Return the account after one more release."""
+        return replace(
+            self,
+            mu=math.hypot(self.mu, mu),
+            slack_delta=self.slack_delta + slack_delta,
+            n_releases=self.n_releases + 1,
+        )
 
     @property
-    def spent(self) -> float:
-        if self.mu == 0.0 and self.slack <= self.delta:
+    def epsilon(self) -> float:
+        """What was spent, at the cap's delta less the slack."""
+        if self.mu == 0.0 and self.slack_delta <= self.delta:
             return 0.0
-        return _epsilon(self.mu, self.delta - self.slack)
+        return _epsilon(self.mu, self.delta - self.slack_delta)
 
     @property
-    def holds(self) -> bool:
-        return self.spent <= self.epsilon * (1 + ROUNDING)
+    def fits(self) -> bool:
+        return self.epsilon <= self.cap * (1 + ROUNDING)
 
     @property
     def left(self) -> float:
-        if self.slack >= self.delta:
+        """The largest epsilon, at the cap's delta, of one further release that fits."""
+        if self.slack_delta >= self.delta:
             return 0.0
-        limit = mu_of(self.epsilon, self.delta - self.slack)
+        limit = mu_of(self.cap, self.delta - self.slack_delta)
         if self.mu >= limit * (1 - 5 * ROUNDING):
             return 0.0
         return _epsilon(math.sqrt((limit - self.mu) * (limit + self.mu)), self.delta)
 
-    def refusal(self, silo: str | None, mu: float, slack: float) -> BudgetError:
-        """Return the error that refuses a release; following its advice is always allowed."""
-        left = replace(self, slack=self.slack + slack).left
+    def require(self, silo: str | None, mu: float, slack_delta: float) -> None:
+        """Refuse a release that does not fit; following the advice is always allowed."""
+        if self.charged(mu, slack_delta).fits:
+            return
+        left = replace(self, slack_delta=self.slack_delta + slack_delta).left
         shown = rounded_down(left, 3)
-        if left > 0 and not self.charged(mu_of(float(shown), self.delta), slack).holds:
+        if left > 0 and not self.charged(mu_of(float(shown), self.delta), slack_delta).fits:
             shown = rounded_down(left * (1 - 10 * ROUNDING), 3)
         who, it = ("this silo", "it") if silo is None else (f"silo {silo!r}", repr(silo))
+        asked = _rounded(_epsilon(mu, self.delta) * (1 - 1e-12), 3, math.ceil)
         advice = f"ask for epsilon<={shown}, " if left > 0 else ""
-        return BudgetError(
-            f"this release would spend epsilon={_rounded_up(_epsilon(mu, self.delta))} but {who} has {shown} "
-            f"left at delta={self.delta:g}; {advice}leave {it} out or have its operator raise the cap"
+        raise BudgetError(
+            f"this release would spend epsilon={asked} but {who} has {shown} left at delta={self.delta:g}; "
+            f"{advice}leave {it} out or have its operator raise the cap"
         )
 
 
@@ -176,10 +145,6 @@ def rounded_down(value: float, digits: int) -> str:
     return _rounded(value * (1 + 4 * ROUNDING), digits, math.floor)
 
 
-def _rounded_up(value: float) -> str:
-    return _rounded(value * (1 - 1e-12), 3, math.ceil)
-
-
 def _rounded(value: float, digits: int, to_whole: Callable[[float], int]) -> str:
     if not 0 < value < math.inf:
         return f"{value:g}"
@@ -187,12 +152,101 @@ def _rounded(value: float, digits: int, to_whole: Callable[[float], int]) -> str
     return f"{to_whole(value / step) * step:.{digits}g}"
 
 
-def jsonable(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with times as text and infinities as None."""
-    return {
-        name: value.isoformat() if isinstance(value, datetime) else (None if value == math.inf else value)
-        for name, value in fields.items()
-    }
+# --- what is recorded ------------------------------------------------------------------------------
+
+
+class _Recorded(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=str.lower):
+    time: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
+    """What the clock said; the order of entries is their own."""
+
+
+class Owner(_Recorded, frozen=True):
+    """Whose ledger it is; the last one holds."""
+
+    silo: str | None = None
+    data_set: str | None = None
+    for_experiments: bool = False
+
+
+class Cap(_Recorded, frozen=True):
+    """A cap that an operator set; the last one holds."""
+
+    epsilon: float
+    delta: float
+    reason: str
+
+
+class Version(_Recorded, frozen=True):
+    """Which rows a public version of a data set is, in these columns."""
+
+    name: str
+    columns: str
+    fingerprint: str
+
+
+class Release(_Recorded, frozen=True):
+    """A charged release; its bytes are stored with it."""
+
+    key: str
+    purpose: str
+    study: str
+    mu: float
+    slack_delta: float
+    sha256: str
+
+
+_Kind = TypeVar("_Kind", bound=_Recorded)
+_DECODER = msgspec.json.Decoder(Owner | Cap | Version | Release)
+
+
+@dataclass(frozen=True, slots=True)
+class _History:
+    """All that a ledger records, in order."""
+
+    entries: Sequence[Owner | Cap | Version | Release]
+    seal: str
+
+    def all(self, kind: type[_Kind]) -> list[_Kind]:
+        return [entry for entry in self.entries if isinstance(entry, kind)]
+
+    @property
+    def owner(self) -> Owner:
+        owners = self.all(Owner)
+        return owners[-1] if owners else Owner()
+
+    def fingerprint_of(self, data: "DataVersion") -> str | None:
+        found = (data.version, data.columns)
+        return next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
+
+    def charges(self) -> list[dict[str, Any]]:
+        """Return every release, and what it and all up to it cost at the present cap's delta."""
+        account = replace(self.account(), mu=0.0, slack_delta=0.0)
+        charges = []
+        for seq, made in enumerate(self.all(Release), start=1):
+            account = account.charged(made.mu, made.slack_delta)
+            alone = replace(account, mu=made.mu, slack_delta=made.slack_delta)
+            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": account.epsilon}
+            charges.append(msgspec.structs.asdict(made) | costs)
+        return charges
+
+    def account(self, study: str | None = None, key: str = "") -> Account:
+        """Return the account; only of one study's releases, and of keys that begin with ``key``."""
+        releases = [
+            entry for entry in self.all(Release) if study in (None, entry.study) and entry.key.startswith(key)
+        ]
+        cap = self.all(Cap)[-1]
+        return Account(
+            cap=cap.epsilon,
+            delta=cap.delta,
+            mu=math.hypot(*(entry.mu for entry in releases)),
+            slack_delta=math.fsum(entry.slack_delta for entry in releases),
+            n_releases=len(releases),
+        )
+
+
+def jsonable(value: object) -> Any:
+    """Return a value in JSON's types: times as text, infinities as None."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 # --- the ledger ------------------------------------------------------------------------------------
@@ -230,15 +284,13 @@ class Ledger:
 
         Only one that is ``for_experiments`` takes releases whose noise is seeded, and it records that.
         """
-        cap = _checked_cap(epsilon, delta)
+        cap = _checked_cap(epsilon, delta, "created")
         if silo is not None:
             _check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        place = None if path is None else Path(path)
-        return cls(
-            Store.create(place, silo=silo, data_set=data_set, cap=cap, for_experiments=for_experiments)
-        )
+        owner = Owner(silo=silo, data_set=data_set, for_experiments=for_experiments)
+        return cls(Store.create(None if path is None else Path(path), map(_encoded, (cap, owner))))
 
     @classmethod
     def in_memory(
@@ -268,18 +320,6 @@ class Ledger:
     def close(self) -> None:
         self._store.close()
 
-    @property
-    def silo(self) -> str | None:
-        return self._owner()[0]
-
-    @property
-    def data_set(self) -> str | None:
-        return self._owner()[1]
-
-    @property
-    def for_experiments(self) -> bool:
-        return bool(self._store.query("SELECT for_experiments FROM silo")[0][0])
-
     def release(
         self,
         *,
@@ -303,219 +343,162 @@ class Ledger:
         """
         for name, text in (("key", key), ("purpose", purpose), ("study", study)):
             _check_text(name, text)
-        mu, slack_delta = float(mu), float(slack_delta) + 0.0  # SQLite keeps no -0.0
+        mu, slack_delta = float(mu), float(slack_delta)
         require(0 < mu < math.inf, "mu", "positive and finite", mu)
         require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta)
-        with self._store.transaction("IMMEDIATE"):
+        with self._store.transaction():
+            history = self._history()
             if data is not None:
-                self._check_rows(data)
-                self._record_rows(data)
-            kept = self._kept(key, purpose, study, mu)
+                self._record_rows(history, data)
+            kept = self._kept(history, key, purpose, study, mu)
             if kept is not None:
                 return kept
-            account = self._account()
-            if not account.charged(mu, slack_delta).holds:
-                raise account.refusal(self.silo, mu, slack_delta)
-            self._check_study(study, mu, study_mu)
+            history.account().require(history.owner.silo, mu, slack_delta)
+            spent = history.account(study)
+            if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
+                raise BudgetError(
+                    f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more "
+                    f"than its {spent.n_releases} releases; ask the same questions again, or agree on a new "
+                    "study"
+                )
             sent = payload()
             if not isinstance(sent, bytes):
                 raise TypeError(f"a payload must return bytes, got {type(sent).__name__}")
             digest = hashlib.sha256(sent).hexdigest()
-            self._store.append("release", key, purpose, study, mu, slack_delta, digest, sent)
+            made = Release(
+                key=key, purpose=purpose, study=study, mu=mu, slack_delta=slack_delta, sha256=digest
+            )
+            self._store.append(_encoded(made), sent)
         return sent
 
     def has(self, key: str) -> bool:
-        return bool(self._store.query("SELECT 1 FROM release WHERE key = ?", key))
+        return any(entry.key == key for entry in self._history().all(Release))
 
     def check_rows(self, data: DataVersion) -> None:
         """Refuse rows other than those recorded as their version; writes nothing."""
-        with self._store.transaction():
-            self._check_rows(data)
+        self._check_rows(self._history(), data)
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        owner, owned = self._owner()
-        if owner not in (None, silo):
+        owner = self.owner
+        if owner.silo not in (None, silo):
             raise InputError(
-                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner!r}"
+                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner.silo!r}"
             )
-        if owned not in (None, data_set):
+        if owner.data_set not in (None, data_set):
             named = "data without a name" if data_set is None else f"the data set {data_set!r}"
             raise InputError(
                 f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
-                f"data set {owned!r}; give each its own"
+                f"data set {owner.data_set!r}; give each its own"
             )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases would overspend; one that has releases here is let through."""
-        with self._store.transaction():
-            known, account = self._charges(study), self._account()
-        if not known and not account.charged(mu, slack_delta).holds:
-            raise account.refusal(self.silo, mu, slack_delta)
+        history = self._history()
+        if not history.account(study).n_releases:
+            history.account().require(history.owner.silo, mu, slack_delta)
 
     @property
-    def cap(self) -> tuple[float, float]:
-        return self._store.query("SELECT epsilon, delta FROM cap ORDER BY seq DESC LIMIT 1")[0]
+    def owner(self) -> Owner:
+        return self._history().owner
 
-    def spent(self) -> Spent:
-        """Return what all releases so far cost together, at the cap's delta."""
-        return self.spent_on(None)
+    def spent(self, study: str | None = None, *, key: str = "") -> Account:
+        """Return the account of all releases, or of one study's, or of keys that begin with ``key``."""
+        return self._history().account(study, key)
 
-    def spent_on(self, study: str | None, *, key: str = "") -> Spent:
-        """Return what the releases of one study cost together; only of keys that begin with ``key``."""
-        with self._store.transaction():
-            charges = self._charges(study, key)
-            account = self._account(charges)
-        return Spent(epsilon=account.spent, mu=account.mu, slack_delta=account.slack, n_releases=len(charges))
+    def what_if(self, epsilon: float) -> Account:
+        """Return the account after one release of (epsilon, the cap's delta); charges nothing."""
+        account = self.spent()
+        _checked_cap(epsilon, account.delta)
+        return account.charged(mu_of(epsilon, account.delta))
 
-    def left(self) -> float:
-        """Return the largest epsilon, at the cap's delta, of one further release that fits."""
-        with self._store.transaction():
-            return self._account().left
+    def entries(self) -> list[Release]:
+        """Return every charge in the order made."""
+        return self._history().all(Release)
 
-    def what_if(self, epsilon: float) -> Forecast:
-        """Return what one release of (epsilon, the cap's delta) would do; charges nothing."""
-        with self._store.transaction():
-            account = self._account()
-        after = account.charged(mu_of(*_checked_cap(epsilon, account.delta)))
-        return Forecast(fits=after.holds, spent=after.spent, left=after.left)
-
-    def entries(self) -> list[Entry]:
-        """Return every charge in the order made, with epsilons at the present cap's delta."""
-        with self._store.transaction():
-            epsilon, delta = self.cap
-            rows = self._store.query(
-                "SELECT seq, time, key, purpose, study, mu, slack_delta FROM release ORDER BY seq"
-            )
-        entries = []
-        account = _Account(epsilon=epsilon, delta=delta)
-        for seq, time, key, purpose, study, mu, slack_delta in rows:
-            alone = replace(account, mu=mu, slack=slack_delta)
-            account = account.charged(mu, slack_delta)
-            entry = Entry(
-                seq=seq, time=datetime.fromisoformat(time), key=key, purpose=purpose, study=study,
-                mu=mu, slack_delta=slack_delta, epsilon=alone.spent, total_epsilon=account.spent,
-            )  # fmt: skip
-            entries.append(entry)
-        return entries
-
-    def cap_changes(self) -> list[CapChange]:
+    def caps(self) -> list[Cap]:
         """Return every cap that was set, first to last; the last one holds."""
-        rows = self._store.query("SELECT seq, time, epsilon, delta, reason FROM cap ORDER BY seq")
-        return [
-            CapChange(seq=seq, time=datetime.fromisoformat(time), epsilon=epsilon, delta=delta, reason=reason)
-            for seq, time, epsilon, delta, reason in rows
-        ]
+        return self._history().all(Cap)
 
     def set_cap(self, epsilon: float, delta: float, *, reason: str = "") -> None:
         """Set another cap, on record: an operator's act, never a study's."""
-        epsilon, delta = _checked_cap(epsilon, delta)
+        cap = _checked_cap(epsilon, delta, reason)
         if reason:
             _check_text("reason", reason)
-        with self._store.transaction("IMMEDIATE"):
-            self._store.append("cap", epsilon, delta, reason)
+        with self._store.transaction():
+            self._store.append(_encoded(cap))
 
     def statement(self) -> dict[str, Any]:
         """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
-        with self._store.transaction():
-            seq, seal = self._store.last("release")
-            caps, entries = self.cap_changes(), self.entries()
-            spent, left = self.spent(), self.left()
-            silo, data_set = self._owner()
-            for_experiments = self.for_experiments
-            versions = self._store.query("SELECT name FROM version GROUP BY name ORDER BY min(seq)")
-        return {
+        history = self._history()
+        account, owner = history.account(), history.owner
+        names = ("epsilon", "mu", "slack_delta", "n_releases")
+        found = {
             "fedpower": importlib.metadata.version("fedpower"),
             "schema": SCHEMA_VERSION,
-            "silo": silo,
-            "data_set": data_set,
-            "data_versions": [name for (name,) in versions],
-            "for_experiments": for_experiments,
-            "unit": _unit_of([entry.purpose for entry in entries]),
-            "cap": {"epsilon": caps[-1].epsilon, "delta": caps[-1].delta},
-            "cap_changes": [jsonable(asdict(cap)) for cap in caps],
-            "spent": jsonable(asdict(spent)),
-            "left": left,
-            "entries": [jsonable(asdict(entry)) for entry in entries],
-            "seal": {"seq": seq, "sha256": seal},
+            "silo": owner.silo,
+            "data_set": owner.data_set,
+            "data_versions": list(dict.fromkeys(version.name for version in history.all(Version))),
+            "for_experiments": owner.for_experiments,
+            "unit": _unit_of([entry.purpose for entry in history.all(Release)]),
+            "cap": {"epsilon": account.cap, "delta": account.delta},
+            "cap_changes": history.all(Cap),
+            "spent": {name: getattr(account, name) for name in names},
+            "left": account.left,
+            "entries": history.charges(),
+            "seal": {"seq": len(history.entries), "sha256": history.seal},
         }
+        return dict(jsonable(found))
 
-    # What follows is called inside a transaction where several answers must fit together.
+    def _history(self) -> _History:
+        bodies, seal = self._store.entries()
+        return _History([_DECODER.decode(body) for body in bodies], seal)
 
-    def _owner(self) -> tuple[str | None, str | None]:
-        return self._store.query("SELECT name, data_set FROM silo")[0]
-
-    def _fingerprint_of(self, data: DataVersion) -> str | None:
-        rows = self._store.query(
-            "SELECT fingerprint FROM version WHERE name = ? AND columns = ?", data.version, data.columns
-        )
-        return rows[0][0] if rows else None
-
-    def _check_rows(self, data: DataVersion) -> None:
+    def _check_rows(self, history: _History, data: DataVersion) -> None:
         self.check_owner(data.silo, data.data_set)
-        if self._fingerprint_of(data) not in (None, data.fingerprint):
+        if history.fingerprint_of(data) not in (None, data.fingerprint):
             raise LedgerError(
                 f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
                 f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
                 "new charge, or put the old data back (nothing left the silo)"
             )
 
-    def _record_rows(self, data: DataVersion) -> None:
-        if None in self._owner():
-            self._store.query(
-                "UPDATE silo SET name = coalesce(name, ?), data_set = coalesce(data_set, ?) "
-                "WHERE name IS NULL OR ? IS NOT NULL",
-                data.silo,
-                data.data_set,
-                data.data_set,
-            )
-        if self._fingerprint_of(data) is None:
-            self._store.append("version", data.version, data.columns, data.fingerprint)
-
-    def _check_study(self, study: str, mu: float, most: float | None) -> None:
-        if most is None:
-            return
-        spent = self._charges(study)
-        if math.hypot(mu, *(charged for charged, _ in spent)) > most * (1 + ROUNDING):
-            raise BudgetError(
-                f"a study must keep to the epsilon it agreed on, but study {study[:12]} asks for more than "
-                f"its {len(spent)} releases; ask the same questions again, or agree on a new study"
-            )
-
-    def _charges(self, study: str | None = None, key: str = "") -> list[tuple[float, float]]:
-        return self._store.query(
-            "SELECT mu, slack_delta FROM release WHERE study = coalesce(?, study) "
-            "AND substr(key, 1, ?) = ? ORDER BY seq",
-            study,
-            len(key),
-            key,
+    def _record_rows(self, history: _History, data: DataVersion) -> None:
+        self._check_rows(history, data)
+        owner = history.owner
+        settled = msgspec.structs.replace(
+            owner, silo=owner.silo or data.silo, data_set=owner.data_set or data.data_set
         )
+        if settled != owner:
+            self._store.append(_encoded(settled))
+        if history.fingerprint_of(data) is None:
+            version = Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint)
+            self._store.append(_encoded(version))
 
-    def _account(self, charges: Sequence[tuple[float, float]] | None = None) -> _Account:
-        charges = self._charges() if charges is None else charges
-        epsilon, delta = self.cap
-        mu, slack = math.hypot(*(charge[0] for charge in charges)), math.fsum(charge[1] for charge in charges)
-        return _Account(epsilon=epsilon, delta=delta, mu=mu, slack=slack)
-
-    def _kept(self, key: str, purpose: str, study: str, mu: float) -> bytes | None:
-        rows = self._store.query("SELECT purpose, study, mu, sha256, payload FROM release WHERE key = ?", key)
-        if not rows:
-            return None
-        kept_purpose, kept_study, kept_mu, digest, sent = rows[0]
-        if (purpose, study) != (kept_purpose, kept_study) or not math.isclose(mu, kept_mu):
-            raise LedgerError(f"a key must name one release but {key!r} was used for another one")
-        if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != digest:
-            raise LedgerError(
-                f"release {key!r} must leave as it was first sent but its bytes in {self._store.label} "
-                "have changed; put back the file as it was last written"
-            )
-        return sent
+    def _kept(self, history: _History, key: str, purpose: str, study: str, mu: float) -> bytes | None:
+        for place, kept in enumerate(history.entries):
+            if not isinstance(kept, Release) or kept.key != key:
+                continue
+            if (purpose, study) != (kept.purpose, kept.study) or not math.isclose(mu, kept.mu):
+                raise LedgerError(f"a key must name one release but {key!r} was used for another one")
+            sent = self._store.payload(place)
+            if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != kept.sha256:
+                raise LedgerError(
+                    f"release {key!r} must leave as it was first sent but its bytes in {self._store.label} "
+                    "have changed; put back the file as it was last written"
+                )
+            return sent
+        return None
 
 
-def _checked_cap(epsilon: float, delta: float) -> tuple[float, float]:
+def _encoded(entry: _Recorded) -> str:
+    return msgspec.json.encode(entry).decode()
+
+
+def _checked_cap(epsilon: float, delta: float, reason: str = "") -> Cap:
     epsilon = float(epsilon)
     require(0 < epsilon < math.inf, "epsilon", "positive and finite", epsilon)
-    return epsilon, check_delta(float(delta))
+    return Cap(epsilon=epsilon, delta=check_delta(float(delta)), reason=reason)
 
 
 def _check_text(name: str, text: str) -> None:

@@ -1,58 +1,27 @@
-"""The SQLite database of a ledger: its tables, the seals of its rows, and who may read its file."""
+"""The SQLite file of a ledger: append-only entries, each sealed with all those before it."""
 
 import contextlib
-import functools
 import hashlib
-import json
 import os
 import sqlite3
 import stat
 import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from fedpower.errors import LedgerError
 
 _APPLICATION_ID = 0x66706C67  # "fplg"
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _BUSY_TIMEOUT_S = 60.0
 
-_SEALED = {
-    "cap": "seq, time, epsilon, delta, reason",
-    "release": "seq, time, key, purpose, study, mu, slack_delta, sha256",
-    "version": "seq, time, name, columns, fingerprint",
-}
-"""Append-only tables, and their columns that each row's seal covers."""
-
-SCHEMA = """
-CREATE TABLE silo (id INTEGER PRIMARY KEY CHECK (id = 1), name TEXT, data_set TEXT,
-    for_experiments INTEGER NOT NULL);
-CREATE TABLE cap (
-    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
-    epsilon REAL NOT NULL CHECK (epsilon > 0 AND epsilon < 9e999),
-    delta REAL NOT NULL CHECK (delta > 0 AND delta < 1),
-    reason TEXT NOT NULL, seal TEXT NOT NULL);
-CREATE TABLE release (
-    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
-    key TEXT NOT NULL UNIQUE, purpose TEXT NOT NULL, study TEXT NOT NULL,
-    mu REAL NOT NULL CHECK (mu > 0 AND mu < 9e999),
-    slack_delta REAL NOT NULL CHECK (slack_delta >= 0 AND slack_delta < 1),
-    sha256 TEXT NOT NULL, seal TEXT NOT NULL, payload BLOB NOT NULL);
-CREATE TABLE version (
-    seq INTEGER PRIMARY KEY, time TEXT NOT NULL,
-    name TEXT NOT NULL, columns TEXT NOT NULL, fingerprint TEXT NOT NULL,
-    seal TEXT NOT NULL, UNIQUE (name, columns));
-""" + "".join(
-    f"CREATE TRIGGER {table}_{name} BEFORE {change} ON {table} "
-    "BEGIN SELECT RAISE(ABORT, 'append only'); END;\n"
-    for table in _SEALED
-    for name, change in (("keeps", "UPDATE"), ("stays", "DELETE"))
-)
-
-_STATEMENTS = (
-    *SCHEMA.strip().split(";\n"),
+_SCHEMA = (
+    "CREATE TABLE entry (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, seal TEXT NOT NULL, payload BLOB)",
+    *(
+        f"CREATE TRIGGER no_{change} BEFORE {change} ON entry BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for change in ("update", "delete")
+    ),
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -67,10 +36,6 @@ _REFUSALS = {
     sqlite3.SQLITE_TOOBIG: "must keep what leaves but this is too large for it; ask for less",
     sqlite3.SQLITE_IOERR: "must be written durably but the disk refused; check space and limits",
 }
-
-_JSON = json.JSONEncoder(default=repr)
-
-Table = Literal["cap", "release", "version"]
 
 
 class Store:
@@ -91,23 +56,18 @@ class Store:
             raise self._refusal(error) from None
 
     @classmethod
-    def create(
-        cls,
-        path: Path | None,
-        *,
-        silo: str | None,
-        data_set: str | None,
-        cap: tuple[float, float],
-        for_experiments: bool,
-    ) -> Self:
-        """Return a new store in a file that only its owner can read (0600), or in memory."""
+    def create(cls, path: Path | None, bodies: Iterable[str]) -> Self:
+        """Return a new store with first entries, in a file that only its owner can read, or in memory."""
         if path is not None:
             _make_private_file(path)
         store = cls(path)
         try:
-            if path is not None:
-                store._be_durable()
-            store._initialise(silo, data_set, cap, for_experiments)
+            store._be_durable()
+            with store.transaction():
+                for statement in _SCHEMA:
+                    store.query(statement)
+                for body in bodies:
+                    store.append(body)
         except BaseException:
             store.close()
             if path is not None:
@@ -135,7 +95,8 @@ class Store:
             store._check_kind()
             if not read_only:
                 store._be_durable()
-            store._check_seals()
+            store._check_pages()
+            store.entries()
         except BaseException:
             store.close()
             raise
@@ -157,17 +118,14 @@ class Store:
                 raise self._refusal(error) from None
 
     @contextlib.contextmanager
-    def transaction(self, kind: Literal["DEFERRED", "IMMEDIATE"] = "DEFERRED") -> Iterator[None]:
-        """Commit what the body does, or undo all of it; a reader may sit inside a writer."""
+    def transaction(self) -> Iterator[None]:
+        """Commit what the body does, or undo all of it; nobody else writes meanwhile."""
         self._check_process()  # before the lock: a fork may have copied it while it was held
         with self._lock:
             self.query("SELECT 1")  # refuses a closed connection first
             if self._db.in_transaction:
-                if kind == "IMMEDIATE":
-                    raise LedgerError(f"ledger {self.label} was asked for a change from inside a payload")
-                yield
-                return
-            self.query(f"BEGIN {kind}")
+                raise LedgerError(f"ledger {self.label} was asked for a change from inside a payload")
+            self.query("BEGIN IMMEDIATE")
             try:
                 yield
                 self.query("COMMIT")
@@ -179,35 +137,34 @@ class Store:
                     self._db.close()
                 raise
 
-    def append(self, table: Table, *fields: object) -> None:
-        """Add one sealed row; the payload of a release comes last and is sealed by its digest."""
-        n_sealed = _SEALED[table].count(",") - 1
-        last, previous = self.last(table)
-        sealed = (last + 1, datetime.now(UTC).isoformat(), *fields[:n_sealed])
-        row = (*sealed, _seal_of(previous, sealed), *fields[n_sealed:])
-        self.query(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)  # noqa: S608
+    def append(self, body: str, payload: bytes | None = None) -> None:
+        """Add a sealed entry; whoever gives a payload puts its digest into the body."""
+        rows = self.query("SELECT seq, seal FROM entry ORDER BY seq DESC LIMIT 1")
+        seq, seal = rows[0] if rows else (0, "")
+        self.query("INSERT INTO entry VALUES (?, ?, ?, ?)", seq + 1, body, _seal_of(seal, body), payload)
 
-    def last(self, table: Table) -> tuple[int, str]:
-        """Return the number and the seal of a table's last row: (0, "") when it is empty."""
-        rows = self.query(f"SELECT seq, seal FROM {table} ORDER BY seq DESC LIMIT 1")  # noqa: S608
-        return (int(rows[0][0]), str(rows[0][1])) if rows else (0, "")
+    def entries(self) -> tuple[list[str], str]:
+        """Return the bodies of all entries and the last seal; refuse entries that do not fit together."""
+        seal, bodies = "", []
+        for place, (seq, body, sealed) in enumerate(
+            self.query("SELECT seq, body, seal FROM entry ORDER BY seq"), start=1
+        ):
+            if seq != place or not isinstance(body, str) or sealed != _seal_of(seal, body):
+                raise self._damaged()
+            seal = sealed
+            bodies.append(body)
+        if not bodies:
+            raise self._damaged()
+        return bodies, seal
 
-    def _initialise(
-        self, silo: str | None, data_set: str | None, cap: tuple[float, float], for_experiments: bool
-    ) -> None:
-        if self._path is None:  # a copy of the tables takes a fifth of the time, and a fit has many ledgers
-            with contextlib.closing(sqlite3.connect(":memory:")) as tables:
-                tables.deserialize(_tables())
-                tables.backup(self._db)
-        with self.transaction("IMMEDIATE"):
-            for statement in _STATEMENTS if self._path is not None else ():
-                self.query(statement)
-            self.query("INSERT INTO silo VALUES (1, ?, ?, ?)", silo, data_set, int(for_experiments))
-            self.append("cap", *cap, "created")
+    def payload(self, place: int) -> object:
+        """Return what was stored with the entry of this place in `entries`."""
+        return self.query("SELECT payload FROM entry WHERE seq = ?", place + 1)[0][0]
 
     def _be_durable(self) -> None:
-        for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
-            self.query(f"PRAGMA {pragma}")
+        if self._path is not None:
+            for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
+                self.query(f"PRAGMA {pragma}")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -222,23 +179,12 @@ class Store:
         if version != SCHEMA_VERSION:
             raise LedgerError(f"ledger {self.label} must have schema {SCHEMA_VERSION} but has {version}")
 
-    def _check_seals(self) -> None:
-        """Refuse a file whose pages or whose seals do not fit together."""
-        with self.transaction():
-            sound = self.query("PRAGMA quick_check(1)") == [("ok",)] and self._has_all_pages()
-            for table, columns in _SEALED.items() if sound else ():
-                previous = ""
-                rows = self.query(f"SELECT {columns}, seal FROM {table} ORDER BY seq")  # noqa: S608
-                for seq, (*fields, seal) in enumerate(rows, start=1):
-                    sound = sound and fields[0] == seq and seal == _seal_of(previous, fields)
-                    previous = seal
-                sound = sound and (table != "cap" or bool(rows))
-            if not sound or len(self.query("SELECT name FROM silo")) != 1:
-                raise self._damaged()
-
-    def _has_all_pages(self) -> bool:
+    def _check_pages(self) -> None:
+        assert self._path is not None, "a ledger in memory is never opened"
         pages, size = (int(self.query(f"PRAGMA {name}")[0][0]) for name in ("page_count", "page_size"))
-        return self._path is None or self._path.stat().st_size >= pages * size
+        whole = self._path.stat().st_size >= pages * size
+        if not whole or self.query("PRAGMA quick_check(1)") != [("ok",)]:
+            raise self._damaged()
 
     def _damaged(self) -> LedgerError:
         return LedgerError(
@@ -256,18 +202,8 @@ class Store:
         return LedgerError(f"ledger {self.label} {refusal} (nothing left the silo)")
 
 
-@functools.cache
-def _tables() -> bytes:
-    """Return a database with the tables of a ledger, and no rows."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        for statement in _STATEMENTS:
-            db.execute(statement)
-        return db.serialize()
-
-
-def _seal_of(previous: str, fields: object) -> str:
-    """Return the SHA-256 of the seal of the row before and of a row's columns."""
-    return hashlib.sha256((previous + _JSON.encode(fields)).encode()).hexdigest()
+def _seal_of(previous: str, body: str) -> str:
+    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
 
 
 def _make_private_file(path: Path) -> None:

@@ -27,6 +27,7 @@ _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
 _FEW = 20  # columns up to which all eigenvectors are found at once
+_STEADY = 0.03  # up to such angles, in radians, subspaces of draws are taken to first order
 _LEADING, _TAIL = 24, 40  # in that basis: eigenvectors that count by themselves, and groups of the others
 
 
@@ -264,7 +265,7 @@ def _angles_of_axes(
         center=center,
     )
     reported = np.eye(len(groups), rank)
-    return _angles(law, reported, values, lambda moment: moment, by_size=by_size)
+    return _angles(law, reported, values, lambda drawn: drawn, by_size=by_size)
 
 
 def _angles(
@@ -282,9 +283,9 @@ def _angles(
     cases = [drawn, drawn + law.cut * cut] if law.cut.any() else [drawn]
     # Matrices so small are no work for several threads, which would wait for each other.
     with blas().limit(limits=1):
-        inner = [
-            np.swapaxes(_leading(derive(case), rank, by_size=by_size), 1, 2) @ reported for case in cases
-        ]
+        known = _ordered(derive(law.denoised[np.newaxis]), by_size=by_size)
+        found = (_leading(derive(case), known, rank, by_size=by_size) for case in cases)
+        inner = [vectors.transpose(0, 2, 1) @ reported for vectors in found]
         single, joint = (np.quantile(each, CONFIDENCE, axis=1) for each in between(np.array(inner)))
     beyond = ((0, 0), (0, asked - rank))
     single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
@@ -318,6 +319,8 @@ def _factor(moment: Array, gains: Gains | None) -> Array:
 
 
 def _scaled(moment: Array, *, gains: Gains | None) -> Array:
+    if gains is None:
+        return moment
     factor = _factor(moment, gains)
     return np.asarray(moment * factor[..., np.newaxis] * factor[..., np.newaxis, :])
 
@@ -327,11 +330,24 @@ def _symmetric(normals: Array) -> Array:
     return np.asarray((normals + normals.transpose(0, 2, 1)) / math.sqrt(2.0))
 
 
-def _leading(matrices: Array, rank: int, *, by_size: bool) -> Array:
-    size = matrices.shape[-1]
-    if size > _FEW and not by_size:  # a few of many vectors take half the time of all
-        last = [size - rank, size - 1]
-        return np.array([scipy.linalg.eigh(each, subset_by_index=last)[1][:, ::-1] for each in matrices])
+def _leading(matrices: Array, known: tuple[Array, Array], rank: int, *, by_size: bool) -> Array:
+    """Return the leading eigenvectors of draws around a matrix whose pairs are known."""
+    values, vectors = known[0][0], known[1][0]
+    kept, left = vectors[:, :rank], vectors[:, rank:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moves = left.T @ (matrices @ kept) / (values[:rank] - values[rank:, np.newaxis])
+    if np.linalg.norm(moves, axis=(1, 2)).max() < _STEADY:
+        near = np.linalg.qr(kept + left @ moves)[0]
+        return np.asarray(near @ _ordered(near.transpose(0, 2, 1) @ matrices @ near, by_size=by_size)[1])
+    if values.size > _FEW and not by_size:  # a few of many vectors take half the time of all
+        last = {"range": "I", "il": values.size - rank + 1, "iu": values.size}
+        found = [scipy.linalg.lapack.dsyevx(each, **last) for each in matrices]
+        if not any(failed for *_, failed in found):
+            return np.array([vectors[:, rank - 1 :: -1] for _, vectors, *_ in found])
+    return _ordered(matrices, by_size=by_size)[1][..., :rank]
+
+
+def _ordered(matrices: Array, *, by_size: bool) -> tuple[Array, Array]:
     values, vectors = np.linalg.eigh(matrices)
-    order = np.argsort(-np.abs(values) if by_size else -values)[:, :rank]
-    return np.asarray(np.take_along_axis(vectors, order[:, np.newaxis], axis=2))
+    order = np.argsort(-np.abs(values) if by_size else -values)
+    return np.take_along_axis(values, order, -1), np.take_along_axis(vectors, order[:, np.newaxis], -1)
