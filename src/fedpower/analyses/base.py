@@ -49,7 +49,7 @@ def level(default: float = 0.95, help: str = "Level of the intervals.") -> Any:
 def sampling() -> Any:
     """Return the field that states whether sampling counts as an error too."""
     help = "Whether rows are a sample, whose error counts too; else intervals hold the privacy noise alone."
-    return setting(True, help, "flag", option="--sampling/--no-sampling")
+    return setting(True, help, "flag")
 
 
 class Analysis(BaseEstimator):
