@@ -10,7 +10,7 @@ from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.coordinator import Round
+from fedpower.protocol.coordinator import Recorded
 from fedpower.protocol.messages import (
     AskQuery,
     Member,
@@ -152,11 +152,11 @@ def words_of(answer: Any) -> np.ndarray:
 
 
 def coordinator_of(
-    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
+    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Recorded] = ()
 ) -> Coordinator:
-    settings = UploadSettings(study=study, rank=K, run=run)
+    settings = UploadSettings(study=study, rank=K)
     return Coordinator(
-        settings.solve(np.random.default_rng(0)),
+        settings.solve(np.random.default_rng(0), run),
         [name for name, _ in study.identities],
         study=study,
         run=run,

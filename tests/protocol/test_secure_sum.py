@@ -27,6 +27,7 @@ from secure_silos import (
     words_of,
 )
 
+from federations import closed_rounds
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -107,7 +108,7 @@ def test_the_solution_is_that_of_the_pooled_rows_up_to_the_shared_noise(study):
     solution = drive(coordinator, there)
     rows = np.vstack([rows_of(name) for name in SIZES])
     moment = rows.T @ rows / len(rows)
-    std = pooled_std(budget_of(study), SIZES)
+    std = pooled_std(study, SIZES)
     if study.center:
         mean = rows.mean(axis=0)
         assert np.abs(solution.center - mean).max() < 7 * std * math.sqrt(2)
@@ -131,7 +132,7 @@ def test_the_noise_of_the_sum_is_the_shares_together():
         below, mean, trace = moment_of(STUDY).read(values, sum(session.sizes.values()))
         seen.append(pack(symmetric_of(below, D), mean, trace))
     noise = np.array(seen) - np.mean(seen, axis=0)
-    std = pooled_std(budget_of(STUDY), SIZES)
+    std = pooled_std(STUDY, SIZES)
     low, high = chi2.ppf([5e-10, 1 - 5e-10], noise.shape[1] * 59)
     assert low < float(np.sum(noise**2)) / std**2 < high
 
@@ -267,7 +268,7 @@ def test_a_run_taken_up_after_its_roll_has_died_calls_a_new_one(killed):
     restarted(there, "west")
     if killed == "after":
         answer_round(first, there)
-    closed = [replace(each, answers=dict(each.answers)) for each in first.history[:-1]]
+    closed = closed_rounds(first)
     assert len(closed) == (3 if killed == "after" else 2)
     resumed = coordinator_of(WHOLE, recorded=closed)
     assert resumed.n_replayed == len(closed)
@@ -282,7 +283,7 @@ def test_a_run_taken_up_after_everybody_uploaded_is_done_without_another_charge(
     first = coordinator_of(WHOLE)
     answer_round(first, there)
     answer_round(first, there)
-    closed = list(first.history[:-1])
+    closed = closed_rounds(first)
     for question in first.next():
         words_of(there[question.silo].silo.answer(question).body)
     for name in SIZES:
@@ -298,7 +299,7 @@ def test_a_refusal_that_a_new_roll_would_not_cure_costs_no_further_attempt():
     first = coordinator_of(WHOLE)
     answer_round(first, there)
     answer_round(first, there)
-    closed = list(first.history[:-1])
+    closed = closed_rounds(first)
     there["west"].ledger.set_cap(EPSILON / 2, DELTA)
     with pytest.raises(ProtocolError, match=r"silo 'west' refused: .* left"):
         answer_round(first, there)
@@ -489,7 +490,7 @@ def test_the_statement_names_every_observer_with_what_the_noise_gives():
 def test_the_noise_is_that_which_silos_share():
     plain = Study(columns=None, n_features=D, iteration_rank=K, noise="moment", epsilon=EPSILON, delta=DELTA)
     sizes = dict.fromkeys(SIZES, 200)
-    ratio = pooled_std(budget_of(STUDY), sizes) / pooled_std(budget_of(plain), sizes)
+    ratio = pooled_std(STUDY, sizes) / pooled_std(plain, sizes)
     assert ratio == pytest.approx(math.sqrt(1 / 3), rel=1e-6)  # √(m/(m−c))/√m
 
 

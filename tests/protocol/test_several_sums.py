@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 from secure_silos import DELTA, EPSILON, RUN, SIZES, D, called, party, rows_of, session_of, study_of
 
-from federations import ASK_MOMENT
+from federations import ASK_MOMENT, closed_rounds
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT, QueryTerms, shares_of
@@ -94,7 +94,7 @@ def script(sums):
 
 def coordinator(study=STUDY, *, solver=None, recorded=()):
     names = [name for name, _ in study.identities]
-    solver = solver or UploadSettings(study=study, rank=2, run=RUN).solve(np.random.default_rng(0))
+    solver = solver or UploadSettings(study=study, rank=2).solve(np.random.default_rng(0), RUN)
     return Coordinator(solver, names, study=study, run=RUN, min_silos=study.min_silos, recorded=recorded)
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_three_sums_gives_each_total_within_its_noise():
         spread = np.repeat(total_.stds, [group.length for group in query.sensitivity.groups])
         assert np.abs((total_.values - exact) / spread).max() < 7
     rows = np.vstack([rows_of(name) for name in SIZES])
-    std = pooled_std(budget_of(STUDY), SIZES)
+    std = pooled_std(STUDY, SIZES)
     assert np.abs(found.moment - rows.T @ rows / len(rows)).max() < 7 * std
 
 
@@ -204,7 +204,7 @@ def test_what_is_summed_are_the_tallies_of_all_rows():
 
 
 def test_a_fit_with_a_share_of_the_budget_has_that_share_s_noise():
-    whole, part = (pooled_std(budget_of(study), SIZES) for study in (study_of(), STUDY))
+    whole, part = (pooled_std(study, SIZES) for study in (study_of(), STUDY))
     assert part / whole == pytest.approx(1 / math.sqrt(0.8), rel=1e-4)
 
 
@@ -426,7 +426,7 @@ def test_a_coordinator_that_is_started_again_goes_on_from_its_record():
     while len(first.history) < 4:
         for question in first.next():
             first.receive(there[question.silo].silo.answer(question))
-    second = coordinator(recorded=first.history[:3])
+    second = coordinator(recorded=closed_rounds(first)[:3])
     assert second.n_replayed == 3
     drive(second, there)
     assert all(each.charges == 3 for each in there.values())
