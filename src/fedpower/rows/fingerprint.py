@@ -166,11 +166,12 @@ class _Digest:
 
     def add_rows(self, source: RowSource, watch: Watch) -> None:
         """Add all columns of rows of numbers: dense, or of wide rows what is not 0."""
-        is_placed = isinstance(source, ArraySource)
-        width = source.width if is_placed else source.n_features
+        width, read = source.n_features, source.blocks
+        if isinstance(source, ArraySource):
+            width, read = source.width, source.read
         self._add(width=str(width).encode())
         buffer = np.empty((max(1, CHUNK // width), width), dtype="<f8")  # the same few pages of memory
-        for block in (source.read if is_placed else source.blocks)(block_rows(width)):
+        for block in read(block_rows(width)):
             watch.saw(int(block.shape[0]))
             self._n_rows += int(block.shape[0])
             if width > _MAX_DENSE_FEATURES:
