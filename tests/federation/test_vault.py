@@ -6,7 +6,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,4 +261,4 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere.csv"
     elsewhere.touch()
     (parts / "part1.csv").symlink_to(elsewhere)
-    assert elsewhere in replace(own, data=Data(path="parts")).secrets()
+    assert elsewhere in structs.replace(own, data=Data(path="parts")).secrets()
