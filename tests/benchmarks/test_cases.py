@@ -33,7 +33,7 @@ def test_every_result_belongs_to_a_case() -> None:
 def test_unknown_names_are_refused_and_known_ones_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     shown = capsys.readouterr().out
-    for name in ("fit_memory", "many_silos", "secure_silos", "memory", "wide_steps"):
+    for name in ("fit_memory", "fit_files", "secure", "growth"):
         assert name in shown
     with pytest.raises(SystemExit, match="got no_such_case"):
         main(["no_such_case"])

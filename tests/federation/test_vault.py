@@ -17,6 +17,7 @@ import pytest
 from msgspec import structs
 from studies import kit_of, question, write_silo, write_study
 
+from federations import ASK_MOMENT
 from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import available, separation
@@ -25,12 +26,11 @@ from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, run_silo
 from fedpower.protocol.messages import (
-    AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
     Message,
-    PackedMoment,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
@@ -78,7 +78,7 @@ def test_a_question_is_answered_as_the_silo_answers_it(node: OpenSilo, study: St
     with served(Vault(node.silo, study)) as stream:
         answer = asked(stream, encode(question(study)))
     assert answer == encode(node.silo.answer(question(study)))
-    assert isinstance(decode(answer).body, PackedMoment)
+    assert isinstance(decode(answer).body, QueryAnswer)
     assert n_charged(node) == 1
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
         assert n_charged(node) == 0
         again = asked(stream, encode(question(study)))
     assert again is not None
-    assert isinstance(decode(again).body, PackedMoment), "the next question is answered"
+    assert isinstance(decode(again).body, QueryAnswer), "the next question is answered"
     assert "refused what is no question of this study" in caplog.text
 
 
@@ -170,7 +170,7 @@ def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
         with served(vault) as stream:
             gate.wait(30)
             for number in range(10):
-                body: Any = Enrol() if number % 2 else AskMoment()
+                body: Any = Enrol() if number % 2 else ASK_MOMENT
                 content = encode(question(study, run=run, round=number, body=body))
                 found[run].append(asked(stream, content))
 
@@ -182,7 +182,7 @@ def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
     for run, answers in found.items():
         read = [decode(answer) for answer in answers if answer is not None]
         assert [(message.run, message.round) for message in read] == [(run, n) for n in range(10)]
-        kinds = {True: Enrolment, False: PackedMoment}
+        kinds = {True: Enrolment, False: QueryAnswer}
         assert all(isinstance(message.body, kinds[message.round % 2 == 1]) for message in read)
     assert n_charged(node) == 1
 

@@ -1,5 +1,6 @@
 """``python -m paper``: the same files whatever happens on the way, and sentences where it stops."""
 
+import csv
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paper import communities
 from paper.__main__ import main
 from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
@@ -118,3 +120,15 @@ def test_a_folder_of_other_settings_is_refused_before_any_work(
     assert "same settings and versions" in reported
     assert "seed 0 there and 7 here" in reported
     assert contents(short) == before
+
+
+def test_every_line_of_communities_is_in_the_table_and_in_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    communities.main(["--quick", "--repetitions", "1", "-o", str(tmp_path)])
+    with (tmp_path / "communities.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["share"]) for row in rows if row["epsilon"] == "inf"] == [1.0, 1.0]
+    assert len({(row["unit"], row["aggregation"]) for row in rows if row["epsilon"] == "1.0"}) == 4
+    assert (tmp_path / "communities.svg").read_text().startswith("<?xml")
+    assert "At ε = 1: a row protected, noise at each silo 0." in capsys.readouterr().out

@@ -34,7 +34,6 @@ from fedpower.privacy.sensitivity import pack
 from fedpower.protocol import Receipt, Silo, Study
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.messages import (
-    AskMean,
     AskMoment,
     AskSteps,
     Member,
@@ -494,7 +493,10 @@ def test_the_noise_is_that_which_silos_share():
     assert ratio == pytest.approx(math.sqrt(1 / 3), rel=1e-6)  # √(m/(m−c))/√m
 
 
-@pytest.mark.parametrize("body", [AskMean(), AskMoment(), AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1)])
+@pytest.mark.parametrize(
+    "body",
+    [AskMoment(label="mean"), AskMoment(label="moment"), AskSteps(basis=np.eye(D)[:, :1], n_local_steps=1)],
+)
 def test_nothing_else_can_be_asked_of_a_silo_of_a_secure_sum(body):
     north = parties(STUDY)["north"]
     answer = north.ask(body)

@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import chi2
 from secure_silos import DELTA, EPSILON, RUN, SIZES, D, called, party, rows_of, session_of, study_of
 
+from federations import ASK_MOMENT
 from fedpower.errors import InputError, ProtocolError
 from fedpower.privacy.accounting import compose
 from fedpower.privacy.budget import MOMENT, QueryTerms, shares_of
@@ -18,7 +19,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import (
-    AskMoment,
     AskQuery,
     Enrol,
     KeyGone,
@@ -542,7 +542,7 @@ def test_a_moment_without_a_proper_treatment_is_refused_and_charged_nothing(publ
 
 def test_a_tally_does_not_leave_such_a_silo_in_any_other_way():
     north = one("north")
-    assert refused(north.ask(AskMoment()), "nothing but a secure sum")
+    assert refused(north.ask(ASK_MOMENT), "a query must have a session")
     assert north.charges == 0
 
 

@@ -16,10 +16,9 @@ from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
-from fedpower.rows.arrays import ArraySource, SparseSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
-from fedpower.rows.tables import TableSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
@@ -206,8 +205,7 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
 
 def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
     """Return the smallest hashes of the first rows, where they are in memory; of a file, which one it is."""
-    in_memory = isinstance(source, ArraySource | SparseSource | NetworkSource)
-    if not in_memory and not (isinstance(source, TableSource) and source.in_memory):
+    if not (isinstance(source, NetworkSource) or getattr(source, "in_memory", False)):
         try:
             facts = Path(source.name).stat()
         except (OSError, ValueError):
@@ -232,7 +230,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
 
 def _unchecked(source: RowSource, max_rows: int) -> Iterator[Block]:
     """Return the blocks of rows; those of an array as they are, which were looked at before."""
-    if isinstance(source, ArraySource) and source.keep is None:
+    if isinstance(source, ArraySource) and source.is_dense_array and source.keep is None:
         return source.read(max_rows)
     return source.blocks(max_rows)
 

@@ -216,7 +216,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             raise LedgerError(
                 f"silo {self.name!r} must have its ledger, got none at {path}; put it back or, if there "
-                f"has never been one, make it with `fedpower budget init "
+                f"has never been one, make it with `fedpower ledger create "
                 f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
         ledger = Ledger.open(path)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from fedpower.rows.arrays import PositionalSource, array_source, canonical
+from fedpower.rows.arrays import ArraySource, array_source, canonical
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
@@ -127,7 +127,7 @@ def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
     if isinstance(source, DaskSource):
         return _dask_digest(source, watch)
     width, read = source.n_features, source.blocks
-    if isinstance(source, PositionalSource):
+    if isinstance(source, ArraySource):
         width, read = source.width, source.read
     rows = _RowHash(width)
     for block in read(block_rows(width)):

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from fedpower.errors import InputError, require
 from fedpower.rows.arrays import (
-    ColumnsByPlace,
+    ArraySource,
     anndata_source,
     array_source,
     h5ad_source,
@@ -83,7 +83,7 @@ def open_source(
 ) -> RowSource:
     """Return a source of rows over an array, a table, a file, a query or another source."""
     source = _open(data, name, n_features, zero_based, reading)
-    if isinstance(source, ColumnsByPlace) and source.columns is None and columns:
+    if isinstance(source, ArraySource) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
         if source.columns is None:

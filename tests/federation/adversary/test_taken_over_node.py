@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from adversary.hostile import Stage, untouched, wait_for
+from federations import ASK_MOMENT
 from fedpower.federation import isolation
 from fedpower.federation.kits import COORDINATOR
-from fedpower.protocol.messages import AskMoment, Enrol, Message, OpenSession, encode
+from fedpower.protocol.messages import Enrol, Message, OpenSession, encode
 
 pytestmark = [
     pytest.mark.federation,
@@ -146,15 +147,15 @@ def looted(request, tmp_path_factory):
     study, _, _ = stage.study.terms()
     bodies = {
         "enrol": Enrol(),
-        "moment": AskMoment(),
-        "moment again": AskMoment(),
+        "moment": ASK_MOMENT,
+        "moment again": ASK_MOMENT,
         "session": OpenSession(attempt=1),
     }
     asked = [
         Message(study=study.digest, run="r", round=place, silo="north", body=body)
         for place, body in enumerate(bodies.values())
     ]
-    other = Message(study="0" * 64, run="r", round=0, silo="north", body=AskMoment())
+    other = Message(study="0" * 64, run="r", round=0, silo="north", body=ASK_MOMENT)
     kit = stage.kits / "north"
     injected = folder / "injected"
     injected.mkdir()
