@@ -57,7 +57,7 @@ class Analysis(BaseEstimator):
 
     A subclass is decorated with `analysis`. It declares parameters with `fedpower.options.setting` and has
     `_fit` and `_page`; programs get its parameters and fitted attributes. A line in the registry of
-    `fedpower.analyses` makes it a command of ``fedpower derive``. Every analysis has ``moment_``.
+    `fedpower.analyses` makes it a command of ``fedpower analyze``. Every analysis has ``moment_``.
     """
 
     kind: ClassVar[str]

@@ -137,7 +137,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         folder
-            A new or empty folder; `fedpower derive` finds other communities in it.
+            A new or empty folder; `fedpower analyze` finds other communities in it.
         force
             Whether an earlier one in the folder is replaced.
         """

@@ -287,7 +287,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         extra_columns : {"refuse", "drop"}, default="refuse"
             What to do with columns that not every silo has, where columns have names.
         ledgers : mapping from silo names to ledger files, default=None
-            Where each silo charges what it releases; see ``fedpower budget``. They are opened, never
+            Where each silo charges what it releases; see ``fedpower ledger``. They are opened, never
             made, and only a private fit with a public row bound can be charged to them.
         data_version : str or mapping from silo names, default="1"
             The public name of the rows' version on the ledgers. The same version is the same release, at no

@@ -466,7 +466,7 @@ def assemble(
     else:
         if ledger is None:
             raise InputError(
-                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+                "a private study must be charged to a ledger; create one with `fedpower ledger create`"
             )
         if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
             raise InputError(
