@@ -15,7 +15,7 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Recorded, in_turn
-from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, decode_as, encode
+from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude, with_noise
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
@@ -75,6 +75,9 @@ def settings_of(case: str) -> SolverSettings:
 def silo_rows() -> list[Array]:
     rows = spiked_rows(n_rows=sum(SIZES), n_features=D, rank=K)
     return split(rows / np.linalg.norm(rows, axis=1).max(), SIZES)
+
+
+ASK_MOMENT = AskQuery(index=0, label="moment")
 
 
 @dataclass
@@ -139,7 +142,7 @@ class Party:
         charged = {
             encode(structs.replace(each, round=0))
             for each in self.asked.values()
-            if isinstance(each.body, AskMean | AskSteps | AskMoment)
+            if isinstance(each.body, AskMoment | AskSteps | AskQuery)
         }
         if not self.study.is_private:
             return 0

@@ -20,7 +20,6 @@ from fedpower.protocol.solvers.products import Products
 from fedpower.protocol.solvers.shared import StepSettings, enrol
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Momentum(Iterative):
     """What users give."""
 

@@ -20,12 +20,12 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, Syste
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
 from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import (
-    AskMean,
+    AskMoment,
     AskQuery,
     AskSteps,
     LocalSteps,
-    MeanRow,
     Message,
+    MomentPart,
     QueryAnswer,
     Question,
     read_only,
@@ -262,7 +262,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
     if isinstance(answer, LocalSteps):
         trace = [] if answer.total_variance is None else [answer.total_variance]
         return np.append(answer.product, trace)
-    if isinstance(answer, MeanRow):
+    if isinstance(answer, MomentPart) and answer.mean is not None:
         return answer.mean
     raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
 
@@ -291,7 +291,7 @@ def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Qu
             query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
         if study.center:
-            asked.append((AskMean(), StepMean(budget=budget, n_rows=n_rows)))
+            asked.append((AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)))
         return asked
     queries = [_query(study, terms.label, place) for place, terms in enumerate(study.queries)]
     return [

@@ -14,17 +14,14 @@ from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
-    AskMean,
     AskMoment,
     AskQuery,
     AskSteps,
-    Factor,
     LocalSteps,
-    MeanRow,
     Member,
     Message,
+    MomentPart,
     OpenSession,
-    PackedMoment,
     QueryAnswer,
     Question,
     Session,
@@ -40,7 +37,7 @@ from fedpower.protocol.silo import Silo, take_local_steps
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import NOISE_SHARE, Study, budget_of
+from fedpower.protocol.study import NOISE_SHARE, Study, Weights, budget_of
 from fedpower.sums.clipped_product import clipped_scale
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
@@ -170,7 +167,7 @@ class _MadeUpSums(Sums):
     drawn_std: float
     rng: np.random.Generator
 
-    def total(self, query: Query) -> Generator[Ask, Round, Total]:
+    def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
         budget = budget_of(self.study)
         assert budget is not None
@@ -234,17 +231,17 @@ class _Pooled:
     def check_affordable(self) -> None:
         """Do nothing: a rehearsal spends nothing."""
 
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))  # the spectrum is about the mean
+    def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
+        if ask.label == "mean":
+            # The spectrum is about the mean.
+            return MomentPart(values=read_only(np.empty(0)), mean=read_only(np.zeros(self._spectrum.size)))
+        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
+        total = float(self._spectrum.sum())
+        return MomentPart(values=read_only(root), total_variance=total, mean=self._center)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
         return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
-
-    def factor(self) -> Factor:
-        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
-        total = float(self._spectrum.sum())
-        return Factor(factor=read_only(root), total_variance=total, mean=self._center)
 
     def _multiply(self, basis: Array) -> Array:
         if self._moment is not None:
@@ -298,11 +295,14 @@ def query_bytes(study: Study, *, n_rows: int = 1, labels: list[str] | None = Non
         if labels is None or label in labels:
             public, number = _public(study, label), index + 2
             question: Question = AskQuery(index=index, label=label, public=public, session=session)
-            answer: Answer = QueryAnswer(words=np.zeros(0, dtype=np.uint64), charged=int(session is not None))
-            if label == MOMENT and session is None and study.noise != "clipped":
-                question = AskMoment(public=public)
+            secure = session is not None
+            answer: Answer = QueryAnswer(
+                words=np.zeros(0, dtype=np.uint64), charged=int(secure), made_for="" if secure else "0" * 16
+            )
+            if label == MOMENT and not study.is_private:
+                question = AskMoment(label="moment")
                 mean = np.zeros(0) if study.center else None
-                answer = PackedMoment(triangle=np.zeros(0), total_variance=1.0, mean=mean)
+                answer = MomentPart(values=np.zeros(0), total_variance=1.0, mean=mean)
             down += sent(number, question)
             up += sent(number, answer) + 8 * size
     return down, up

@@ -20,7 +20,7 @@ from fedpower.linalg.symmetric import (
     subspace_error,
 )
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskFactor, Factor, read_only
+from fedpower.protocol.messages import AskMoment, MomentPart, read_only
 from fedpower.protocol.solvers.products import Product, Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
@@ -208,10 +208,10 @@ def _norm(matrix: Array) -> float:
 
 def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
     """Return the :class:`Solution` from all silos' moments, in one round, however small the gap."""
-    closed = yield Ask(body=AskFactor(), silos=tuple(sizes), step=1)
-    answers: dict[str, Factor] = closed.answers
+    closed = yield Ask(body=AskMoment(label="factor"), silos=tuple(sizes), step=1)
+    answers: dict[str, MomentPart] = closed.answers
     weights = shares(answers, masses(sizes, settings.weights))
-    factors = [math.sqrt(weights[name]) * answer.factor for name, answer in answers.items()]
+    factors = [math.sqrt(weights[name]) * answer.values for name, answer in answers.items()]
     total = sum(weights[name] * answer.total_variance for name, answer in answers.items())
     center = None
     if settings.center:
@@ -226,7 +226,7 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         factors = [each * gains for each in factors]
         total = sum(float(np.vdot(each, each)) for each in factors)
     nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array
-    closed.answers = {name: replace(answer, factor=nothing) for name, answer in answers.items()}
+    closed.answers = {name: replace(answer, values=nothing) for name, answer in answers.items()}
     by_share = isinstance(settings.rank, float)
     values, vectors = pairs_of_factors(factors, None if by_share else settings.width)
     rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)

@@ -11,7 +11,7 @@ from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment, own_memory
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMean, AskSteps, Enrol, LocalSteps, MeanRow, read_only
+from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
 from fedpower.protocol.solvers.angles import Angles
 from fedpower.protocol.study import NoiseLaw, Weights, masses
@@ -224,14 +224,15 @@ class Steps:
         if not settings.center and settings.gains is None:
             return cls(settings, sizes, rng, None, None)
         mass = masses(sizes, settings.weights)
-        opened = yield Ask(body=AskMean(variances=settings.gains is not None), silos=tuple(sizes))
-        answers: dict[str, MeanRow] = opened.answers
+        what = AskMoment(label="mean" if settings.gains is None else "variances")
+        opened = yield Ask(body=what, silos=tuple(sizes))
+        answers: dict[str, MomentPart] = opened.answers
         weights = np.array([mass[name] for name in answers], dtype=np.float64)
         means = np.array([answer.mean for answer in answers.values()])
         center = read_only(weights @ means / weights.sum()) if settings.center else None
         gains = None
         if settings.gains is not None:
-            variances = np.array([answer.variances for answer in answers.values()])
+            variances = np.array([answer.values for answer in answers.values()])
             squares = variances + (means if center is None else means - center) ** 2
             gains = read_only(settings.gains(weights @ squares / weights.sum()))
         return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
