@@ -21,9 +21,9 @@ from scipy import sparse
 
 from fedpower import FedCommunities
 from fedpower.experiments.attack import INK, drawing, saved
-from fedpower.experiments.models import stochastic_block
 from fedpower.protocol.study import Aggregation
 from fedpower.rows.networks import NetworkUnit
+from paper.models import stochastic_block
 from paper.settings import BLUE, GREEN, ORANGE, PAPER, PURPLE, QUICK, Size
 
 EPSILONS = (0.5, 1.0, 2.0)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fedpower.errors import InputError
-from fedpower.experiments.models import Model, spiked_covariance, stochastic_block
+from paper.models import Model, spiked_covariance, stochastic_block
 
 ModelName = Literal["I", "II"]
 

@@ -36,7 +36,7 @@ def test_exact_communities_are_printed_kept_and_derived_again(place: Path):
     with Path("communities/communities.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert {row["community"] for row in rows if row["node"] < "v030"} == {"1"}
-    told = json.loads(succeed("derive", "communities", "communities", "-k", 3, "--json").stdout)
+    told = json.loads(succeed("analyze", "communities", "communities", "-k", 3, "--json").stdout)
     assert max(told["labels"]) == 2
     assert np.shape(told["embedding"]) == (D, 3)
 

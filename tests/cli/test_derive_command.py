@@ -1,4 +1,4 @@
-"""`fedpower derive` computes from a released moment, charges nothing and reads no row unless told."""
+"""`fedpower analyze` computes from a released moment, charges nothing and reads no row unless told."""
 
 import csv
 import json
@@ -32,10 +32,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_every_analysis_is_printed_told_and_kept(place: Path):
     for kind, words in ANALYSES.items():
-        said = succeed("derive", "moment", *words, "-o", kind).stdout
+        said = succeed("analyze", words[0], "moment", *words[1:], "-o", kind).stdout
         assert f"Analysis: {kind} (open {kind}/report.html)" in said
         assert "NOT PRIVATE" in said
-        told = json.loads(succeed("derive", "moment", *words, "--json").stdout)
+        told = json.loads(succeed("analyze", words[0], "moment", *words[1:], "--json").stdout)
         assert told["analysis"] == kind
         assert told.items() >= json.loads(Path(kind, "analysis.json").read_text()).items()
         assert Path(kind, "privacy.txt").exists()
@@ -52,7 +52,7 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
     )
     succeed("release", "north.csv", "--codebook", "items.toml", "--epsilon", "inf", "-o", "moment")
     for method in ("least-squares", "bradley-terry"):
-        words = ("derive", "moment", "ranking", "--method", method)
+        words = ("analyze", "ranking", "moment", "--method", method)
         said = succeed(*words, "-o", method).stdout
         assert f"Analysis: {method} (open {method}/report.html)" in said
         told = json.loads(succeed(*words, "--json").stdout)
@@ -64,14 +64,14 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_numbers_are_the_estimators(place: Path):
-    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
+    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "--json").stdout)
     assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
-    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout)
+    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "-k", 2, "--json").stdout)
     assert len(told["coef"]) == 4
 
 
 def test_new_rows_are_flagged_where_they_are(place: Path):
-    words = ("derive", "moment", "monitor", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
+    words = ("analyze", "monitor", "moment", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
     said = succeed(*words)
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -105,7 +105,7 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     said = succeed("release", "north.csv", "south.csv", *terms, "-o", "moment").stdout
     assert "north (50 persons), south (50 persons); 100 persons in all" in said
     asked = ("--rows", "north.csv", "--filled", "filled.csv")
-    said = succeed("derive", "moment", "complete", "-k", 1, *asked, "-o", "completion")
+    said = succeed("analyze", "complete", "moment", "-k", 1, *asked, "-o", "completion")
     assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
     with Path("filled.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -114,6 +114,6 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     for row in rows:
         assert 1 <= float(row["low"]) <= float(row["prediction"]) <= float(row["high"]) <= 5
     assert Path("completion", "loadings.csv").exists()
-    refused = run("derive", "moment", "complete", "-k", 1, "--filled", "more.csv")
+    refused = run("analyze", "complete", "moment", "-k", 1, "--filled", "more.csv")
     assert refused.exit_code == 2
     assert "--rows and --filled must go together" in refused.stderr

@@ -217,7 +217,7 @@ silo kits/runner north.toml | must be the kit of the silo 'north', got that of '
 silo kits/south north.toml | the kit of the silo 'north', got that of 'south'
 silo kits/south north.toml --dry-run | got that of 'south'
 silo kits/north lost.toml | lost.ledger
-silo kits/north lost.toml --dry-run | fedpower budget init
+silo kits/north lost.toml --dry-run | fedpower ledger create
 silo kits/north lungs.toml | got that of data set 'heart'; give
 silo kits/north changed.toml | version '1', got others
 silo kits/south south.toml | must be a file that exists, got none
@@ -341,7 +341,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
         .replace("# delta = 1e-6", "delta = 1e-6")
     )
-    (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower budget init"))
+    (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower ledger create"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "kits" / "north")
         succeed(*reported.split()[2:])

@@ -20,7 +20,7 @@ def releases(silo: str) -> int:
 
 def make_ledgers(epsilon: float) -> None:
     for name in SIZES:
-        succeed("budget", "init", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+        succeed("ledger", "create", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
 def test_a_fit_is_told_nothing_but_epsilon(here: Path):

@@ -23,10 +23,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_release_and_a_fit_share_their_charge_and_their_numbers(place: Path):
     for name in ("north", "south", "east"):
-        succeed("budget", "init", f"ledgers/{name}.ledger", "--epsilon", 2, "--delta", "1e-6")
+        succeed("ledger", "create", f"ledgers/{name}.ledger", "--epsilon", 2, "--delta", "1e-6")
     booked = ("--ledgers", "ledgers", "--delta", "1e-6")
     said = succeed("release", *FILES, *TERMS, *booked, "-o", "moment").stdout
-    assert "analyse it with `fedpower derive moment ANALYSIS`" in said
+    assert "analyse it with `fedpower analyze ANALYSIS moment`" in said
     assert "the published moment and all that is computed from it" in said
     succeed("fit", *FILES, *TERMS, *booked, "-k", 2, "--solver", "moment", "-o", "fitted")
     with pytest.warns(UserWarning, match="no component is determined"):

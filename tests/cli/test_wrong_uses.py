@@ -50,7 +50,7 @@ communities heavy.csv -k 2 --epsilon 1 --nodes nodes.txt --edge-weight 1e300 | -
 communities north.csv -k 2 --epsilon 1 --nodes nodes.txt | north.csv
 communities edges.csv -k 2 --epsilon 1 --nodes nodes.txt --labels odd.csv | labels
 communities edges.csv -k 4 --epsilon 1 --nodes nodes.txt | communities
-derive kept communities -k 2 | communities
+analyze communities kept -k 2 | communities
 STUDY -k 1 --epsilon 1 --network edge | --network
 # Privacy parameters
 fit north.csv -k 2 --epsilon 0 --normalize | --epsilon
@@ -76,7 +76,7 @@ fit north.csv PRIVATE --delta 1 | --delta
 fit north.csv PRIVATE --aggregation secure | secure sum
 fit north.csv south.parquet east.csv -k 2 --epsilon inf --aggregation secure | --aggregation
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --noise step | --aggregation
-derive none correlate | none
+analyze correlate none | none
 audit --epsilon inf | --epsilon
 # Components and iterations
 fit north.csv -k 0 --epsilon inf | -k
@@ -170,7 +170,7 @@ fit north.csv PRIVATE --ledgers . --data-version west=2 | --data-version
 fit north.csv PRIVATE --ledgers . --data-version 'last spring' | --data-version
 fit north.csv PRIVATE --ledgers . --data-version 1 --data-version 2 | --data-version
 fit north.csv PRIVATE --data-version 2 | --data-version
-budget init new.ledger --data '' --epsilon 1 --delta 1e-06 | data set
+ledger create new.ledger --data-set '' --epsilon 1 --delta 1e-06 | data set
 fit north.csv PRIVATE --ledger west=north.ledger | --ledger
 fit north.csv PRIVATE --ledger north.ledger | --ledger
 fit north.csv east.csv PRIVATE --ledger north=north.ledger | --ledger
@@ -178,14 +178,14 @@ fit north.csv -k 2 --epsilon 3 --normalize --ledgers . | north
 fit north.csv EXACT --ledgers . | --ledgers
 fit north.csv PRIVATE --ledger north=secret.csv | secret.csv
 fit open=north.csv PRIVATE --ledgers . | open.ledger
-budget nowhere.ledger | nowhere.ledger
-budget secret.csv | secret.csv
-budget north.ledger --what-if=-1 | --epsilon
-budget init new.ledger --epsilon 1 | --delta
-budget init north.ledger --epsilon 9 --delta 1e-06 | north.ledger
-budget init new/x.ledger --epsilon inf --delta 1e-06 | --epsilon
-budget cap north.ledger --epsilon 9 --delta 1e-06 | --reason
-budget cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
+ledger show nowhere.ledger | nowhere.ledger
+ledger show secret.csv | secret.csv
+ledger show north.ledger --what-if=-1 | --epsilon
+ledger create new.ledger --epsilon 1 | --delta
+ledger create north.ledger --epsilon 9 --delta 1e-06 | north.ledger
+ledger create new/x.ledger --epsilon inf --delta 1e-06 | --epsilon
+ledger set-cap north.ledger --epsilon 9 --delta 1e-06 | --reason
+ledger set-cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
 # Results
 transform nowhere north.csv | nowhere
 transform occupied north.csv | occupied
@@ -194,16 +194,16 @@ transform garbled north.csv | garbled/run.json
 transform later north.csv | later
 transform bare north.csv | bare
 transform model dates.csv | dates.csv
-report nowhere | nowhere
-report torn | torn/components.npz
+show nowhere | nowhere
+show torn | torn/components.npz
 export model --to fax -o out | --to
 export unsaid --to parquet -o out | unsaid/run.json
 transform model north.csv --json | --json
 export model --to plink -o out | --to
-compare nowhere nowhere | nowhere
-compare north.csv north.csv | north.csv
-compare other.npz other.npz | other.npz
-compare ones.npy ones.npy | ones.npy
+show nowhere --against nowhere | nowhere
+show north.csv --against north.csv | north.csv
+show other.npz --against other.npz | other.npz
+show ones.npy --against ones.npy | ones.npy
 # Studies
 study init new.toml | --name
 STUDY --columns-of index.csv -k 1 --epsilon 1 --normalize | index.csv
@@ -246,19 +246,19 @@ plan --features 30 --silos 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
 plan --features 3 --silos 0 -k 1 --epsilon 1 | --silos
 plan x.npy --features 3 --silos 9 -k 1 --epsilon 1 | --features
 fit north.csv -k loud --epsilon 1 | -k
-report . | components.npz
+show . | components.npz
 transform model east.csv --id-column name -o scores.csv | name
 transform model east.csv --id-column age -o scores.csv | age
 transform model east.csv --id-column pc1 -o scores.csv | pc1
 transform model east.npy --id-column who -o scores.csv | east.npy
 transform model everybody.csv --id-column site -o scores.npy | ids
-derive kept regress --target weight | weight
-derive kept regress --target hdl --alpha 1 -k 2 | components
-derive kept monitor -k 2 --rows north.csv | --flags
-derive kept means --null age=old | --null
-derive kept factor -k 4 | n_factors
-derive kept ranking | comparisons
-derive model correlate | model
+analyze regress kept --target weight | weight
+analyze regress kept --target hdl --alpha 1 -k 2 | components
+analyze monitor kept -k 2 --rows north.csv | --flags
+analyze means kept --null age=old | --null
+analyze factor kept -k 4 | n_factors
+analyze ranking kept | comparisons
+analyze correlate model | model
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --local-steps 2 | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
@@ -279,8 +279,8 @@ NO_PERMISSION = {
     "fit north.csv EXACT -o shut/new": "shut/new",
     "transform model north.csv -o shut/scores.csv": "shut/scores.csv",
     "study init shut/study.toml --name heart --silos a,b --columns x,y -k 1 --epsilon 1 --normalize": "shut/study.toml",
-    "report sealed": "sealed/report.html",
-    "budget init shut/new.ledger --epsilon 1 --delta 1e-06": "shut/new.ledger",
+    "show sealed --open": "sealed/report.html",
+    "ledger create shut/new.ledger --epsilon 1 --delta 1e-06": "shut/new.ledger",
 }
 FULL_DISK = {
     "fit north.csv EXACT": "disk",
@@ -422,11 +422,11 @@ def prepare(folder: Path) -> None:
     (folder / "occupied").mkdir()
     (folder / "occupied" / "thesis.tex").write_text("years of work")
     for name in ("north", "open"):
-        succeed("budget", "init", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
+        succeed("ledger", "create", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     (folder / "open.ledger").chmod(0o644)
     cap = ("--epsilon", 2, "--delta", 1e-6)
-    succeed("budget", "init", "heart.ledger", "--silo", "north", "--data", "heart", *cap)
-    succeed("budget", "init", "booked.ledger", *cap)
+    succeed("ledger", "create", "heart.ledger", "--silo", "north", "--data-set", "heart", *cap)
+    succeed("ledger", "create", "booked.ledger", *cap)
     succeed("fit", "booked=north.csv", *PRIVATE, "--ledgers", ".", "-o", "booked")
     succeed("fit", "north.csv", *EXACT, "-o", "model")
     (folder / "edges.csv").write_text("source,target\nann,bob\nbob,cyd\n")

@@ -10,7 +10,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.experiments import audit
+from fedpower.cli.privacy import audit
 from fedpower.errors import InputError
 from fedpower.experiments import audit as audits
 from fedpower.experiments.audit import Game, audit_mode, control_factor
@@ -217,5 +217,5 @@ def test_too_few_runs_to_catch_anything_are_said_to_be_too_few(run):
 
 
 def test_the_command_audits_persons(run):
-    done = run("--mode moment --unit person --runs 20 --json")
+    done = run("--mode moment --neighbours person --runs 20 --json")
     assert {each["unit"] for each in json.loads(done.stdout)["audits"]} == {"person"}

@@ -71,7 +71,7 @@ class Parties:
         for kit in ("north", "south", "east"):
             if kit not in self.running:
                 if not (self.folder / f"{kit}.ledger").exists():
-                    self.do(f"fedpower budget init {kit}.ledger --epsilon 3 --delta 1e-6")
+                    self.do(f"fedpower ledger create {kit}.ledger --epsilon 3 --delta 1e-6")
                 self.start(["fedpower", "silo", f"kits/{kit}", f"{kit}.toml"])
         ends = time.monotonic() + WAIT_S
         status = ["fedpower", "status", "study.toml"]

@@ -63,7 +63,7 @@ def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(t
     pooled = np.vstack([silo_rows(name) for name in SIZES])
     # The noise is real: some .1 on these rows once, so .002 on fifty times as many.
     assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:2].T) < 0.2
-    derived = fedpower("derive", "result", "factor", "-k1", "--json", cwd=tmp_path)
+    derived = fedpower("analyze", "factor", "result", "-k1", "--json", cwd=tmp_path)
     assert derived.returncode == 0, derived.stderr
     assert json.loads(derived.stdout)["columns"] == list(COLUMNS)
 

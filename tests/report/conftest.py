@@ -1,11 +1,14 @@
-"""Results of every kind, written once for all tests of the report."""
+"""Results of every kind, written, read and drawn once for all tests of the report."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+from parsed_page import Node, parsed
 
 from fedpower.report import Result, read_result
+from fedpower.report.page import result_page
 from sample_results import KINDS, kinds
 
 
@@ -16,6 +19,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def result(folders: dict[str, Path]) -> Callable[[str], Result]:
-    return lambda kind: read_result(folders[kind])
+    return cache(lambda kind: read_result(folders[kind]))
+
+
+@pytest.fixture(scope="session")
+def shown(result: Callable[[str], Result]) -> Callable[[str], Node]:
+    """Return the parsed page of a kind of result."""
+    return cache(lambda kind: parsed(result_page(result(kind))))

@@ -1,71 +1,64 @@
 """Outputs appear whole or not at all, and what stood there before stays until they do."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.report.files import new_folder
+from fedpower.report.files import new_folder, write_whole
+
+
+def write(folder: Path, **files: str) -> None:
+    with new_folder(folder, known=("a", "b"), force=True) as place:
+        for name, text in files.items():
+            (place / name).write_text(text)
 
 
 def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
 
-@pytest.fixture
-def failing_rename(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the rename with a given number fail as on a full disk."""
-
-    def arm(which: int) -> None:
-        seen = 0
-        real = Path.rename
-
-        def rename(self: Path, target: Path) -> Path:
-            nonlocal seen
-            seen += 1
-            if seen == which:
-                raise OSError(28, "No space left on device")
-            return real(self, target)
-
-        monkeypatch.setattr(Path, "rename", rename)
-
-    return arm
-
-
 @pytest.mark.parametrize("which", [1, 2])
 def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
-    tmp_path: Path, failing_rename: Callable[[int], None], which: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    out = tmp_path / "out"
-    with new_folder(out, known=("a.txt",)) as place:
-        (place / "a.txt").write_text("earlier")
-    failing_rename(which)
-    with (
-        pytest.raises(InputError, match="must be in a folder that can be written"),
-        new_folder(out, known=("a.txt",), force=True) as place,
-    ):
-        (place / "a.txt").write_text("later")
-    assert contents(out) == {"a.txt": "earlier"}
-    assert list(tmp_path.iterdir()) == [out]
+    write(tmp_path / "out", a="earlier")
+    seen, real = [], Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        seen.append(self)
+        if len(seen) == which:
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(InputError, match="must be in a folder that can be written"):
+        write(tmp_path / "out", a="later")
+    assert contents(tmp_path / "out") == {"a": "earlier"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_a_replaced_folder_is_the_new_one_and_nothing_else_is_left(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    for name, text in (("a.txt", "earlier"), ("b.txt", "later")):
-        with new_folder(out, known=("a.txt", "b.txt"), force=True) as place:
-            (place / name).write_text(text)
-    assert contents(out) == {"b.txt": "later"}
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_a_folder_reached_by_a_link_is_replaced_where_it_is(tmp_path: Path) -> None:
+def test_a_replaced_folder_is_the_new_one_where_it_is_also_when_reached_by_a_link(tmp_path: Path) -> None:
     real, link = tmp_path / "real", tmp_path / "link"
-    with new_folder(real, known=("a.txt",)) as place:
-        (place / "a.txt").write_text("earlier")
+    write(real, a="earlier")
     link.symlink_to(real)
-    with new_folder(link, known=("a.txt",), force=True) as place:
-        (place / "a.txt").write_text("later")
+    write(link, b="later")
     assert link.is_symlink()
-    assert contents(real) == {"a.txt": "later"}
+    assert contents(real) == {"b": "later"}
+    write(real, a="last")
+    assert contents(real) == {"a": "last"}
     assert sorted(tmp_path.iterdir()) == [link, real]
+
+
+def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_whole(tmp_path / "a", "earlier")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(tmp_path / "a", "later")
+    assert contents(tmp_path) == {"a": "earlier"}

@@ -9,111 +9,96 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
-from msgspec.structs import fields
-from parsed_page import parsed, words
+from parsed_page import Node, check_whole, parsed, words
 
 import fedpower
-from fedpower.errors import InputError
 from fedpower.estimator.terms import options_of
 from fedpower.privacy.statement import as_sentence
-from fedpower.report import Result, read_result
+from fedpower.report import Result
 from fedpower.report.charts import element, printable
 from fedpower.report.outcome import recorded
-from fedpower.report.page import result_page as page
-from fedpower.report.record import ARRAYS, MOMENT, REPORT, RUN, Record
+from fedpower.report.page import result_page
+from fedpower.report.record import ARRAYS, REPORT, RUN
 from fedpower.report.result import write_report
-from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, with_run, written
+from fedpower.report.view import findings
+from sample_results import HOSTILE, KINDS, PRIVATE, hospitals, with_run, with_spectrum, written
+
+
+def changed(result: Result, **run: Any) -> Node:
+    """Return the page of a result with other parts of its record."""
+    return parsed(result_page(with_run(result, {**result.run, **run})))
+
+
+def with_angles(result: Result, components: list[float], subspaces: list[float]) -> Node:
+    """Return the page of a result with other angles, of noise alone."""
+    others = {"components": components, "subspaces": subspaces, "noise_components": components}
+    return changed(result, angles={**result.run["angles"], **others}, clipping=None)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_depends_on_the_arrays_and_the_record_alone(
-    kind: str, folders: dict[str, Path], tmp_path: Path
+def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(
+    kind: str, folders: dict[str, Path], result: Any, shown: Any, tmp_path: Path
 ):
-    for name in (ARRAYS, RUN):
-        shutil.copy(folders[kind] / name, tmp_path)
-    made = write_report(tmp_path)
-    assert made == tmp_path / REPORT
-    assert made.read_text(encoding="utf-8") == page(read_result(folders[kind]))
-    if kind != "federated":  # that one was put together by hand
-        assert made.read_bytes() == (folders[kind] / REPORT).read_bytes()
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([ARRAYS, RUN, REPORT])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_page_is_whole_and_refers_to_nothing_outside(kind: str, result: Any):
-    root = parsed(page(result(kind)))
-    identities = [each.attributes["id"] for each in root.all() if "id" in each.attributes]
-    assert len(identities) == len(set(identities))
-    for node in root.all():
-        assert not {"src", "style", "srcset", "action"} & set(node.attributes)
-        assert not [key for key in node.attributes if key.startswith("on")]
-        if "href" in node.attributes:
-            assert node.attributes["href"][1:] in identities
-    assert {each.tag for each in root.all()} <= {
-        "html", "head", "meta", "title", "style", "script", "body", "a", "header", "nav", "main",
-        "section", "footer", "h1", "h2", "h3", "p", "ul", "ol", "li", "dl", "dt", "dd", "div", "span",
-        "b", "bdi", "code", "pre", "table", "caption", "thead", "tbody", "tr", "th", "td", "details",
-        "summary", "sup", "figure", "figcaption", "svg", "desc", "line", "rect", "path", "text",
-    }  # fmt: skip
+    root, found = shown(kind), result(kind)
+    check_whole(root)
     contents = ["privacy", "components", "loadings", "scores", "rounds", "silos", "provenance"]
     if kind != "scored":
         contents.remove("scores")
     assert [each.attributes["id"] for each in root.every("section")] == ["summary", *contents]
+    pictures = root.every("svg", role="img")
+    assert len(pictures) >= 2 + found.n_components
+    assert all("table" in picture.children[1].text for picture in pictures)
+    summary = words(root.by_id("summary"))
+    assert all(sentence in summary for sentence in findings(found))
+    for name in (ARRAYS, RUN):
+        shutil.copy(folders[kind] / name, tmp_path)
+    assert write_report(tmp_path).read_text(encoding="utf-8") == result_page(found)
+    if kind != "federated":  # that one was put together by hand
+        assert (tmp_path / REPORT).read_bytes() == (folders[kind] / REPORT).read_bytes()
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([ARRAYS, RUN, REPORT])
 
 
-def test_the_policy_names_the_style_and_the_script_of_the_page(result: Any):
-    root = parsed(page(result("private")))
+def test_the_policy_names_the_style_and_the_script_of_the_page(shown: Any):
     (policy,) = [
         each.attributes["content"]
-        for each in root.every("meta")
+        for each in shown("private").every("meta")
         if each.attributes.get("http-equiv") == "Content-Security-Policy"
     ]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     for kind in ("style", "script"):
-        (node,) = root.every(kind)
+        (node,) = shown("private").every(kind)
         digest = base64.b64encode(hashlib.sha256(node.text.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
 
 
-def test_names_are_shown_as_they_are_and_nothing_in_them_is_run(result: Any):
-    root = parsed(page(result("hostile")))
-    shown = {each.text for each in root.every("bdi")}
-    assert shown >= set(HOSTILE)
-    assert len(root.every("script")) == 1
+def test_names_are_shown_as_they_are_and_nothing_in_them_is_run(shown: Any):
+    root = shown("hostile")
+    assert {each.text for each in root.every("bdi")} >= set(HOSTILE)
     assert not root.every("img")
     assert shlex.split(root.by_id("provenance").every("pre")[0].text) == list(HOSTILE)
 
 
-@pytest.fixture(scope="module")
-def plain(folders: dict[str, Path]) -> Result:
-    return read_result(folders["private"])
-
-
-@pytest.fixture(scope="module")
-def skeleton(plain: Result) -> list[tuple[str, list[str]]]:
-    """Every element of its page in order, with its attributes' names."""
-    return [(each.tag, sorted(each.attributes)) for each in parsed(page(plain)).all()]
-
-
 @pytest.mark.slow
 @given(names=st.lists(st.text(max_size=30), min_size=8, max_size=8, unique=True))
-def test_the_page_has_the_same_elements_whatever_the_names(
-    names: list[str], plain: Result, skeleton: list[tuple[str, list[str]]]
-):
-    run = json.loads(json.dumps(plain.run))
+def test_the_page_has_the_same_elements_whatever_the_names(names: list[str], result: Any, shown: Any):
+    run = json.loads(json.dumps(result("private").run))
     renamed = dict(zip([each["name"] for each in run["silos"]], names, strict=False))
     for each in run["silos"]:
         each["name"] = renamed[each["name"]]
     for each in run["rounds"]:
         each["participants"] = [renamed[name] for name in each["participants"]]
     run["solver"]["reason"] = run["privacy"]["public"][0] = names[0]
-    other = parsed(page(replace(with_run(plain, run), feature_names=tuple(names))))
-    assert [(each.tag, sorted(each.attributes)) for each in other.all()] == skeleton
+    other = parsed(result_page(replace(with_run(result("private"), run), feature_names=tuple(names))))
+    skeletons = [
+        [(each.tag, sorted(each.attributes)) for each in root.all()] for root in (other, shown("private"))
+    ]
+    assert skeletons[0] == skeletons[1]
     other.text.encode("utf-8")  # what cannot be written was replaced
 
 
@@ -132,9 +117,9 @@ def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["private", "secure", "step", "drowned", "hostile", "federated"])
-def test_a_private_result_states_all_that_its_statement_holds(kind: str, result: Any):
+def test_a_private_result_states_all_that_its_statement_holds(kind: str, result: Any, shown: Any):
     reported = result(kind).run["privacy"]
-    section = words(parsed(page(result(kind))).by_id("privacy"))
+    section = words(shown(kind).by_id("privacy"))
     for row in reported["protections"]:
         assert f"Against {row['observer']}" in section
         assert f"who sees {row['sees']}" in section
@@ -147,14 +132,15 @@ def test_a_private_result_states_all_that_its_statement_holds(kind: str, result:
     assert f"ε = {reported['asked_epsilon']:g} at δ = 10⁻⁶" in section
     assert reported["mode"] in section
     assert "NOT PRIVATE" not in section
+    some = any(result(kind).determined)
+    assert ("The likely cause is" in words(shown(kind).by_id("summary"))) == (not some)
 
 
 @pytest.mark.parametrize("kind", ["exact", "krylov", "sampled", "one", "wide"])
-def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result: Any):
-    root = parsed(page(result(kind)))
-    assert "NOT PRIVATE: nothing is protected" in words(root.by_id("summary"))
-    assert "NOT PRIVATE (ε = ∞)" in words(root.by_id("privacy"))
-    assert "Private:" not in words(root)
+def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, shown: Any):
+    assert "NOT PRIVATE: nothing is protected" in words(shown(kind).by_id("summary"))
+    assert "NOT PRIVATE (ε = ∞)" in words(shown(kind).by_id("privacy"))
+    assert "Private:" not in words(shown(kind))
 
 
 @pytest.mark.parametrize(
@@ -168,26 +154,24 @@ def test_an_exact_result_says_twice_that_nothing_is_protected(kind: str, result:
     ],
 )
 def test_a_large_epsilon_is_called_what_it_is(epsilon: float | str, odds: str, verdict: str, result: Any):
-    whole = result("private")
-    rows = [{**row, "epsilon": epsilon} for row in whole.run["privacy"]["protections"]]
-    run = {**whole.run, "privacy": {**whole.run["privacy"], "protections": rows}}
-    found = words(parsed(page(with_run(whole, run))).by_id("summary"))
+    privacy = result("private").run["privacy"]
+    rows = [{**row, "epsilon": epsilon} for row in privacy["protections"]]
+    found = words(changed(result("private"), privacy={**privacy, "protections": rows}).by_id("summary"))
     assert f"shift by a factor of {odds} at most" in found
     assert found.endswith(f"10⁻⁶.{' ' * bool(verdict)}{verdict}")
 
 
 def test_a_promise_that_a_leak_voids_is_not_made(result: Any):
-    whole = result("private")
     leak = "the row bound was read from the rows"
-    run = {**whole.run, "privacy": {**whole.run["privacy"], "private": False, "leak": leak}}
-    root = parsed(page(with_run(whole, run)))
+    privacy = {**result("private").run["privacy"], "private": False, "leak": leak}
+    root = changed(result("private"), privacy=privacy)
     assert f"NOT PRIVATE although ε = 1 was asked for: {leak}" in words(root.by_id("privacy"))
     assert f"NOT PRIVATE: nothing is promised, because {leak}." in words(root.by_id("summary"))
     assert not root.by_id("privacy").every("table")
 
 
-def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any):
-    reported = {kind: parsed(page(result(kind))).by_id("provenance") for kind in KINDS}
+def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any, shown: Any):
+    reported = {kind: shown(kind).by_id("provenance") for kind in ("exact", "step", "federated")}
     assert shlex.split(reported["exact"].every("pre")[0].text) == ["fedpower", "fit", "a b.csv"]
     call = reported["step"].every("pre")[0].text
     names = {name: getattr(fedpower, name) for name in fedpower.__all__}
@@ -197,48 +181,14 @@ def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any
     assert "ab" * 32 in words(reported["federated"])
 
 
-def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(result: Any):
-    root = parsed(page(result("secure")))
-    again = words(root.by_id("provenance"))
+def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(shown: Any):
+    again = words(shown("secure").by_id("provenance"))
     assert "A secure sum is asked for again: running this again spends ε = 1 again." in again
     assert "nothing is charged" not in again
-    privacy = words(root.by_id("privacy"))
+    privacy = words(shown("secure").by_id("privacy"))
     assert "moment: each silo added its share of the noise to a masked sum" in privacy
     assert "was noised once" not in privacy
-    assert "was noised once" in words(parsed(page(result("private"))).by_id("privacy"))
-
-
-def test_a_record_with_an_unknown_key_is_refused(folders: dict[str, Path], tmp_path: Path):
-    shutil.copytree(folders["private"], tmp_path / "out")
-    run = json.loads((tmp_path / "out" / RUN).read_text())
-    for changed in ({**run, "surprise": 1}, {**run, "solver": {**run["solver"], "surprise": 1}}):
-        (tmp_path / "out" / RUN).write_text(json.dumps(changed))
-        with pytest.raises(InputError, match="unknown field `surprise`"):
-            read_result(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    "key", [field.name for field in fields(Record) if field.required and field.name != "format"]
-)
-@pytest.mark.parametrize("instead", [None, "", [], 7.5, [{}], {"a": 1}], ids=repr)
-def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(
-    key: str, instead: Any, folders: dict[str, Path], tmp_path: Path
-):
-    shutil.copytree(folders["private"], tmp_path / "out")
-    run = json.loads((tmp_path / "out" / RUN).read_text())
-    run[key] = instead
-    (tmp_path / "out" / RUN).write_text(json.dumps(run))
-    (tmp_path / "out" / MOMENT).unlink(missing_ok=True)  # its hash covers the record
-    before = (tmp_path / "out" / REPORT).read_bytes()
-    empty = (None, [])
-    allowed = {"parameters": ({"a": 1},), "command": empty, "started": empty[:1], "remarks": empty[1:]}
-    if instead in allowed.get(key, ()):
-        write_report(tmp_path / "out")
-        return
-    with pytest.raises(InputError, match=rf"run\.json must be as fedpower wrote it, got .*{key}") as caught:
-        write_report(tmp_path / "out")
-    assert "\n" not in str(caught.value)
-    assert (tmp_path / "out" / REPORT).read_bytes() == before
+    assert "was noised once" in words(shown("private").by_id("privacy"))
 
 
 def test_content_is_escaped_once_and_markup_never():
@@ -247,3 +197,157 @@ def test_content_is_escaped_once_and_markup_never():
     assert element("p", inner, ["x", None, 1], class_="y", id=None) == f'<p class="y">{inner}x1</p>'
     assert printable("\x00a\ud800\x85\n") == "\ufffda\ufffd\ufffd\n"
     assert isinstance(inner, Markup)
+
+
+# --- components --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("components", "subspaces", "sentences"),
+    [
+        (
+            [3, 4, 5, 6],
+            [3, 4, 5, 6],
+            ["pc1 to pc4 are determined: each is within 45° of the component that the rows have"],
+        ),
+        (
+            [3, 65, 65, 45],
+            [3, 60, 6.2, 7],
+            [
+                "pc1 and pc4 are determined: each is",
+                "pc2 and pc3 cannot be told apart; together with pc1 they are within 7°.",
+            ],
+        ),
+        (
+            [70, 70, 50, 80],
+            [70, 6, 40, 70],
+            [
+                "No component is determined: each may be more than 45° off, at 90% confidence.",
+                "pc1, pc2 and pc3 cannot be told apart; together they are within 40°.",
+                "pc4 is not determined.",
+            ],
+        ),
+        (
+            [5, 46, 80, 85],
+            [5, 44, 80, 85],
+            [
+                "pc1 is determined: it is within 45°",
+                "pc2 is not determined by itself; together with pc1 it is within 44°.",
+                "pc3 and pc4 are not determined.",
+            ],
+        ),
+    ],
+)
+def test_what_is_determined_is_told_by_shape_and_by_word(
+    components: list[float], subspaces: list[float], sentences: list[str], result: Any
+):
+    root = with_angles(result("private"), components, subspaces)
+    summary = words(root.by_id("summary"))
+    assert all(sentence in summary for sentence in sentences)
+    known = sum(angle <= 45 for angle in components)
+    scree, angles = root.by_id("components").every("figure")
+    assert len(scree.every("path", class_="determined")) == known
+    assert len(scree.every("path", class_="undetermined")) == 4 - known
+    both = known + sum(angle <= 45 for angle in subspaces)
+    assert len(angles.every("path", class_="determined")) == both
+    assert len(angles.every("line", class_="edge")) == 1
+    rows = root.by_id("components").every("table")[0].every("tr")[1:]
+    assert [words(row.children[4]) for row in rows] == [f"{angle}°" for angle in components]
+    loadings = root.by_id("loadings")
+    assert words(loadings).count("○ not determined: do not read it") == 4 - known
+    assert len(loadings.every("details", class_="undetermined")) == 4 - known
+
+
+def test_exact_components_without_variance_are_not_determined(result: Any):
+    summary = words(with_angles(result("exact"), [0, 0, 90, 90], [0, 0, 90, 90]).by_id("summary"))
+    assert "pc3 and pc4 are not determined: without variance, or with the same as others." in summary
+
+
+def test_eigenvalues_beyond_the_components_are_drawn_where_they_are_exact(result: Any, shown: Any):
+    def section(found: Result) -> Node:
+        return parsed(result_page(found)).by_id("components")
+
+    assert not section(replace(result("exact"), spectrum=None)).every("path", class_="beyond")
+    assert len(shown("exact").by_id("components").every("path", class_="beyond")) == 8 - 4
+    noised = section(with_spectrum(result("private"), 7))
+    assert not noised.every("path", class_="beyond")
+    assert len(noised.every("table")[1].every("tr")) == 1 + 7
+    assert len(section(with_spectrum(result("exact"), 2000)).every("path", class_="beyond")) == 20
+
+
+@pytest.mark.parametrize("kind", ["private", "hostile", "wide"])
+def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind: str, result: Any, shown: Any):
+    whole, root = result(kind), shown(kind).by_id("loadings")
+    parts = root.every("details", class_="component")
+    assert len(parts) == whole.n_components
+    for loadings, part in zip(whole.components, parts, strict=True):
+        rows = part.every("table")[0].every("tr")[1:]
+        listed = {row.children[0].text: float(row.children[1].attributes["data-value"] or 0) for row in rows}
+        order = np.argsort(-np.abs(loadings), kind="stable")[:500]
+        assert list(listed) == [whole.feature_names[place] for place in order]
+        np.testing.assert_allclose(list(listed.values()), loadings[order], rtol=1e-8)
+        drawn = [each.text for each in part.every("ol", class_="labels")[0].every("bdi")]
+        assert drawn == list(listed)[:15]
+        assert len(part.every("rect", class_="bar")) == len(drawn)
+    assert ("The 500 largest of 505 loadings" in words(root)) == (kind == "wide")
+    assert ("components.csv has all" in words(root)) == (kind == "wide")
+
+
+# --- rounds, silos and budgets ---------------------------------------------------------------------
+
+
+def test_one_round_is_told_in_words_and_many_are_drawn(result: Any, shown: Any):
+    single = shown("private").by_id("rounds")
+    assert "One round did it" in words(single)
+    assert not single.every("svg")
+    assert "Change" not in words(single)
+    run, many = result("krylov").run, shown("krylov").by_id("rounds")
+    convergence, traffic = many.every("svg", role="img")
+    moved = [each["change"] for each in run["rounds"] if each["change"] is not None]
+    assert len(moved) > 3
+    assert len(convergence.every("path", class_="change")) == len(moved)
+    assert len(traffic.every("rect", class_="up")) == run["n_rounds"]
+    rows = many.every("table")[0].every("tr")[1:]
+    sent = [int(row.children[4].attributes["data-value"] or 0) for row in rows]
+    assert sent == [each["bytes_up"] for each in run["rounds"]]
+
+
+def test_misalignment_and_who_answered_are_drawn_by_round(result: Any, shown: Any):
+    run = result("sampled").run
+    spread = [each["misalignment"] for each in run["rounds"] if each["misalignment"] is not None]
+    assert len(spread) > 1
+    rounds = shown("sampled").by_id("rounds")
+    assert len(rounds.every("path", class_="misalignment")) == len(spread)
+    assert "Misalignment (ρ)" in words(rounds)
+    section = shown("sampled").by_id("silos")
+    answered = sum(each["n_participants"] for each in run["rounds"])
+    cells = len(run["silos"]) * run["n_rounds"]
+    assert 0 < answered < cells
+    assert len(section.every("rect", class_="answered")) == answered
+    assert len(section.every("rect", class_="missing")) == cells - answered
+    assert len(section.every("path", class_="missing")) == cells - answered
+    assert "did not answer in time" in words(section)
+
+
+def test_silos_of_a_federation_that_were_silent_or_set_aside_are_listed(result: Any, shown: Any):
+    section = words(shown("federated").by_id("silos"))
+    assert "never-there" in section
+    assert "Questions missed" in section
+    assert "Rows come from" not in section
+    assert "Set aside" not in section
+    why = "round 1: a mean must have the shape (6,), got (5,)"
+    reported = {**result("federated").run["federation"], "set_aside": {"never-there": why}}
+    assert why in words(changed(result("federated"), federation=reported).by_id("silos"))
+
+
+def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any, shown: Any):
+    plain = words(shown("private").by_id("privacy"))
+    assert "Spent of what was asked for" in plain
+    assert "known to that silo only" in plain
+    budget = {"spent": 1.0, "left": 1.67, "cap": 2.0, "delta": 1e-6, "used": 0.31}
+    silos = [{**each, "budget": budget} for each in result("private").run["silos"]]
+    found = changed(result("private"), silos=silos).by_id("privacy")
+    assert "Budgets after this fit" in words(found)
+    assert [words(cell) for cell in found.every("table")[1].every("tr")[1].children] == [
+        "north", "1.000", "1.670", "2.000", "10⁻⁶", "31.0%",
+    ]  # fmt: skip

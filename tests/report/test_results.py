@@ -1,10 +1,12 @@
-"""A result that was read back does all that the fitted estimator does, and is saved as it was."""
+"""A result that was read back does all that the fitted estimator does, is saved as it was, and checked."""
 
+import json
 import math
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,13 +17,14 @@ from sklearn.exceptions import NotFittedError
 from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
 from fedpower.report import Result
-from fedpower.report.result import FILES
+from fedpower.report.record import Record, plain
+from fedpower.report.result import FILES, write_report
 from fedpower.rows.opening import open_source
 from fits import fed_pca
 from problems import spiked_rows
 from sample_results import with_run
 
-COLUMNS = ["age", "bmi", "sbp", "dbp", "hdl", "ldl"]
+COLUMNS = ["age", "größe", "a,b", 'quo"te', "e", "f"]
 ROWS = spiked_rows(120, 6, rank=3, seed=1) + 2.0
 FRAME = pd.DataFrame(ROWS, columns=COLUMNS)
 CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
@@ -43,16 +46,18 @@ NUMBERS = ("components", "explained_variance", "explained_variance_ratio", "sing
            "spectrum", "mean")  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=FITS, ids=str)
-def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[FedPCA, Result]:
-    """A fitted estimator, and the result that its folder gives back."""
-    model = fed_pca(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **request.param})
+@pytest.fixture(scope="module")
+def exact() -> FedPCA:
+    return fed_pca(3, epsilon=math.inf, random_state=0).fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
+
+
+@pytest.mark.parametrize("terms", FITS, ids=str)
+def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(
+    terms: dict[str, Any], tmp_path: Path
+) -> None:
+    model = fed_pca(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **terms})
     model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
-    return model, read_result(model.save(tmp_path_factory.mktemp("saved") / "out"))
-
-
-def test_every_number_and_fact_is_the_estimators(both: tuple[FedPCA, Result]) -> None:
-    model, result = both
+    result = read_result(model.save(tmp_path / "out"))
     for name in NUMBERS:
         np.testing.assert_array_equal(getattr(result, name), getattr(model, f"{name}_"))
     for name in SHOWN:
@@ -62,72 +67,146 @@ def test_every_number_and_fact_is_the_estimators(both: tuple[FedPCA, Result]) ->
     assert str(result.privacy) == str(model.privacy_)
     assert result.run == model.result_.run
     assert result.parameters["epsilon"] == ("inf" if math.isinf(model.epsilon) else model.epsilon)
-
-
-def test_rows_and_scores_are_turned_into_each_other_as_by_the_estimator(
-    both: tuple[FedPCA, Result], tmp_path: Path
-) -> None:
-    model, result = both
     scores = model.transform(FRAME)
     np.testing.assert_array_equal(result.transform(FRAME), scores)
     np.testing.assert_array_equal(result.inverse_transform(scores), model.inverse_transform(scores))
     FRAME.to_csv(tmp_path / "rows.csv", index=False)
-    np.testing.assert_array_equal(
-        result.transform(tmp_path / "rows.csv"), model.transform(tmp_path / "rows.csv")
-    )
+    np.testing.assert_array_equal(result.transform(tmp_path / "rows.csv"), scores)
     labelled = FRAME.assign(id=range(len(FRAME)))
     (found,) = result.scored(open_source(labelled), "id").frames
     assert found["id"].to_list() == list(range(len(FRAME)))
     np.testing.assert_array_equal(found.drop("id").to_numpy(), scores)
     assert list(result.get_feature_names_out()) == list(result.score_names)
     assert len(model.get_feature_names_out()) == len(result.get_feature_names_out())
+    again = result.save(tmp_path / "again")
+    for path in (tmp_path / "out").iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
-def test_a_result_read_back_is_saved_as_the_same_bytes(both: tuple[FedPCA, Result], tmp_path: Path) -> None:
-    model, result = both
-    first, second = model.save(tmp_path / "first"), result.save(tmp_path / "second")
-    for name in [path.name for path in first.iterdir()]:
-        assert (first / name).read_bytes() == (second / name).read_bytes(), name
-
-
-def test_an_estimator_saves_its_folder_and_report_from_python(tmp_path: Path) -> None:
-    model = FedPCA(2, epsilon=math.inf).fit(FRAME)
-    place = model.save(tmp_path / "out")
+def test_an_estimator_saves_its_folder_and_report_from_python(exact: FedPCA, tmp_path: Path) -> None:
+    place = exact.save(tmp_path / "out")
     assert sorted(path.name for path in place.iterdir()) == sorted(FILES)
+    with np.load(place / "components.npz", allow_pickle=False) as stored:  # no file is a pickle
+        assert all(stored[key].dtype.kind in "fbU" for key in stored.files)
     with pytest.raises(InputError, match="must be new or empty"):
-        model.save(place)
-    model.save(str(place), force=True)
+        exact.save(place)
+    exact.save(str(place), force=True)
     with pytest.raises(NotFittedError):
         FedPCA(2).save(tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(InputError, match="6 columns of the fit, got 5"):
+        read_result(place).transform(ROWS[:, :5])
 
 
-def test_what_is_no_result_is_not_written(tmp_path: Path) -> None:
-    found = FedPCA(2, epsilon=math.inf).fit(FRAME).result_
-    broken = found.with_record(structs.replace(found.record, rounds=[]))
-    with pytest.raises(InputError, match=r"the record of a result must be as .* at least one round"):
-        broken.save(tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-def test_where_a_fit_came_from_is_kept_when_it_is_saved_again(tmp_path: Path) -> None:
-    model = FedPCA(2, epsilon=math.inf).fit_silos({"north": FRAME})
+def test_the_record_says_how_the_result_came_about(tmp_path: Path) -> None:
+    model = fed_pca(3, schedule=(2, 4), solver="fedpower", center=CENTER, epsilon=math.inf, random_state=0)
+    model.fit_silos({"north": ROWS[:50], "south": ROWS[50:]})
     reported = {"north": {"source": "north.csv"}}
     result = model.result_.with_origin(command=["fedpower", "fit"], silos=reported)
     again = read_result(read_result(result.save(tmp_path / "out")).save(tmp_path / "again"))
-    record = result.run
-    assert again.run == record
-    assert record["silos"][0]["source"] == "north.csv"
-    assert list(record["silos"][0]) == ["name", "rows", "source", "kernel"]
+    text = (tmp_path / "out" / "run.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == again.run == result.run
+    run = result.run
+    assert run["silos"][0]["source"] == "north.csv"
+    assert list(run["silos"][0]) == ["name", "rows", "source", "kernel"]
     assert model.result_.run["command"] is None
+    assert run["study"]["hash"] == model.study_.digest
+    assert run["privacy"] == plain(model.privacy_.as_dict())
+    assert run["n_rounds"] == len(model.history_) == len(run["rounds"])
+    assert run["bytes_up"] == sum(row["bytes_up"] for row in model.history_)
+    assert run["silos"][1]["kernel"] == model.kernels_["south"]
+    assert set(run["versions"]) >= {"python", "fedpower", "numpy", "scipy", "scikit-learn"}
+    assert run["parameters"]["epsilon"] == "inf"
+    assert run["parameters"]["offset"] == CENTER.tolist()
 
 
-def test_terms_that_do_not_have_their_hash_are_refused() -> None:
-    found = FedPCA(2, epsilon=math.inf).fit(FRAME).result_
-    study = found.run["study"]
-    for changed in ({**study, "terms": {**study["terms"], "iteration_rank": 1}}, {**study, "terms": {}}):
+def test_a_failure_while_writing_leaves_what_was_there(
+    exact: FedPCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact.save(tmp_path / "out")
+    before = (tmp_path / "out" / "run.json").read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedpower.report.result.write_csv", full)
+    with pytest.raises(OSError, match="No space"):
+        exact.save(tmp_path / "out", force=True)
+    assert (tmp_path / "out" / "run.json").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+
+
+def _narrow(path: Path) -> None:
+    with np.load(path) as stored:
+        arrays = {key: stored[key] for key in stored.files}
+    np.savez(path, **{**arrays, "mean": arrays["mean"][:-1]})
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("components.npz", Path.unlink),
+        ("components.npz", _cut),
+        ("components.npz", _flip),
+        ("components.npz", _narrow),
+        ("components.npz", lambda path: path.write_text("no array")),
+        ("run.json", Path.unlink),
+        ("run.json", _cut),
+        ("run.json", lambda path: path.write_text("[1, 2]")),
+        ("run.json", lambda path: path.write_text('{"format": "other/9"}')),
+    ],
+)
+def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(
+    exact: FedPCA, tmp_path: Path, name: str, damage: Any
+) -> None:
+    exact.save(tmp_path / "out")
+    damage(tmp_path / "out" / name)
+    with pytest.raises(InputError) as caught:
+        read_result(tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "out") in str(caught.value)
+
+
+@pytest.mark.parametrize("instead", [None, "", [], 7.5, [{}], {"a": 1}], ids=repr)
+def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(instead: Any, exact: FedPCA) -> None:
+    empty, run = (None, []), exact.result_.run
+    allowed = {"parameters": ({"a": 1},), "command": empty, "started": empty[:1], "remarks": empty[1:]}
+    for key in [field.name for field in structs.fields(Record) if field.required]:
+        if key == "format" or instead in allowed.get(key, ()):
+            continue
+        with pytest.raises(InputError, match=rf"must be as fedpower wrote it, got .*{key}") as caught:
+            Record.of({**run, key: instead})
+        assert "\n" not in str(caught.value)
+
+
+def test_a_record_with_unknown_keys_other_terms_or_no_rounds_is_refused_where_it_is(
+    exact: FedPCA, tmp_path: Path
+) -> None:
+    found, place = exact.result_, exact.save(tmp_path / "out")
+    run, before = found.run, (place / "report.html").read_bytes()
+    for changed in ({**run, "surprise": 1}, {**run, "solver": {**run["solver"], "surprise": 1}}):
+        (place / "run.json").write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=r"run\.json must be .*unknown field `surprise`"):
+            write_report(place)
+    assert (place / "report.html").read_bytes() == before
+    study = run["study"]
+    for terms in ({**study["terms"], "iteration_rank": 1}, {}):
         with pytest.raises(InputError, match=r"the record of a result must be as .* at `\$\.study"):
-            with_run(found, {**found.run, "study": changed})
+            with_run(found, {**run, "study": {**study, "terms": terms}})
+    broken = found.with_record(structs.replace(found.record, rounds=[]))
+    with pytest.raises(InputError, match=r"the record of a result must be as .* at least one round"):
+        broken.save(tmp_path / "broken")
+    assert list(tmp_path.iterdir()) == [place]
 
 
 def test_a_result_is_frozen_and_parameters_changed_after_the_fit_change_no_score() -> None:
@@ -139,8 +218,9 @@ def test_a_result_is_frozen_and_parameters_changed_after_the_fit_change_no_score
         model.result_.mean = np.zeros(6)
 
 
-def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(tmp_path: Path) -> None:
-    FedPCA(2, epsilon=math.inf).fit(ROWS).save(tmp_path / "out")
+@pytest.mark.programs
+def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(exact: FedPCA, tmp_path: Path) -> None:
+    exact.save(tmp_path / "out")
     code = (
         "import sys, numpy, fedpower\n"
         f"result = fedpower.read_result({str(tmp_path / 'out')!r})\n"
@@ -151,3 +231,8 @@ def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(tmp_path: Pat
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_result_describes_itself(exact: FedPCA) -> None:
+    assert isinstance(exact.result_, Result)
+    assert repr(exact.result_).startswith("<Result: 3 components of 6 columns, 120 rows, not private")

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from fedpower.cli.budget import share_used
-from fedpower.cli.console import first_names, note, print_json, print_table, progress_of_fit, say
+from fedpower.cli.console import note, print_json, print_table, progress_of_fit, say
 from fedpower.cli.options import (
     CHARGED,
     PATH,
@@ -26,6 +24,8 @@ from fedpower.cli.options import (
     output,
     reading_of,
 )
+from fedpower.cli.privacy import share_used
+from fedpower.cli.results import json_of, print_result
 from fedpower.cli.silos import (
     Silos,
     find_ledgers,
@@ -43,15 +43,12 @@ from fedpower.estimator.fitting import prepare as prepare_silos
 from fedpower.estimator.terms import PRIVATE_STEPS
 from fedpower.options import FLAT, Iterative, Options, Secure, from_flat
 from fedpower.privacy import Ledger
-from fedpower.privacy.statement import counted_as
-from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, require_room, room_for
 from fedpower.report.moment import MOMENT_AND_COMMUNITIES, RELEASED, Moment, write_release
 from fedpower.report.record import REPORT, plain
 from fedpower.report.result import KNOWN, Result
-from fedpower.report.text import degrees, human_bytes, number
-from fedpower.report.view import findings
+from fedpower.report.text import number
 from fedpower.rows.networks import open_network, require_same_nodes, weighed_edges
 from fedpower.rows.opening import is_text, open_source
 from fedpower.rows.plink import read_variants
@@ -90,13 +87,11 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
             result = fitted(wanted)
             result.write_into(place)
     if given["as_json"]:
-        names = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
-        numbers = {name: plain(getattr(result, name)) for name in names}
-        print_json({"result": str(given["output"]), **result.run, **numbers})
+        print_json(json_of(result, given["output"]))
         if not result.privacy.is_private:
             note(str(result.privacy))
     else:
-        _print_result(result, given["output"], verbose=given["verbose"])
+        print_result(result, given["output"], verbose=given["verbose"])
     _note_uncharged(given, "fit")
 
 
@@ -110,7 +105,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
 def release(ctx: click.Context, /, **given: Any) -> None:
     """Release the pooled covariance of FILES, each a silo: paid for once, analysed at no further cost.
 
-    It costs what a fit costs, charged to the same ledgers under the same name. `fedpower derive` then
+    It costs what a fit costs, charged to the same ledgers under the same name. `fedpower analyze` then
     computes whatever is wanted from the folder, which may be published under its statement. Files are named
     as for `fedpower fit`.
     """
@@ -185,10 +180,10 @@ def communities(ctx: click.Context, /, **given: Any) -> None:
     A network is an edge list (columns source and target, and perhaps weight and layer), an adjacency
     matrix (.npz, .npy) or a GraphML file. --unit edge protects each edge of a layer, --unit row each row
     of its adjacency; neither protects a node with all its edges. What was released is kept in the folder:
-    `fedpower derive FOLDER communities -k K` finds other numbers of them at no cost.
+    `fedpower analyze communities FOLDER -k K` finds other numbers of them at no cost.
     """
     from fedpower.analyses.communities import Communities, read_labels  # noqa: PLC0415 - takes scikit-learn
-    from fedpower.cli.derive import show_account  # noqa: PLC0415
+    from fedpower.cli.analyze import _show as show_account  # noqa: PLC0415
 
     require_charge(given)
     labels = None if given["labels"] is None else read_labels(given["labels"])
@@ -212,7 +207,7 @@ def communities(ctx: click.Context, /, **given: Any) -> None:
             moment = released_moment(fitted(release_options(wanted)))
             account = analysis.fit(moment).account()
             write_release(place, moment, account)
-    show_account(account, moment, given["output"], as_json=given["as_json"], said=moment.privacy.brief)
+    show_account(account, moment, given["output"], as_json=given["as_json"])
     _note_uncharged(given, "release")
 
 
@@ -372,51 +367,6 @@ def _note_weights(networks: Mapping[str, RowSource]) -> None:
         note(f"{summary.replace('edge_weight', '--edge-weight')} {_EYES}")
 
 
-def print_findings(result: Result) -> None:
-    """Print a line for each component, and which of them are determined."""
-    if result.absent:
-        say(f"{result.headline}.")
-    values, ratios = result.denoised_variance, result.denoised_variance_ratio
-    exact = not result.component_angles.any()
-    headings = ["component", "variance", "ratio", "together"]
-    rows = []
-    for place, together in enumerate(np.cumsum(ratios)):
-        shares = [f"{share:.2%}" if math.isfinite(share) else "–" for share in (ratios[place], together)]
-        angle = float(result.component_angles[place])
-        shown = degrees(angle) if angle <= DETERMINED else f"not determined ({degrees(angle)})"
-        rows.append([f"pc{place + 1}", f"{values[place]:.6g}", *shares, *([] if exact else [shown])])
-    print_table(None, headings if exact else [*headings, "angle"], rows, numbers=headings)
-    say(*findings(result))
-
-
-def print_folder(folder: Path) -> None:
-    """Print where a result is and what to do with it."""
-    say(f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)")
-
-
-def _print_result(result: Result, folder: Path, *, verbose: bool) -> None:
-    print_findings(result)
-    record, solver = result.run, result.solver
-    things = f"{counted_as(record['parameters'])}s"
-    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
-    names = f" ({first_names(result.feature_names)})" if result.feature_names else ""  # shows identifiers
-    say(
-        f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
-        f"Solver: {solver.solver}, because {solver.reason}.",
-        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
-        f"{human_bytes(record['bytes_down'])} down.",
-    )
-    counts = result.score_counts
-    if counts is not None:
-        bins = counts.edges.shape[1] - 1
-        noise = "exact" if counts.noise_std == 0 else f"with noise of {counts.noise_std:.3g} rows"
-        line = f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
-        say(line if counts.fractions is None else f"{line} {counts.fractions}")
-    say("")
-    _print_promise(result.privacy, verbose=verbose)
-    print_folder(folder)
-
-
 def _print_promise(promise: Any, *, verbose: bool = True) -> None:
     say(str(promise) if verbose else promise.brief, style=None if promise.is_private else "bold red")
 
@@ -432,7 +382,7 @@ def _print_moment(moment: Moment, folder: Path) -> None:
         )
     say("")
     _print_promise(moment.privacy)
-    say(f"\nMoment: {folder} (open {folder / REPORT}; analyse it with `fedpower derive {folder} ANALYSIS`)")
+    say(f"\nMoment: {folder} (open {folder / REPORT}; analyse it with `fedpower analyze {folder} ANALYSIS`)")
 
 
 def _print_book(book: CodeBook, path: Path) -> None:

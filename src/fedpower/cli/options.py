@@ -240,7 +240,7 @@ def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
     """Return the declaration of an option from its setting; one that is not given keeps its default."""
     settings: dict[str, Any] = {"type": PATH if spec.kind is Path else spec.kind or str}
     if spec.choices:
-        settings = {"type": click.Choice(spec.choices)}
+        settings = {"type": click.Choice(list(spec.choices))}
     elif spec.kind is bool:
         settings = {"default": None}
     elif spec.kind is list:
@@ -250,6 +250,8 @@ def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
         settings["callback"] = lambda ctx, param, value: None if value in (None, ()) else parse(value)
     more = {"required": spec.default is MISSING, "multiple": spec.multiple, "metavar": spec.metavar}
     words, given = spec.option or option_name(name), {**settings, **more, **changed}
+    if spec.kind is bool and spec.default is not False:
+        words = f"{words}/--no-{words.removeprefix('--')}"
     return _declared(words, given.pop("help", spec.help), name, spec.group, **given)
 
 

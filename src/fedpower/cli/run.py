@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from fedpower.cli.console import print_json, print_table, say
-from fedpower.cli.fit import print_findings, print_folder
 from fedpower.cli.options import PATH, READING, Command, option, options, output, shared
+from fedpower.cli.results import json_of, print_result
 from fedpower.cli.silos import own_tables
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
@@ -71,19 +71,11 @@ def run(study: Path, *, output: Path, as_json: bool, force: bool, verbose: bool,
             then = "run the rehearsal again" if local else "continue with --resume: nothing is charged twice"
             raise click.Abort(f"interrupted, so no result was written; {then}") from None
     result = read_result(output)
-    record = result.run
     if as_json:
-        print_json({"result": str(output), **record})
-        return
-    print_findings(result)
-    say(
-        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
-        f"{human_bytes(record['bytes_down'])} down; run {state['run']}.",
-        str(result.privacy) if verbose else result.privacy.brief,
-    )
-    print_folder(output)
-    if record["parameters"].get("network") is not None:
-        say(f"Communities: `fedpower derive {output} communities -k K` finds them, at no cost.")
+        print_json(json_of(result, output))
+    else:
+        print_result(result, output, verbose=verbose)
+        say(f"Run: {state['run']}.")
 
 
 @click.command(cls=Command)

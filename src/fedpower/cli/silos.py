@@ -146,7 +146,7 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
         if not path.exists():
             raise InputError(
                 f"silo {name!r} must have a ledger, got none at {path}; create it with "
-                f"`fedpower budget init {path} --epsilon E --delta D`"
+                f"`fedpower ledger create {path} --epsilon E --delta D`"
             )
     return ledgers
 

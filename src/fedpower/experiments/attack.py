@@ -17,7 +17,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
-from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
 from fedpower.protocol.study import NoiseMode, Study, budget_of
@@ -48,10 +47,7 @@ def overhear(
 ) -> tuple[list[Array], list[Array]]:
     """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
-    rank = setting.iteration_rank
-    power = PowerSettings(
-        n_features=setting.n_features, rank=rank, iteration_rank=rank, n_steps=setting.n_steps
-    )
+    settings = PowerSettings(study=study, rank=setting.iteration_rank, n_steps=setting.n_steps)
     bases, products = [], []
     with ExitStack() as stack:
         silos = {}
@@ -60,7 +56,7 @@ def overhear(
             if study.is_private:
                 ledger = stack.enter_context(Ledger.in_memory(study.epsilon, study.delta, silo=name))
             silos[name] = assemble(name, moment_of(rows, mode), study, ledger=ledger, source=source)
-        solver = start(with_noise(power, study, run=RUN), np.random.default_rng(seed))
+        solver = start(settings, np.random.default_rng(seed))
         coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
 
         def listening(questions: tuple[Message, ...]) -> Asking:

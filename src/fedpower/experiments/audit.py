@@ -20,12 +20,12 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, Syste
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
 from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import (
-    AskMean,
+    AskMoment,
     AskQuery,
     AskSteps,
     LocalSteps,
-    MeanRow,
     Message,
+    MomentPart,
     QueryAnswer,
     Question,
     read_only,
@@ -245,8 +245,8 @@ class Game:
         }
         with ExitStack() as stack:
             silos = {name: stack.enter_context(self._silo(name, *given)) for name, given in held.items()}
-            settings = UploadSettings(study=self.study, rank=1, run=_RUN)
-            solver = settings.solve(np.random.default_rng(0))
+            settings = UploadSettings(study=self.study, rank=1)
+            solver = settings.solve(np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
         known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
@@ -265,7 +265,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
     if isinstance(answer, LocalSteps):
         trace = [] if answer.total_variance is None else [answer.total_variance]
         return np.append(answer.product, trace)
-    if isinstance(answer, MeanRow):
+    if isinstance(answer, MomentPart) and answer.mean is not None:
         return answer.mean
     raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
 
@@ -288,7 +288,8 @@ def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Qu
             basis = _in_plane(study.n_features, study.iteration_rank, step / (study.n_steps or 1))
             query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
-        return asked + ([(AskMean(), StepMean(budget=budget, n_rows=n_rows))] if study.center else [])
+        mean = AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)
+        return [*asked, mean] if study.center else asked
     for place, terms in enumerate(study.queries):
         found = _query(study, terms.label, place)
         asked.append((AskQuery(index=place, label=found.label, public=found.public), found))

@@ -3,10 +3,13 @@
 import functools
 import hashlib
 import ipaddress
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from string import Template
+from typing import Any, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -16,8 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, SILO_FILE, STUDY_FILE, TLS
-from fedpower.federation.files import private_folder, write_private
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.report.files import staged
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 AUTHORITY_KEY, SIGNED = "authority.key", "signed"
@@ -30,37 +33,37 @@ _CURVE = ec.SECP256R1()
 _PEM = serialization.Encoding.PEM
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, InvalidSignature, UnsupportedAlgorithm)
 
-_SILO_TEMPLATE = """\
-# This organisation's own terms. Nothing in here leaves it, and nobody else can change it.
-silo = "{name}"
+_SILO_TEMPLATE = Path(__file__).with_name("silo.toml")
 
-[data]
-path = "rows.parquet"        # also .csv, .npy, .npz, .feather, .svm; from this file's folder
-version = "1"                # public: give another whenever the rows change, which is a new charge
-# name = "heart"             # of the data set, if the ledger is to be for it and no other
-# or, in place of path, a query; its password comes from a variable or a file, never from here:
-# query = "SELECT age, bmi FROM patients"
-# database = "postgresql://db.internal:5432/clinic"    # or "sqlite:///clinic.db"
-# user = "fedpower"
-# password_env = "CLINIC_DB_PASSWORD"
-# drop = ["patient_id"]      # columns that are not for the study
-# extra_columns = "drop"     # or refuse (default) columns beyond the study's
 
-[ledger]
-# every release is charged here before it leaves; made once, by you:
-# fedpower budget init {name}.ledger --silo {name} --epsilon 3 --delta 1e-6
-# (its cap: what all studies together may spend, best at the study's delta)
-path = "{name}.ledger"
-# epsilon = 3.0              # the cap, if it is to be checked against the ledger's at every start
-# delta = 1e-6
+# Keys, checkpoints and kits have mode 0600 in folders of mode 0700, whatever the umask.
+def private_folder(folder: Path) -> Path:
+    """Return a folder that only its owner may enter; it and its parents are made where missing."""
+    if not folder.parent.exists():
+        private_folder(folder.parent)
+    folder.mkdir(exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
+    return folder
 
-# [identity]                 # only for a study with aggregation = "secure"
-# path = "{name}.pem"        # made with `fedpower identity new`; its public key is in the study
 
-[agrees]
-study = "{digest}"   # this study and no other
-# epsilon = 1.0              # the most that any one study may spend
-"""
+def open_private(path: Path, flags: int) -> int:
+    """Return a descriptor of a file that only its owner may read."""
+    handle = os.open(path, flags, 0o600)
+    os.fchmod(handle, 0o600)  # the file may be older, and the umask may have removed bits
+    return handle
+
+
+def write_private(path: Path, content: str | bytes) -> None:
+    """Write a file that only its owner may read, whole or not at all; it is on disk afterwards."""
+    with staged(path) as new, os.fdopen(open_private(new, os.O_WRONLY), "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the new name may be lost with the power
+    finally:
+        os.close(folder)
 
 
 def parties(study: StudyFile) -> tuple[str, ...]:
@@ -71,10 +74,9 @@ def parties(study: StudyFile) -> tuple[str, ...]:
     return COORDINATOR, RUNNER, *study.silos
 
 
-def fingerprint(key: object) -> str:
+def fingerprint(key: Any) -> str:
     """Return the SHA-256 of a public key, 64 hexadecimal digits: two people can compare it by telephone."""
-    form = serialization.PublicFormat.SubjectPublicKeyInfo
-    der = key.public_bytes(serialization.Encoding.DER, form)  # type: ignore[attr-defined]
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(der).hexdigest()
 
 
@@ -137,8 +139,7 @@ class Request:
 
 def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a party's request, PEM."""
-    name = [(NameOID.COMMON_NAME, party), (NameOID.SERIAL_NUMBER, study.digest)]
-    subject = x509.Name([x509.NameAttribute(*attribute) for attribute in name])
+    subject = _name({NameOID.COMMON_NAME: party, NameOID.SERIAL_NUMBER: study.digest})
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return request.public_bytes(_PEM)
 
@@ -162,9 +163,7 @@ class Authority:
         private_folder(folder)
         key = _new_key(folder / AUTHORITY_KEY)
         until = datetime.now(UTC) + timedelta(days=days)
-        certificate = new_certificate(
-            study.name, key.public_key(), signer=key, issuer=study.name, until=until
-        )
+        certificate = new_certificate(study.name, key.public_key(), key, study.name, until=until)
         write_private(folder / STUDY_FILE, to_toml(study.content))
         write_private(folder / AUTHORITY_CERTIFICATE, certificate.public_bytes(_PEM))
         return cls(folder)
@@ -194,14 +193,9 @@ class Authority:
                 raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
         if days_left(self.certificate) < 0:
             raise InputError(f"the authority must be valid, got one that ended on {ends(self.certificate)}")
-        made = new_certificate(
-            party,
-            request.key,
-            signer=self.key,
-            issuer=self.study.name,
-            until=min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc),
-            hosts=_hosts(self.study, party),
-        )
+        until = min(datetime.now(UTC) + timedelta(days=days), self.certificate.not_valid_after_utc)
+        hosts = _hosts(self.study, party)
+        made = new_certificate(party, request.key, self.key, self.study.name, until=until, hosts=hosts)
         private_folder(self.folder / SIGNED)
         write_private(self.signed(party), made.public_bytes(_PEM) + self.certificate.public_bytes(_PEM))
         return made
@@ -212,15 +206,12 @@ class Kit:
 
     def __init__(self, folder: Path, party: str | None = None) -> None:
         """Open a complete kit; refuse one of another than ``party``, where it is given."""
-        self.folder = folder.absolute()
-        self.tls = self.folder / TLS
+        self.folder, self.tls = folder.absolute(), folder.absolute() / TLS
         if not (self.tls / AUTHORITY_CERTIFICATE).is_file() or not (folder / STUDY_FILE).is_file():
+            problem = "a kit made by `fedpower federation request`"
             if (self.tls / NEXT_KEY).is_file():
-                raise InputError(
-                    f"{folder} must be complete, got one without its certificate; see `fedpower federation "
-                    "accept`"
-                )
-            raise InputError(f"{folder} must be a kit made by `fedpower federation request`")
+                problem = "complete, got one without its certificate; see `fedpower federation accept`"
+            raise InputError(f"{folder} must be {problem}")
         self.authority = read_certificate(self.tls / AUTHORITY_CERTIFICATE)
         self.certificate = read_certificate(self.tls / CERTIFICATE)
         self.party = party_of(self.certificate)
@@ -303,8 +294,8 @@ def accept(folder: Path, signed: Path) -> Kit:
     if waiting.exists():
         waiting.replace(tls / KEY)
     if request.party in study.silos and not (folder / SILO_FILE).exists():
-        text = _SILO_TEMPLATE.format(name=request.party, digest=study.digest)
-        write_private(folder / SILO_FILE, text)
+        text = Template(_SILO_TEMPLATE.read_text(encoding="utf-8"))
+        write_private(folder / SILO_FILE, text.substitute(name=request.party, digest=study.digest))
     write_private(known, authority.public_bytes(_PEM))  # last: a kit that has it is complete
     return Kit(folder)
 
@@ -312,9 +303,9 @@ def accept(folder: Path, signed: Path) -> Kit:
 def new_certificate(
     name: str,
     key: ec.EllipticCurvePublicKey,
-    *,
     signer: ec.EllipticCurvePrivateKey,
     issuer: str,
+    *,
     until: datetime,
     hosts: x509.SubjectAlternativeName | None = None,
 ) -> x509.Certificate:
@@ -331,8 +322,8 @@ def new_certificate(
     path_length = 0 if is_authority else None
     built = (
         x509.CertificateBuilder()
-        .subject_name(_common_name(name))
-        .issuer_name(_common_name(issuer))
+        .subject_name(_name({NameOID.COMMON_NAME: name}))
+        .issuer_name(_name({NameOID.COMMON_NAME: issuer}))
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(datetime.now(UTC) - timedelta(minutes=5))  # clocks of parties differ
@@ -359,8 +350,8 @@ def _hosts(study: StudyFile, party: str) -> x509.SubjectAlternativeName:
         return x509.SubjectAlternativeName([x509.DNSName(host)])
 
 
-def _common_name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+def _name(attributes: Mapping[x509.ObjectIdentifier, str]) -> x509.Name:
+    return x509.Name([x509.NameAttribute(kind, value) for kind, value in attributes.items()])
 
 
 def _attribute(name: x509.Name, kind: x509.ObjectIdentifier) -> str:

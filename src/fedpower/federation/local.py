@@ -13,8 +13,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.federation import SILO_FILE
-from fedpower.federation.files import open_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits
+from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits, open_private
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
@@ -96,8 +95,7 @@ class LocalFederation:
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""
-        for name in names or tuple(self.processes):
-            stop(self.processes.pop(name))
+        stop(*(self.processes.pop(name) for name in names or tuple(self.processes)))
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from fedpower.errors import ProtocolError
-from fedpower.federation.files import Table, write_private
-from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, write_private
+from fedpower.federation.study_file import Table
 from fedpower.protocol.receiving import cleaned
 
 _CONNECT_S = 10.0

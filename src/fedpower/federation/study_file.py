@@ -1,26 +1,96 @@
 """The study file: what all parties agree on, checked and hashed."""
 
+import difflib
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, TypeVar, get_args
 
 import msgspec
 from msgspec import UNSET
 
 from fedpower.errors import InputError, is_showable, require
 from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
-from fedpower.federation import files
-from fedpower.federation.files import Table, read_toml
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
+from fedpower.report import codebook_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
+
+_T = TypeVar("_T", bound="Table")
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`")
+_MISSING = re.compile(r"Object missing required field `(.*?)`")
+_TYPE = re.compile(r"Expected `(.*?)`, got `(.*?)`")
+_KINDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of a file, whose keys are all known."""
+
+
+def read_toml(path: Path, kind: type[_T], what: str) -> _T:
+    """Return the content of a TOML file; error messages call the file ``what``."""
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=kind)
+    except msgspec.ValidationError as error:
+        raise InputError(_explain(str(error), path, kind)) from None
+    except FileNotFoundError:
+        raise InputError(f"{what} must exist, got no file at {path}") from None
+    except IsADirectoryError:
+        raise InputError(f"{what} must be a file, got the folder {path}") from None
+    except OSError as error:
+        raise InputError(f"{what} {path} must be readable, got {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{what} {path} must be TOML, got something else ({error})") from None
+
+
+def _explain(problem: str, path: Path, kind: type[Table]) -> str:
+    """Return msgspec's message as one sentence that names table and key, and quotes no value."""
+    problem, _, place = problem.partition(" - at `$.")
+    keys = re.split(r"[.\[]", place.rstrip("`")) if place else []
+    if match := _UNKNOWN.match(problem):
+        key, known = match[1], _type_at(kind, keys).__struct_encode_fields__
+        close = difflib.get_close_matches(key, known, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
+        return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
+    if match := _MISSING.match(problem):
+        return f"{_table(keys, path)} must have {match[1]!r}, got none"
+    name = f"{keys[1]} in [{keys[0]}] of {path}" if len(keys) > 1 else f"{keys[0]} in {path}"
+    if match := _TYPE.match(problem):
+        wanted, given = (
+            " or ".join(_KINDS.get(k, k) for k in kinds.split(" | ")) for kinds in match.groups()
+        )
+        wanted = f"a list whose entries are {wanted}" if keys[-1].endswith("]") else wanted
+        return f"{name} must be {wanted}, got {given}"
+    choices = ", ".join(map(repr, get_args(_type_at(kind, keys))))
+    return f"{name} must be one of {choices}, got {problem.removeprefix('Invalid enum value ')}"
+
+
+def _table(keys: list[str], path: Path) -> str:
+    return f"[{'.'.join(keys)}] of {path}" if keys else str(path)
+
+
+def _type_at(kind: Any, keys: list[str]) -> Any:
+    """Return the type of a key, of which a table that may be missing is the first in a union."""
+    for key in keys:
+        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
+        kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    return kind
+
 
 # Names of studies and silos: they become those of folders, certificates and hosts
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -43,7 +113,7 @@ def _type(name: str) -> Any:
     return _TYPES.get(name, FLAT[name].kind)
 
 
-def _table(section: str, *fields: Any, needed: tuple[str, ...] = ()) -> Any:
+def _section(section: str, *fields: Any, needed: tuple[str, ...] = ()) -> Any:
     """Return the struct of a table: its own fields, and the parameters of its section."""
     names = [name for name, spec in FLAT.items() if spec.section == section]
     parameters = [
@@ -64,12 +134,12 @@ class _Coordinator(Table, frozen=True):
 
 
 TABLES: dict[str, Any] = {
-    "columns": _table("columns", ("names", list[str])),
-    "rows": _table("rows"),
-    "components": _table("components", needed=("n_components",)),
-    "privacy": _table("privacy", ("attempts", int | msgspec.UnsetType, UNSET), needed=("epsilon",)),
-    "solver": _table("solver"),
-    "rounds": _table("rounds", ("grace", float | msgspec.UnsetType, UNSET), needed=("deadline",)),
+    "columns": _section("columns", ("names", list[str])),
+    "rows": _section("rows"),
+    "components": _section("components", needed=("n_components",)),
+    "privacy": _section("privacy", ("attempts", int | msgspec.UnsetType, UNSET), needed=("epsilon",)),
+    "solver": _section("solver"),
+    "rounds": _section("rounds", ("grace", float | msgspec.UnsetType, UNSET), needed=("deadline",)),
     "silos": _Silos,
     "coordinator": _Coordinator,
 }
@@ -180,8 +250,8 @@ class StudyFile:
 
 
 def to_toml(content: Mapping[str, Any]) -> str:
-    """Return the text of a study file, in the order of the reference."""
-    return files.to_toml({key: content[key] for key in dict.fromkeys((*_ORDER, *content)) if key in content})
+    """Return the text of a file with this content, the tables of a study in the order of the reference."""
+    return codebook_file.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
 
 
 def read_study(path: Path) -> StudyFile:
@@ -263,9 +333,7 @@ def _check(study: StudyFile) -> None:
 
 def _names(what: str, names: Sequence[str]) -> tuple[str, ...]:
     require(bool(names) and all(names), what, "a list of names", names)
-    for name in names:
-        if not is_showable(name):
-            raise InputError(f"{what} must have names without control characters, got {name!a}")
-        if names.count(name) > 1:
-            raise InputError(f"{what} must have different names, got {name!r} twice")
+    for name, count in Counter(names).items():
+        require(is_showable(name), what, "names without control characters", name)
+        require(count == 1, what, "different names", name, "it is there twice")
     return tuple(names)

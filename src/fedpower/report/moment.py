@@ -179,7 +179,7 @@ class Moment(Released):
             title=f"The pooled moment of {count(self.n_features, thing)}",
             sentences=(
                 "It was paid for once. Everything computed from it costs nothing more and keeps this "
-                "promise: fedpower derive lists what can be.",
+                "promise: fedpower analyze lists what can be.",
                 noise,
             ),
             tables=(Table(title="Means and variances", headings=heads, rows=rows, file="columns.csv"),),

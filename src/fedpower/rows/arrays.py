@@ -4,9 +4,8 @@ import gzip
 import sys
 import zipfile
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -28,18 +27,28 @@ from fedpower.rows.source import (
     require_matrix,
     require_shape,
 )
-from fedpower.values import Block, Matrix, SparseBlock, is_sparse, require_distinct
+from fedpower.values import Block, SparseBlock, is_sparse, require_distinct
+
+Stored = Callable[[int, int], Any]
+"""Returns what is stored from one row, or entry, to another; files are asked in order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class ColumnsByPlace:
-    """Columns that are known by their place, and can be given names and then selected."""
+class ArraySource:
+    """The rows of an array or a sparse matrix, in memory or in a file that every pass opens again."""
 
     name: str
     width: int
     n_rows: int | None
+    reader: Any = None  # from a number of rows to blocks of all columns in float64, unchecked
     columns: tuple[str, ...] | None = None
     keep: tuple[int, ...] | None = None
+    sparse: bool = False
+    stored_density: float | None = 1.0
+    array: Any = None  # in memory
+    path: Path | None = None
+    wide: bool = False  # of integers that float64 may round
+    gaps: bool = False
 
     def __post_init__(self) -> None:
         require_shape(self.name, self.n_rows, self.n_features)
@@ -49,41 +58,23 @@ class ColumnsByPlace:
         return self.width if self.keep is None else len(self.keep)
 
     @property
-    def sparse(self) -> bool:
-        return False
+    def density(self) -> float | None:
+        """Share of stored entries; of sparse rows unknown once columns were left out."""
+        return None if self.sparse and self.keep is not None else self.stored_density
 
     @property
-    def density(self) -> float | None:
-        return 1.0
+    def in_memory(self) -> bool:
+        return self.array is not None
 
-    def named(self, columns: tuple[str, ...]) -> Self:
-        """Return the source with names for its columns, given by position."""
-        require_distinct("columns", columns)
-        if len(columns) != self.n_features:
-            got = f"{len(columns)} names"
-            raise InputError(
-                f"columns must name each of the {self.n_features} columns of {self.name}, got {got}"
-            )
-        return replace(self, columns=columns)
+    @property
+    def is_dense_array(self) -> bool:
+        """Whether the rows are a dense array in memory."""
+        return self.in_memory and not self.sparse
 
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
-        if self.columns is None:
-            raise InputError(f"{self.name} must have column names to select by name, got none; give columns")
-        places = pick_columns(self.name, self.columns, columns, extra=extra)
-        keep = range(self.width) if self.keep is None else self.keep
-        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PositionalSource(ColumnsByPlace, ABC):
-    """A source read by column position."""
-
-    wide: bool = False
-    gaps: bool = False
-
-    @abstractmethod
     def read(self, max_rows: int) -> Iterator[Block]:
         """Yield all columns of the rows as float64, unchecked, at most `max_rows` at once."""
+        blocks: Iterator[Block] = self.reader(max_rows)
+        return blocks
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
@@ -102,46 +93,28 @@ class PositionalSource(ColumnsByPlace, ABC):
             del stored, block  # or two blocks are held while the next one is read
         require_shape(self.name, row, self.n_features)
 
+    def named(self, columns: tuple[str, ...]) -> Self:
+        """Return the source with names for its columns, given by position."""
+        require_distinct("columns", columns)
+        if len(columns) != self.n_features:
+            raise InputError(
+                f"columns must name each of the {self.n_features} columns of {self.name}, got "
+                f"{len(columns)} names"
+            )
+        return replace(self, columns=columns)
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ArraySource(PositionalSource):
-    """The rows of a 2-d NumPy array of any real dtype; masked entries count as missing."""
-
-    array: NDArray[Any]
-
-    def read(self, max_rows: int) -> Iterator[Block]:
-        for start in range(0, self.array.shape[0], max_rows):
-            part = self.array[start : start + max_rows]
-            if isinstance(part, np.ma.MaskedArray):
-                part = np.ma.filled(part.astype(np.float64), np.nan)
-            block = as_float64(part).view()
-            block.flags.writeable = False
-            yield block
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SparseSource(PositionalSource):
-    """The rows of a sparse matrix in CSR form."""
-
-    array: "sparse.csr_array[Any, tuple[int, int]]"
-
-    @property
-    def sparse(self) -> bool:
-        return True
-
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries; unknown once columns were left out."""
-        rows, width = self.array.shape
-        return None if self.keep is not None else float(self.array.nnz) / (rows * width)
-
-    def read(self, max_rows: int) -> Iterator[Block]:
-        for start in range(0, self.array.shape[0], max_rows):
-            yield canonical(self.array[start : start + max_rows])
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
+        if self.columns is None:
+            raise InputError(f"{self.name} must have column names to select by name, got none; give columns")
+        places = pick_columns(self.name, self.columns, columns, extra=extra)
+        keep = range(self.width) if self.keep is None else self.keep
+        return replace(self, columns=columns, keep=tuple(keep[place] for place in places))
 
 
 def as_float64(part: Any) -> NDArray[np.float64]:
     """Return an array as contiguous float64; what is beyond its range becomes infinite, to be refused."""
+    if isinstance(part, np.ma.MaskedArray):
+        part = np.ma.filled(part.astype(np.float64), np.nan)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(part, dtype=np.float64)
 
@@ -153,105 +126,86 @@ def canonical(block: Any) -> SparseBlock:
     return rows  # type: ignore[no-any-return]
 
 
+def placed(
+    name: str,
+    shape: Any,
+    dtype: np.dtype[Any],
+    opened: Callable[[], AbstractContextManager[Stored]],
+    **more: Any,
+) -> ArraySource:
+    """Return the source of a matrix that is stored somewhere: opened in every pass, it gives its rows."""
+    require_matrix(name, tuple(shape), dtype)
+    n_rows, width = (int(size) for size in shape)
+    array = more.get("array")
+
+    def reader(max_rows: int) -> Iterator[Block]:
+        n_now = n_rows if array is None else int(array.shape[0])
+        with opened() as stored:
+            for start in range(0, n_now, max_rows):
+                rows = stored(start, min(start + max_rows, n_now))
+                yield canonical(rows) if sparse.issparse(rows) else as_float64(rows)
+                del rows  # or two blocks are held while the next one is read
+
+    return ArraySource(name=name, width=width, n_rows=n_rows, reader=reader, wide=is_wide(dtype), **more)
+
+
 def array_source(array: NDArray[Any], name: str) -> ArraySource:
-    """Return the source of an array's rows."""
+    """Return the source of an array's rows; masked entries count as missing."""
     values = array if isinstance(array, np.ma.MaskedArray) else np.asarray(array)
-    require_matrix(name, values.shape, values.dtype)
-    rows, width = values.shape
-    return ArraySource(name=name, width=width, n_rows=rows, array=values, wide=is_wide(values.dtype))
+
+    def rows(start: int, stop: int) -> NDArray[np.float64]:
+        block = as_float64(values[start:stop]).view()
+        block.flags.writeable = False
+        return block
+
+    return placed(name, values.shape, values.dtype, lambda: nullcontext(rows), array=values)
 
 
-def sparse_source(matrix: Any, name: str) -> SparseSource:
+def sparse_source(matrix: Any, name: str) -> ArraySource:
     """Return the source of a sparse matrix's rows; formats other than CSR are converted once."""
     require_matrix(name, tuple(matrix.shape), matrix.dtype)
-    rows, width = matrix.shape
     stored = sparse.csr_array(matrix)
-    return SparseSource(name=name, width=width, n_rows=rows, array=stored, wide=is_wide(matrix.dtype))
+    facts = {"array": stored, "sparse": True, "stored_density": stored.nnz / np.prod(stored.shape)}
+    rows: Stored = lambda start, stop: stored[start:stop]  # noqa: E731
+    return placed(name, stored.shape, matrix.dtype, lambda: nullcontext(rows), **facts)
 
 
-# --- files of arrays --------------------------------------------------------------------------------------
-
-_MAX_ENTRIES = 2**18
-"""Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
-
-_Slices = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]]]
-"""Returns the column indices and the values stored from one place to another, asked for in order."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class FileSource(PositionalSource):
-    """The rows of a file of arrays; every pass opens the file again."""
-
-    path: Path
-    reader: Callable[[int], Iterator[Block]]
-    stored_sparse: bool = False
-    stored_density: float | None = 1.0
-
-    @property
-    def sparse(self) -> bool:
-        return self.stored_sparse
-
-    @property
-    def density(self) -> float | None:
-        """Share of stored entries; unknown for sparse rows once columns were left out."""
-        return self.stored_density if self.keep is None or not self.stored_sparse else None
-
-    def read(self, max_rows: int) -> Iterator[Block]:
-        return self.reader(max_rows)
-
-
-def _damaged(name: str, kind: str = "NumPy") -> InputError:
-    return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
-
-
-def _dense(
-    path: Path,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    reader: Callable[[int], Iterator[Block]],
-) -> FileSource:
-    require_matrix(name, shape, dtype)
-    rows, width = shape
-    return FileSource(name=name, width=width, n_rows=rows, path=path, reader=reader, wide=is_wide(dtype))
-
-
-def _csr(
+def _csr_file(
     path: Path,
     name: str,
     shape: tuple[int, ...],
     indptr: NDArray[np.int64],
     dtype: np.dtype[Any],
     *,
-    opened: Callable[[], AbstractContextManager[_Slices]],
+    opened: Callable[[], AbstractContextManager[Stored]],
     error: InputError,
-) -> FileSource:
+) -> ArraySource:
     """Return the source of a CSR matrix in a file, of which only the row pointers are held in memory."""
     require_matrix(name, shape, dtype)
-    rows, width = shape
-    if indptr.size != rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
+    n_rows, width = shape
+    if indptr.size != n_rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
         raise error
 
-    def read(max_rows: int) -> Iterator[Block]:
-        with opened() as stored:
-            for start in range(0, rows, max_rows):
-                pointers = indptr[start : start + max_rows + 1]
-                places, values = stored(int(pointers[0]), int(pointers[-1]))
+    @contextmanager
+    def rows() -> Iterator[Stored]:
+        with opened() as entries:
+
+            def stored(start: int, stop: int) -> Any:
+                pointers = indptr[start : stop + 1]
+                places, values = entries(int(pointers[0]), int(pointers[-1]))
                 if places.size and not 0 <= int(places.min()) <= int(places.max()) < width:
                     raise error
                 parts = values.astype(np.float64), places, pointers - pointers[0]
-                yield canonical(sparse.csr_array(parts, shape=(pointers.size - 1, width)))
+                return sparse.csr_array(parts, shape=(stop - start, width))
 
-    return FileSource(
-        name=name,
-        width=width,
-        n_rows=rows,
-        path=path,
-        reader=read,
-        wide=is_wide(dtype),
-        stored_sparse=True,
-        stored_density=float(indptr[-1]) / (rows * width),
-    )
+            yield stored
+
+    density = float(indptr[-1]) / (n_rows * width)
+    return placed(name, shape, dtype, rows, path=path, sparse=True, stored_density=density)
+
+
+def _damaged(name: str, kind: str = "NumPy") -> InputError:
+    return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
 
 
 # --- NumPy ------------------------------------------------------------------------------------------------
@@ -269,49 +223,46 @@ def _read_header(stream: IO[bytes], name: str) -> _Header:
         raise _damaged(name) from None
 
 
-def npy_source(path: Path, name: str) -> FileSource:
+def npy_source(path: Path, name: str) -> ArraySource:
     """Return the source of a ``.npy`` file's rows, its length checked against its header."""
     with path.open("rb") as stream:
         (shape, fortran, dtype), offset = _read_header(stream, name), stream.tell()
-    order: Any = "F" if fortran else "C"
 
-    def read(max_rows: int) -> Iterator[Block]:
-        for start in range(0, shape[0], max_rows):
-            try:  # a mapping for each slice, or the pages of all of them would count as memory in use
-                mapped = np.memmap(path, dtype, "r", offset, shape, order)
-            except (OSError, ValueError):
-                raise _damaged(name) from None
-            part = mapped[start : start + max_rows]
-            copy: Matrix = own_memory(part.shape)
-            with np.errstate(over="ignore"):
-                copy[...] = part
-            yield copy
-            del copy
+    def rows(start: int, stop: int) -> NDArray[np.float64]:
+        try:  # a mapping for each slice, or the pages of all of them would count as memory in use
+            mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
+        except (OSError, ValueError):
+            raise _damaged(name) from None
+        copy: NDArray[np.float64] = own_memory((stop - start, shape[1]))
+        with np.errstate(over="ignore"):
+            copy[...] = mapped[start:stop]
+        return copy
 
-    source = _dense(path, name, shape, dtype, read)
-    n_bytes = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if path.stat().st_size < offset + n_bytes:
+    source = placed(name, shape, dtype, lambda: nullcontext(rows), path=path)
+    if path.stat().st_size < offset + int(np.prod(shape, dtype=object)) * dtype.itemsize:
         raise _damaged(name)
     return source
 
 
 @contextmanager
-def _member(path: Path, key: str, name: str) -> Iterator[tuple[IO[bytes], _Header]]:
+def _member(path: Path, key: str, name: str) -> Iterator[tuple[Callable[[int], NDArray[Any]], _Header]]:
+    """Yield what reads the next so many values of an array in an ``.npz`` file, and its header."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-            yield stream, _read_header(stream, name)
+            header = _read_header(stream, name)
+
+            def values(count: int) -> NDArray[Any]:
+                data = stream.read(count * header[2].itemsize)
+                if len(data) != count * header[2].itemsize:
+                    raise _damaged(name)
+                return np.frombuffer(data, dtype=header[2])
+
+            yield values, header
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
         raise _damaged(name) from None
 
 
-def _values(stream: IO[bytes], dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
-    data = stream.read(count * dtype.itemsize)
-    if len(data) != count * dtype.itemsize:
-        raise _damaged(name)
-    return np.frombuffer(data, dtype=dtype)
-
-
-def npz_source(path: Path, name: str) -> PositionalSource:
+def npz_source(path: Path, name: str) -> ArraySource:
     """Return the source of a file's array ``X``, its only 2-d array, or its sparse matrix."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -332,22 +283,19 @@ def npz_source(path: Path, name: str) -> PositionalSource:
         )
     shape, fortran, dtype = headers[key]
 
-    def read(max_rows: int) -> Iterator[Block]:
-        rows, width = shape
-        with _member(path, key, name) as (stream, _):
-            for start in range(0, rows, max_rows):
-                size = min(max_rows, rows - start)
-                yield as_float64(_values(stream, dtype, size * width, name)).reshape(size, width)
+    @contextmanager
+    def opened() -> Iterator[Stored]:
+        with _member(path, key, name) as (values, _):
+            yield lambda start, stop: values((stop - start) * shape[1]).reshape(-1, shape[1])
 
-    source = _dense(path, name, shape, dtype, read)
+    source = placed(name, shape, dtype, opened, path=path)
     if fortran and source.width > 1:  # its rows cannot be streamed
-        with _member(path, key, name) as (stream, _):
-            values = _values(stream, dtype, shape[0] * shape[1], name)
-        return array_source(values.reshape(shape, order="F"), name)
+        with _member(path, key, name) as (values, _):
+            return array_source(values(shape[0] * shape[1]).reshape(shape, order="F"), name)
     return source
 
 
-def _sparse_npz(path: Path, name: str) -> PositionalSource:
+def _sparse_npz(path: Path, name: str) -> ArraySource:
     try:
         with np.load(path, allow_pickle=False) as archive:
             if archive["format"].item() not in ("csr", b"csr"):
@@ -360,25 +308,25 @@ def _sparse_npz(path: Path, name: str) -> PositionalSource:
         raise _damaged(name) from None
 
     @contextmanager
-    def opened() -> Iterator[_Slices]:
-        with _member(path, "indices", name) as (indices, places), _member(path, "data", name) as (data, kind):
-            yield lambda start, stop: (
-                _values(indices, places[2], stop - start, name),
-                _values(data, kind[2], stop - start, name),
-            )
+    def opened() -> Iterator[Stored]:
+        with _member(path, "indices", name) as (places, _), _member(path, "data", name) as (values, _):
+            yield lambda start, stop: (places(stop - start), values(stop - start))
 
     with _member(path, "data", name) as (_, (_, _, dtype)):
-        return _csr(path, name, shape, indptr, dtype, opened=opened, error=_damaged(name))
+        return _csr_file(path, name, shape, indptr, dtype, opened=opened, error=_damaged(name))
 
 
 # --- svmlight ---------------------------------------------------------------------------------------------
+
+_MAX_ENTRIES = 2**18
+"""Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
 
 _Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
 
 def svmlight_source(
-    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False
-) -> FileSource:
+    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False, **others: Any
+) -> ArraySource:
     """Return the source of a svmlight file; without `n_features` a pass finds the width."""
     base = 0 if zero_based else 1
     rows: int | None = None
@@ -408,15 +356,8 @@ def svmlight_source(
             yield canonical(sparse.csr_array((values, places - base, pointers), shape=(counts.size, width)))
             row += counts.size
 
-    return FileSource(
-        name=name,
-        width=width,
-        n_rows=rows,
-        path=path,
-        reader=read,
-        stored_sparse=True,
-        stored_density=density,
-    )
+    facts: dict[str, Any] = {"sparse": True, "stored_density": density, "path": path}
+    return ArraySource(name=name, width=width, n_rows=rows, reader=read, **facts)
 
 
 def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
@@ -473,23 +414,21 @@ def _opened_h5ad(path: Path, name: str) -> Iterator[Any]:
             yield file
     except InputError:
         raise
-    except (OSError, KeyError, RuntimeError, ValueError):
+    except (OSError, LookupError, RuntimeError, ValueError):
         raise _damaged(name, ".h5ad") from None
 
 
-def h5ad_source(path: Path, name: str) -> PositionalSource:
+def h5ad_source(path: Path, name: str) -> ArraySource:
     """Return the source of a file's ``X``: dense and CSR ones are streamed, a CSC one is read whole."""
 
-    def read(max_rows: int) -> Iterator[Block]:
-        with _opened_h5ad(path, name) as file:
-            for start in range(0, file["X"].shape[0], max_rows):
-                yield as_float64(file["X"][start : start + max_rows])
-
     @contextmanager
-    def opened() -> Iterator[_Slices]:
+    def opened() -> Iterator[Stored]:
         with _opened_h5ad(path, name) as file:
             x = file["X"]
-            yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
+            if hasattr(x, "keys"):
+                yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
+            else:
+                yield lambda start, stop: x[start:stop]
 
     with _opened_h5ad(path, name) as file:
         index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
@@ -497,19 +436,18 @@ def h5ad_source(path: Path, name: str) -> PositionalSource:
         names = tuple(value.decode() if isinstance(value, bytes) else str(value) for value in values[:])
         kind = stored.attrs.get("encoding-type")
         if not hasattr(stored, "keys"):
-            return _dense(path, name, stored.shape, stored.dtype, read).named(names)
+            return placed(name, stored.shape, stored.dtype, opened, path=path).named(names)
         if kind not in ("csr_matrix", "csc_matrix"):
             raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}")
         shape = tuple(int(size) for size in stored.attrs["shape"])
-        indptr, lines = stored["indptr"][:].astype(np.int64), shape[kind == "csc_matrix"]
-        whole = indptr.size == lines + 1 and indptr[0] == 0 and not (np.diff(indptr) < 0).any()
-        if not whole or indptr[-1] != stored["data"].shape[0]:
-            raise _damaged(name, ".h5ad")
-        if kind == "csc_matrix":
+        indptr, error = stored["indptr"][:].astype(np.int64), _damaged(name, ".h5ad")
+        if indptr[-1] != stored["data"].shape[0]:
+            raise error
+        if kind == "csc_matrix":  # SciPy checks its pointers
             parts = (stored["data"][:], stored["indices"][:], indptr)
             return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name).named(names)
-        dtype, error = stored["data"].dtype, _damaged(name, ".h5ad")
-        return _csr(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
+        dtype = stored["data"].dtype
+        return _csr_file(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
 
 
 def is_anndata(data: Any) -> bool:
@@ -518,7 +456,7 @@ def is_anndata(data: Any) -> bool:
     return anndata is not None and isinstance(data, anndata.AnnData)
 
 
-def anndata_source(data: Any, name: str) -> PositionalSource:
+def anndata_source(data: Any, name: str) -> ArraySource:
     """Return the source of an AnnData's ``X``; one that is backed by a file is streamed from there."""
     if data.isbacked:
         if data.is_view:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from fedpower.errors import InputError
-from fedpower.rows.arrays import ColumnsByPlace, array_source
+from fedpower.rows.arrays import ArraySource, array_source
 from fedpower.rows.source import RowSource, require_block_size, require_matrix, require_shape
 from fedpower.rows.tables import frame_table, table_source
 from fedpower.values import Block, require_distinct
@@ -19,7 +19,7 @@ def dask(module: str = "") -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class DaskSource(ColumnsByPlace):
+class DaskSource(ArraySource):
     """The rows of a Dask collection, partition by partition."""
 
     partitions: tuple[Any, ...]

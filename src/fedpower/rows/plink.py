@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.arrays import ColumnsByPlace
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, RowSource, require_block_size, surplus_columns
 from fedpower.values import Matrix, require_distinct, shown
 
@@ -30,10 +30,9 @@ _Count = Callable[[NDArray[np.int64], int, int], Matrix]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PlinkSource(ColumnsByPlace):
+class PlinkSource(ArraySource):
     """The samples of a file of genotypes."""
 
-    path: Path
     beside: tuple[Path, Path]
     samples: tuple[str, ...]
     alleles: tuple[tuple[str, str], ...]

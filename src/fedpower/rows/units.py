@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.arrays import ArraySource, PositionalSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns, require_block_size
 from fedpower.rows.tables import TableSource, as_texts
 from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
@@ -201,7 +201,7 @@ def by_unit(source: RowSource, column: str, most: int = 1) -> UnitRows:
 
 def with_ids(source: RowSource, ids: Any, most: int = 1) -> UnitRows:
     """Return rows in memory by persons, whose ids are given as a vector."""
-    if not isinstance(source, ArraySource):
+    if not (isinstance(source, ArraySource) and source.is_dense_array):
         raise InputError(f"{source.name} must be dense rows in memory to be given units, got others")
     cells = np.asarray(ids)
     if cells.shape != (source.n_rows,):
@@ -243,7 +243,7 @@ def with_gaps(source: RowSource) -> RowSource:
     """Return a source that yields NaN for a missing number and refuses none; others as they are."""
     if isinstance(source, UnitRows):
         return source.over(with_gaps(source.rows))
-    if isinstance(source, TableSource) or (isinstance(source, PositionalSource) and not source.sparse):
+    if isinstance(source, TableSource) or (isinstance(source, ArraySource) and not source.sparse):
         return replace(source, gaps=True)
     return source
 

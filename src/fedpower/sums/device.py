@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedpower.errors import InputError, installing
-from fedpower.rows.arrays import ArraySource, PositionalSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import (
     UNWATCHED,
     RowSource,
@@ -83,7 +83,7 @@ def checked_choice(source: RowSource, device: Device, choice: KernelChoice) -> K
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TensorSource(PositionalSource):
+class TensorSource(ArraySource):
     """The rows of a 2-d tensor of any real dtype, wherever it is."""
 
     tensor: Any
@@ -133,7 +133,7 @@ def _precision(source: RowSource, device: Device) -> Any:
     library = torch()
     stored = source.tensor.dtype if isinstance(source, TensorSource) else None
     single = stored == library.float32 or (
-        isinstance(source, ArraySource) and source.array.dtype == np.float32
+        isinstance(source, ArraySource) and source.is_dense_array and source.array.dtype == np.float32
     )
     exact = not library.backends.cuda.matmul.allow_tf32
     return library.float32 if device.single and exact and single else library.float64
@@ -159,7 +159,7 @@ def _stored(source: RowSource, rows: int) -> Iterator[Any]:
     if isinstance(source, TensorSource):
         for part in source.tensor.split(rows):
             yield part if source.keep is None else part[:, list(source.keep)]
-    elif isinstance(source, ArraySource) and source.array.dtype == np.float32:
+    elif isinstance(source, ArraySource) and source.is_dense_array and source.array.dtype == np.float32:
         for start in range(0, source.array.shape[0], rows):
             part = source.array[start : start + rows]
             cells = np.ma.filled(part, np.nan) if np.ma.isMaskedArray(part) else part

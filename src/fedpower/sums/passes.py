@@ -10,7 +10,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.rows.arrays import ArraySource, SparseSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, require_count
@@ -182,9 +182,9 @@ def spooled(source: RowSource) -> RowSource:
 
 def _in_memory(source: RowSource) -> bool:
     """Whether nobody else can change the rows: an array that is not a file's mapping."""
-    if isinstance(source, SparseSource):
-        return not _is_mapped(source.array.data)
-    return isinstance(source, ArraySource) and not _is_mapped(source.array)
+    if not isinstance(source, ArraySource) or source.array is None:
+        return False
+    return not _is_mapped(source.array.data if source.sparse else source.array)
 
 
 def _is_mapped(array: Any) -> bool:

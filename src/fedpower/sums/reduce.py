@@ -95,7 +95,9 @@ def full_blocks(
     """Yield the rows in order, in blocks of at most ``max_rows`` and on average at least half of it."""
     held: list[Block] = []
     count = total = 0
-    plain = isinstance(source, ArraySource) and source.keep is None and not source.wide
+    plain = (
+        isinstance(source, ArraySource) and source.is_dense_array and source.keep is None and not source.wide
+    )
     # Rows in memory are read unchecked where their sum shows whether they are finite.
     blocks = cast("ArraySource", source).read if plain and not checked else source.blocks
     for block in blocks(max_rows):

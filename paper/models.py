@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError, require
 from fedpower.linalg import orth
 from fedpower.report.files import new_folder
-from fedpower.rows.arrays import PositionalSource
+from fedpower.rows.arrays import ArraySource
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
 from fedpower.values import pl
@@ -70,14 +71,13 @@ class Model(ABC):
             for start in range(0, len(rows), max_rows):
                 yield rows[start : start + max_rows]
 
-    def source(self, silo: int) -> "_SimulatedRows":
-        return _SimulatedRows(
+    def source(self, silo: int) -> ArraySource:
+        return ArraySource(
             name=f"simulated silo {silo + 1}",
             width=self.n_features,
             n_rows=self.sizes[silo],
             columns=self.columns,
-            model=self,
-            silo=silo,
+            reader=partial(self.blocks, silo),
         )
 
     @abstractmethod
@@ -87,17 +87,6 @@ class Model(ABC):
     def generator(self, *place: int) -> np.random.Generator:
         """Return the random numbers of one place in the model, independent of every other's."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(1, *place)))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _SimulatedRows(PositionalSource):
-    """One silo of a model as a source of rows."""
-
-    model: Model
-    silo: int
-
-    def read(self, max_rows: int) -> Iterator[Array]:
-        return self.model.blocks(self.silo, max_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
