@@ -60,35 +60,26 @@ def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
     near(Correlations(sampling=False).fit(moment).low_, found.correlation_)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 50.0])
-def test_ridge_is_scikit_learns(moment: Moment, alpha: float):
+def test_ridge_and_regression_on_components_are_scikit_learns(moment: Moment):
     columns = ["bmi", "sbp", "ldl", "tg"]
-    central = Ridge(alpha=alpha, tol=1e-12).fit(ROWS[columns], ROWS["hdl"])
-    found = Regression("hdl", predictors=columns, alpha=alpha).fit(moment)
-    near(found.coef_, central.coef_)
-    near(found.intercept_, central.intercept_)
-    near(found.predict(ROWS), central.predict(ROWS[columns]))
-    near(found.r2_, central.score(ROWS[columns], ROWS["hdl"]))
-
-
-def test_errors_of_least_squares_are_those_of_the_textbook(moment: Moment):
-    """Drawn with 1,000 draws: 6 deviations of them are 14%."""
+    for alpha in (0.0, 50.0):
+        central = Ridge(alpha=alpha, tol=1e-12).fit(ROWS[columns], ROWS["hdl"])
+        found = Regression("hdl", predictors=columns, alpha=alpha).fit(moment)
+        near(found.coef_, central.coef_)
+        near(found.intercept_, central.intercept_)
+        near(found.predict(ROWS), central.predict(ROWS[columns]))
+        near(found.r2_, central.score(ROWS[columns], ROWS["hdl"]))
     columns = [name for name in NAMES if name != "hdl"]
+    for k in (1, 3, 6):
+        central = make_pipeline(PCA(k, svd_solver="full"), LinearRegression())
+        central.fit(ROWS[columns], ROWS["hdl"])
+        near(Regression("hdl", n_components=k).fit(moment).predict(ROWS), central.predict(ROWS[columns]))
+    # The errors of least squares are the textbook's; of 1,000 draws 6 deviations are 14%.
     rows = ROWS[columns].to_numpy()
-    fitted = LinearRegression().fit(rows, ROWS["hdl"])
-    left = np.var(ROWS["hdl"] - fitted.predict(rows))
+    left = np.var(ROWS["hdl"] - LinearRegression().fit(rows, ROWS["hdl"]).predict(rows))
     apart = rows - rows.mean(0)
     expected = np.sqrt(left * np.diagonal(np.linalg.inv(apart.T @ apart)))
     assert np.allclose(Regression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
-
-
-@pytest.mark.parametrize("k", [1, 3, 6])
-def test_regression_on_components_is_scikit_learns_pipeline(moment: Moment, k: int):
-    columns = [name for name in NAMES if name != "hdl"]
-    central = make_pipeline(PCA(k, svd_solver="full"), LinearRegression())
-    central.fit(ROWS[columns], ROWS["hdl"])
-    found = Regression("hdl", n_components=k).fit(moment)
-    near(found.predict(ROWS), central.predict(ROWS[columns]))
 
 
 def test_factors_are_scikit_learns_and_at_the_maximum_of_the_likelihood(moment: Moment):
