@@ -138,8 +138,8 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
     ledgers: dict[str, Path] = {}
     named: dict[str, Path] = {}
     for word in given["ledgers"]:
-        name, sign, path = word.partition("=")
-        if not sign or Path(word).exists():
+        name, _, path = word.partition("=")
+        if Path(word).is_dir():
             ledgers |= {silo: Path(word) / f"{silo}.ledger" for silo in silos if Path(silo).name == silo}
         elif name not in silos or name in named or not path:
             known = ", ".join(silos)

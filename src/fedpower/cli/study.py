@@ -362,12 +362,12 @@ def _show_logs(folder: Path) -> bool:
 def _check_rehearsed(given: dict[str, Any]) -> None:
     """Refuse options of a rehearsal where there is none, or where its rows are made up."""
     read, varied = (
-        [name for name in names if given[name] not in (None, ())] for names in (_READ.split(), _AGREED)
+        [name for name in group if given[name] not in (None, ())] for group in (_READ.split(), _AGREED)
     )
-    for names, needed in (([*varied, *read], "n_local"), (read, "data")):
-        if names and given[needed] is None:
+    for named, needed in (([*varied, *read], "n_local"), (read, "data")):
+        if named and given[needed] is None:
             raise InputError(
-                f"{option_name(names[0])} must go with --{'local' if needed == 'n_local' else needed}"
+                f"{option_name(named[0])} must go with --{'local' if needed == 'n_local' else needed}"
             )
 
 

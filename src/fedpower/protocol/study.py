@@ -212,7 +212,7 @@ class Study:
         )
         yield (
             all(re.fullmatch("[0-9a-f]{64}", key) for key in keys),
-            "an identity must be 64 hexadecimal digits in lower case, as `fedpower identity show` prints it",
+            "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it",
         )
         yield (
             1 <= self.colluders < self.min_silos <= len(keys),
