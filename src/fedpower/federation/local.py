@@ -95,8 +95,7 @@ class LocalFederation:
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""
-        for name in names or tuple(self.processes):
-            stop(self.processes.pop(name))
+        stop(*(self.processes.pop(name) for name in names or tuple(self.processes)))
 
 
 @contextlib.contextmanager
