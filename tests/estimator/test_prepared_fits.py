@@ -254,7 +254,7 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
     assert secure.study_.preparation == plain.study_.preparation
     labels = [terms.label for terms in secure.study_.queries]
     assert labels == ["means", "norms", "moment"]
-    stds = [pooled_std(budget_of(each.study_), each.silo_sizes_) for each in (plain, secure)]
+    stds = [pooled_std(each.study_, each.silo_sizes_) for each in (plain, secure)]
     assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)
 
 
