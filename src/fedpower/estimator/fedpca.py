@@ -291,7 +291,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         data_set : str, default=None
             The name of the data whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None
-            The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
+            The keys with which silos of a secure sum sign; see ``fedpower node key``. Made for this fit
             unless given.
         on_round : callable, default=None
             Called with each closed round.
