@@ -303,7 +303,7 @@ def test_prepare_sums_securely_on_the_command_line(silos, tmp_path, capsys):
     files = [str(path) for path in sorted(tmp_path.glob("*.csv"))]
     out = tmp_path / "book.toml"
     given = ["--epsilon", "1", "--aggregation", "secure", "-o", str(out)]
-    assert main(["prepare", *files, *given], standalone_mode=False) == 0
+    assert main(["fit", "--prepare-only", *files, *given], standalone_mode=False) == 0
     assert "it is public" in capsys.readouterr().out
     assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(silos["north"])
 
