@@ -1,5 +1,6 @@
 """Matrices, blocks of rows, public numbers and names of columns: what rows and rules are made of."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -8,15 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedpower.errors import InputError, is_showable
 
 if TYPE_CHECKING:
     import polars  # noqa: ICN001 - under the usual name it would not be exported
+    import scipy.sparse
     from typing_extensions import TypeIs
 
     pl = polars
+    sparse = scipy.sparse
 else:
 
     class _Lazy:
@@ -28,7 +30,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module(self._name), name)
 
-    pl = _Lazy("polars")
+    pl, sparse = _Lazy("polars"), _Lazy("scipy.sparse")
 
 Matrix: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = NDArray[np.float64]
@@ -38,7 +40,7 @@ Block: TypeAlias = "Matrix | SparseBlock"
 
 def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
     """Return whether a block is a SciPy sparse array."""
-    return sparse.issparse(block)
+    return "scipy.sparse" in sys.modules and sparse.issparse(block)
 
 
 # --- names of columns -------------------------------------------------------------------------------------
