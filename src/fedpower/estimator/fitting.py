@@ -15,7 +15,7 @@ from fedpower.engines.embedded import (
     check_ledgers,
     federate,
     prepare_silos,
-    read_for,
+    read_silos,
     survey_silos,
 )
 from fedpower.errors import InputError, is_showable
@@ -196,14 +196,13 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
             rows = survey_silos(data.sources, **_reading(options, run))
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_for(expected, data.sources, treatment, steps=steps, **_reading(options, run))
+            rows = read_silos(expected, data.sources, treatment, steps=steps, **_reading(options, run))
             _report_cut(options, treatment, data.sources, rows, run.on_clipped)
     study, settings, choice = _study_of(options, data, rows, treatment, identities)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, data.sources.values())
     outcome = federate(
         rows,
-        study=study,
         settings=settings,
         rng=public_rng(options, study if run.ledgers else None),
         identities=identities,
