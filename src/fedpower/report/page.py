@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,15 +40,30 @@ WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/privacy.md calls the protectio
 _MOST_LOADINGS, _MOST_PANELS, _MOST_LISTED, _MOST_ROWS, _LONG = 500, 12, 200, 500, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under headings; a row's first cell names it."""
+    """Columns of cells by heading; the first names the rows, and numbers that are not finite are empty."""
 
     title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
     file: str
+    columns: Mapping[str, Any]
     printed: bool = True
+
+    def __post_init__(self) -> None:
+        cells = {heading: getattr(column, "tolist", lambda column=column: list(column))()
+                 for heading, column in self.columns.items()}  # fmt: skip
+        object.__setattr__(
+            self, "columns", {heading: [*map(_finite, column)] for heading, column in cells.items()}
+        )
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """The cells by row."""
+        return list(zip(*self.columns.values(), strict=True))
+
+
+def _finite(cell: Cell) -> Cell:
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 class Picture(NamedTuple):
@@ -171,10 +186,9 @@ def whole(values: Iterable[int | None]) -> list[Figure]:
 
 def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     """Return the columns of an analysis's table, and which of its rows are not shown."""
-    shown = table.rows[:_MOST_ROWS]
     columns: dict[str, list[Any]] = {}
-    for place, heading in enumerate(table.headings):
-        cells = [row[place] for row in shown]
+    for place, (heading, values) in enumerate(table.columns.items()):
+        cells = values[:_MOST_ROWS]
         if any(isinstance(cell, float) for cell in cells):
             columns[heading] = aligned(
                 float(cell) if isinstance(cell, int | float) else None for cell in cells
@@ -187,7 +201,7 @@ def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
                 for cell in cells
             ]
     cut = f"The first {_MOST_ROWS} of {len(table.rows):,} rows are shown; {table.file} has all."
-    return columns, cut if len(shown) < len(table.rows) else None
+    return columns, cut if len(table.rows) > _MOST_ROWS else None
 
 
 def odds(epsilon: float) -> str:
