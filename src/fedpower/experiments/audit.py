@@ -230,7 +230,7 @@ class Game:
         others = self._worlds[0]  # rows that the attacker knows
         held = {_AUDITED: self._worlds[world], _HONEST: others, _COLLUDER: others}
         sources = dict.fromkeys(held, self._source) | {_COLLUDER: SeededNoiseForExperiments(self._played)}
-        settings = UploadSettings(study=self.study, rank=1, run=_RUN)
+        settings = UploadSettings(study=self.study, rank=1)
         with ExitStack() as stack:
             silos = {}
             for name, rows in held.items():
@@ -243,7 +243,7 @@ class Game:
                     identity=self._keys[name],
                     source=sources[name],
                 )
-            solver = settings.solve(np.random.default_rng(0))
+            solver = settings.solve(np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
         known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed

@@ -80,12 +80,10 @@ class LocalFederation:
                 pass
         for name in names:
             kit = (self.kits / name).absolute()
-            words = (
-                [COORDINATOR, str(kit)] if name == COORDINATOR else ["silo", str(kit), str(kit / SILO_FILE)]
-            )
+            own = [] if name == COORDINATOR else [str(kit / SILO_FILE)]
             log = open_private(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             try:
-                self.processes[name] = start_party(*words, log=log)
+                self.processes[name] = start_party("node", "start", str(kit), *own, log=log)
             finally:
                 os.close(log)
 
