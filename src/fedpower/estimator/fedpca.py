@@ -1,6 +1,7 @@
 """``FedPCA`` and ``FedMoment``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -31,16 +32,28 @@ from fedpower.report.moment import Moment, read_moment
 from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
-from fedpower.rows.source import Extra, RowSource, is_wide, not_a_number, require_exact
+from fedpower.rows.source import Extra, RowSource, is_wide, require_exact
 from fedpower.rows.units import UnitRows, with_gaps, with_ids
 from fedpower.rules.codebook import CodeBook
-from fedpower.values import pl
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
+
+
+def keep_arguments(model: Any, given: dict[str, Any]) -> None:
+    """Keep the arguments of a constructor by their names, as scikit-learn asks of it."""
+    vars(model).update({name: value for name, value in given.items() if name != "self"})
+
+
+def keep_columns(model: Any, n_features: int, names: Iterable[str] | None) -> None:
+    """Keep how many columns a fit had, and their names where they have any."""
+    vars(model).pop("feature_names_in_", None)
+    model.n_features_in_ = n_features
+    if names is not None:
+        model.feature_names_in_ = np.asarray(names, dtype=object)
 
 
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -174,20 +187,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.center = center
-        self.standardize = standardize
-        self.ranges = ranges
-        self.codebook = codebook
-        self.unit = unit
-        self.noise = noise
-        self.aggregation = aggregation
-        self.solver = solver
-        self.device = device
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_arguments(self, locals())
 
     def fit(
         self,
@@ -209,11 +209,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Silo labels.
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         del y
         options = options_of(self)
@@ -287,7 +282,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         extra_columns : {"refuse", "drop"}, default="refuse"
             What to do with columns that not every silo has, where columns have names.
         ledgers : mapping from silo names to ledger files, default=None
-            Where each silo charges what it releases; see ``fedpower budget``. They are opened, never
+            Where each silo charges what it releases; see ``fedpower ledger``. They are opened, never
             made, and only a private fit with a public row bound can be charged to them.
         data_version : str or mapping from silo names, default="1"
             The public name of the rows' version on the ledgers. The same version is the same release, at no
@@ -296,7 +291,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         data_set : str, default=None
             The name of the data whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None
-            The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
+            The keys with which silos of a secure sum sign; see ``fedpower node key``. Made for this fit
             unless given.
         on_round : callable, default=None
             Called with each closed round.
@@ -307,11 +302,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Called before anything is charged with how many rows the bound shortened (of networks: edges
             capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
             are for the silos' operators only, so the fitted model does not keep them.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         del y
         run = Run(
@@ -329,17 +319,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the code book of the silos' columns, found privately; nothing is fitted.
 
         It costs the share of ``epsilon`` that preparation has in a fit that is given nothing else, which
-        the code book records, and fits with ``codebook=`` do not pay for it again.
-
-        Parameters
-        ----------
-        silos, extra_columns, **run
-            As in :meth:`fit_silos`.
-
-        Returns
-        -------
-        CodeBook
-            Offsets, scales, ranges and bound.
+        the code book records, and fits with ``codebook=`` do not pay for it again. Parameters are those of
+        :meth:`fit_silos`.
         """
         return prepare(options_of(self), silos, Run(**run), extra_columns=extra_columns)
 
@@ -352,11 +333,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ``moment_`` of `FedMoment` or of a fit, or the folder that it was written to. Only
             ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
             must be left out, or be those of the release.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         given = moment if isinstance(moment, Moment) else read_moment(moment)
         result = result_from(given, options_of(self))
@@ -387,28 +363,17 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components_)
-            Scores.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features_in_)
-            Rows; unit rows where the fit normalised them.
+        Where the fit normalised rows, these are unit rows.
         """
         check_is_fitted(self)
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
 
-        Returns
-        -------
-        PCA or Pipeline
-            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
-            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
-            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
+        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
+        variance was not released.
         """
         check_is_fitted(self)
         return self.result_.to_sklearn()
@@ -422,28 +387,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
         force : bool, default=False
             Whether an earlier result in the folder is replaced.
-
-        Returns
-        -------
-        Path
-            The folder.
         """
         check_is_fitted(self)
         return self.result_.save(folder, force=force)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return what the columns of scores are called, as in files: pc1, pc2, ...
-
-        Parameters
-        ----------
-        input_features : array-like of str or None, default=None
-            Only checked against the columns of the fit.
-
-        Returns
-        -------
-        ndarray of str objects
-            The names.
-        """
+        """Return what the columns of scores are called, as in files: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
         return self.result_.get_feature_names_out()
 
@@ -458,11 +407,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _take(self, result: Result, codebook: CodeBook | None) -> Self:
-        self.n_features_in_ = result.n_features
-        if result.feature_names is not None:
-            self.feature_names_in_ = np.asarray(result.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        keep_columns(self, result.n_features, result.feature_names)
         self.result_, self.codebook_ = result, codebook
         return self
 
@@ -526,44 +471,14 @@ class FedMoment(BaseEstimator):
         device: str | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.center = center
-        self.ranges = ranges
-        self.codebook = codebook
-        self.unit = unit
-        self.aggregation = aggregation
-        self.device = device
-        self.n_jobs = n_jobs
+        keep_arguments(self, locals())
 
     def fit(self, X: ArrayLike, y: object = None, **labels: Any) -> Self:
-        """Release the covariance of rows in memory.
-
-        Parameters
-        ----------
-        X, y, **labels
-            As in `FedPCA.fit`: ``groups`` labels each row's silo, ``units`` its person.
-
-        Returns
-        -------
-        FedMoment
-            Itself.
-        """
+        """Release the covariance of rows in memory; parameters are those of `FedPCA.fit`."""
         return self._take(self._model().fit(X, y, **labels))
 
     def fit_silos(self, silos: Any, y: object = None, **run: Any) -> Self:
-        """Release the covariance of silos: arrays, tables or paths of files, which are never pooled.
-
-        Parameters
-        ----------
-        silos, y, **run
-            As in `FedPCA.fit_silos`.
-
-        Returns
-        -------
-        FedMoment
-            Itself.
-        """
+        """Release the covariance of silos, which are never pooled; parameters as of `FedPCA.fit_silos`."""
         return self._take(self._model().fit_silos(silos, y, **run))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
@@ -575,11 +490,8 @@ class FedMoment(BaseEstimator):
 
     def _take(self, model: FedPCA) -> Self:
         self.moment_, self.privacy_ = released_moment(model.result_), model.result_.privacy
-        self.codebook_, self.n_features_in_ = model.codebook_, model.n_features_in_
-        if hasattr(model, "feature_names_in_"):
-            self.feature_names_in_ = model.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.codebook_ = model.codebook_
+        keep_columns(self, model.n_features_in_, self.moment_.feature_names)
         return self
 
 
@@ -609,45 +521,16 @@ def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:
     return labels
 
 
-_KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
-"""By NumPy's letter."""
-
-
 def require_numbers(X: Any) -> None:
     """Refuse text, dates and durations by column and row: scikit-learn's own error would quote the cell."""
-    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):
-        schema = (X if isinstance(X, pl.DataFrame) else pl.DataFrame(X)).schema
-        for column, kind in schema.items():
-            if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-                raise not_a_number("X", column, f"type {kind}", 0)
+    if hasattr(X, "__arrow_c_stream__") or hasattr(X, "iloc"):
+        kinds = {getattr(dtype, "kind", "O") for dtype in getattr(X, "dtypes", ["of Arrow"])}
+        if not kinds <= set("biuf"):
+            deque(with_gaps(open_source(X, name="X")).blocks(2**16), maxlen=0)
         return
-    if isinstance(X, list | tuple):
-        rows = [row for row in X if isinstance(row, list | tuple)]
-        if not any(isinstance(cell, str | bytes) for row in rows for cell in row):
-            return
-        X = np.array([list(row) for row in X], dtype=object)
-    columns: list[tuple[str | None, Any]] = []
-    if hasattr(X, "iloc") and hasattr(X, "dtypes"):
-        columns = [(str(name), X.iloc[:, place]) for place, name in enumerate(X.columns)]
-    elif getattr(X, "ndim", None) == 2 and getattr(X.dtype, "kind", "") in ("O", *_KINDS):
-        columns = [(None, X[:, place]) for place in range(X.shape[1])]
-    for place, (name, cells) in enumerate(columns, start=1):
-        odd = _first_odd(cells)
-        if odd is not None and name is not None:
-            raise not_a_number("X", name, *odd)
-        if odd is not None:
-            raise InputError(f"column {place} of X must hold numbers, got {odd[0]} at row {odd[1] + 1}")
-
-
-def _first_odd(cells: Any) -> tuple[str, int] | None:
-    """Return the kind and the row of the first cell of a column that is no number."""
-    dtype = cells.dtype.categories.dtype if cells.dtype.name == "category" else cells.dtype
-    kind = getattr(dtype, "kind", "")
-    if dtype.name in ("string", "str") or kind in _KINDS:
-        return _KINDS.get(kind, "text"), 0
-    for row, cell in enumerate(np.asarray(cells, dtype=object) if kind == "O" else ()):
-        if isinstance(cell, str | bytes):
-            return "text", row
-        if hasattr(cell, "isoformat") or isinstance(cell, np.datetime64):
-            return "a date", row
-    return None
+    cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
+    if getattr(cells, "ndim", 0) == 2 and cells.dtype.kind in "OUSTMm":
+        for (row, place), cell in np.ndenumerate(cells):
+            if isinstance(cell, str | bytes | np.datetime64 | np.timedelta64) or hasattr(cell, "isoformat"):
+                kind = "text" if isinstance(cell, str | bytes) else "dates or times"
+                raise InputError(f"column {place + 1} of X must hold numbers, got {kind} at row {row + 1}")

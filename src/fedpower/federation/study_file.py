@@ -63,7 +63,7 @@ def _explain(problem: str, path: Path, kind: type[Table]) -> str:
     problem, _, place = problem.partition(" - at `$.")
     keys = re.split(r"[.\[]", place.rstrip("`")) if place else []
     if match := _UNKNOWN.match(problem):
-        key, known = match[1], _type_at(kind, keys).__struct_fields__
+        key, known = match[1], _type_at(kind, keys).__struct_encode_fields__
         close = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
         return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
@@ -87,7 +87,7 @@ def _table(keys: list[str], path: Path) -> str:
 def _type_at(kind: Any, keys: list[str]) -> Any:
     """Return the type of a key, of which a table that may be missing is the first in a union."""
     for key in keys:
-        kind = {field.name: field.type for field in msgspec.structs.fields(kind)}[key]
+        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
         kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
     return kind
 
@@ -189,7 +189,7 @@ class StudyFile:
         }
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
-    @property
+    @functools.cached_property
     def identities(self) -> dict[str, str]:
         """The silos' public keys for secure sums, in the order of the silos."""
         identities = self.content.get("identities", {})

@@ -466,7 +466,7 @@ def assemble(
     else:
         if ledger is None:
             raise InputError(
-                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+                "a private study must be charged to a ledger; create one with `fedpower ledger create`"
             )
         if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
             raise InputError(
@@ -478,7 +478,7 @@ def assemble(
             if identity is None:
                 raise InputError(
                     f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                    "`fedpower identity new`"
+                    "`fedpower node key`"
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(

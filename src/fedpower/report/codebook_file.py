@@ -160,7 +160,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     Parameters
     ----------
     path
-        A TOML file that `write_code_book`, `fedpower prepare` or `fedpower inspect` wrote, or a person.
+        A TOML file that `write_code_book`, `fedpower fit` or `fedpower inspect` wrote, or a person.
     """
     where = f"the code book {path}"
     try:

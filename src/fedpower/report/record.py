@@ -398,6 +398,6 @@ def signature(arrays: Path, record: Record) -> str:
 def _check_signature(place: Path, record: Record) -> None:
     if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
         raise InputError(
-            f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "
+            f"{place} must be as `fedpower fit` wrote it, got files that were changed since; restore "
             "the folder, or release again: with the same ledgers that costs nothing"
         )
