@@ -54,7 +54,7 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
 def test_columns_choose_and_drop_leaves_out(here: Path):
     succeed("fit", *FILES, "--columns", "bmi,age", "--epsilon", "inf", "-k", 1, "-o", "chosen")
     assert read_result("chosen").feature_names == ("bmi", "age")
-    succeed("fit", "north.csv", "everybody.csv", "--drop", "hdl", "--extra", "drop",
+    succeed("fit", "north.csv", "everybody.csv", "--drop", "hdl", "--extra-columns", "drop",
             "--epsilon", "inf", "-k", 1, "--columns", "age,sbp,dbp", "-o", "less")  # fmt: skip
     assert read_result("less").feature_names == ("age", "sbp", "dbp")
 
@@ -126,11 +126,11 @@ def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
     make_ledgers(here / "ledgers")
     succeed("ledger", "create", "poor.ledger", "--epsilon", 0.5, "--delta", 1e-6)
     Path("poor.ledger").rename("small")
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledger", "east=small", "-o", "o")
+    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=small", "-o", "o")
     assert said.exit_code == 2
     assert "poor" in said.stderr  # the ledger's own name does not fit the silo
     succeed("ledger", "create", "tight", "--epsilon", 0.5, "--delta", 1e-6)
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledger", "east=tight", "-o", "o")
+    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=tight", "-o", "o")
     assert said.exit_code == 2
     assert "this release would spend epsilon=1 " in said.stderr
     assert not Path("o").exists()

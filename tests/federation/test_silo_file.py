@@ -388,8 +388,8 @@ def test_a_rehearsal_s_parties_are_started_as_a_user_starts_them_and_none_where_
     made = local.LocalFederation(study, tmp_path / "rehearsal", data)
     made.start()
     kits = {name: str(made.kits / name) for name in ("coordinator", *SIZES)}
-    silos = [("silo", kits[name], f"{kits[name]}/silo.toml") for name in SIZES]
-    assert started == [("coordinator", kits["coordinator"]), *silos]
+    silos = [("node", "start", kits[name], f"{kits[name]}/silo.toml") for name in SIZES]
+    assert started == [("node", "start", kits["coordinator"]), *silos]
     started.clear()
     data["east"].write_text(data["east"].read_text().replace("1", "x", 1))
     with pytest.raises(InputError, match="the data of silo 'east'"):

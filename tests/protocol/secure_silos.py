@@ -158,9 +158,9 @@ def words_of(answer: Any) -> np.ndarray:
 def coordinator_of(
     study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Recorded] = ()
 ) -> Coordinator:
-    settings = UploadSettings(study=study, rank=K, run=run)
+    settings = UploadSettings(study=study, rank=K)
     return Coordinator(
-        settings.solve(np.random.default_rng(0)),
+        settings.solve(np.random.default_rng(0), run),
         [name for name, _ in study.identities],
         study=study,
         run=run,

@@ -18,10 +18,9 @@ from fedpower.privacy.sensitivity import pack, summary_size
 from fedpower.protocol import Coordinator
 from fedpower.protocol.coordinator import drive, in_turn
 from fedpower.protocol.messages import QueryAnswer
-from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.query import Moment, moment_of
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import budget_of, pooled_std
+from fedpower.protocol.study import budget_of, pooled
 from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
 
@@ -38,9 +37,8 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
         "north": Party("north", study, rows[:299], SeededNoiseForExperiments(seed)),
         "south": Party("south", study, rows[299:], SeededNoiseForExperiments(seed + 1)),
     }
-    chosen = with_noise(UploadSettings(study=study, rank=2), study, run="a-run")
     coordinator = Coordinator(
-        chosen.solve(np.random.default_rng(0)),  # type: ignore[arg-type]
+        UploadSettings(study=study, rank=2).solve(np.random.default_rng(0)),
         list(parties),
         study=study,
         run="a-run",
@@ -105,7 +103,7 @@ def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
     budget = priced("moment", n_features=60, center=True)
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
-    noise = pooled_std(budget, SIZES)
+    noise = pooled(budget, SIZES)
     assert smooth.std == pytest.approx(SHARE * noise, rel=1e-6)
     zero = np.zeros(summary_size(60, with_mean=True))
     added = smooth(zero, b"key")

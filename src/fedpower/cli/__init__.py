@@ -14,29 +14,30 @@ from click.shell_completion import CompletionItem
 import fedpower
 from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
-COMMANDS = {
-    "inspect": ("inspect:inspect", "What a table contains; drafts a code book."),
-    "plan": ("plan:plan_command", "Cost and expected accuracy of a fit, before anything is spent."),
-    "prepare": ("fit:prepare", "Offsets, scales and bound of columns, found privately."),
-    "fit": ("fit:fit", "Private principal components of several silos."),
-    "release": ("fit:release", "The pooled covariance, paid for once, to analyse at no cost."),
-    "communities": ("fit:communities", "Communities of networks that silos do not pool."),
-    "analyze": ("analyze:analyze", "Correlations, factors, regression, … of a result."),
-    "show": ("results:show", "Print or open a result; compare two with --against."),
-    "transform": ("results:transform", "Project rows onto fitted components."),
-    "export": ("results:export", "A result in the formats of other tools."),
-    "ledger": ("privacy:ledger", "Create and show a silo's ledger, and set its cap."),
-    "audit": ("privacy:audit", "Measure the privacy that the code delivers."),
-    "study": ("study:study", "The file that a consortium agrees on."),
-    "federation": ("federation:federation", "Keys and certificates for the parties of a study."),
-    "coordinator": ("parties:coordinator", "Run the coordinator of a study."),
-    "silo": ("parties:silo", "Run this organisation's silo."),
-    "run": ("run:run", "Run a study over its federation."),
-    "status": ("run:status", "Who is connected, and how far a run is."),
-    "identity": ("federation:identity", "A silo's signing key, for secure sums."),
-    "doctor": ("doctor:doctor", "Check this installation."),
+_GROUPS = {
+    "Analyse": {
+        "inspect": ("inspect", "What a table contains; drafts a code book."),
+        "plan": ("plan", "Cost and expected accuracy of a fit, before anything is spent."),
+        "fit": ("fit", "Private principal components of several silos."),
+        "analyze": ("analyze", "Correlations, factors, regression, … of a result."),
+    },
+    "Results": {
+        "show": ("results", "Print or open a result; compare two with --against."),
+        "transform": ("results", "Project rows onto fitted components."),
+        "export": ("results", "Write a result in the formats of other tools."),
+    },
+    "Privacy": {
+        "ledger": ("privacy", "Create and show a silo's ledger, and set its cap."),
+        "audit": ("privacy", "Measure the privacy that the code delivers."),
+    },
+    "Federate": {
+        "study": ("study", "Write, check, show and run a study."),
+        "node": ("node", "Make keys and certificates, and start a party."),
+        "doctor": ("doctor", "Check this installation."),
+    },
 }
-"""By command: its module and function, and its line in the listing."""
+COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
+"""By command, which is a function of that name: its module, and its line in the listing."""
 
 NAME = "fedpower"
 TRACEBACK = "--traceback"
@@ -116,9 +117,15 @@ class CommandLine(LazyGroup):
 
     def load(self, name: str) -> click.Command:
         """Return a command, imported now."""
-        module, function = COMMANDS[name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"fedpower.cli.{module}"), function)
+        module = importlib.import_module(f"fedpower.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the listing, by group."""
+        for group, commands in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()], col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

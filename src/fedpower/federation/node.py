@@ -110,7 +110,7 @@ def become_node(settings: NodeSettings) -> NoReturn:
 def main() -> None:
     """Run a node with the settings in the environment."""
     if SETTINGS not in os.environ:
-        raise SystemExit("a node must be started by `fedpower silo`, got no settings")
+        raise SystemExit("a node must be started by `fedpower node start`, got no settings")
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)

@@ -49,7 +49,9 @@ def end_with_starter() -> None:
         pipe = int(os.environ.pop(_LIFELINE))
         os.set_inheritable(pipe, False)
     except (ValueError, OSError):
-        raise SystemExit("a process must be started by `fedpower silo` or `fedpower run`") from None
+        raise SystemExit(
+            "a process must be started by `fedpower node start` or `fedpower study run`"
+        ) from None
 
     def watch() -> None:
         try:

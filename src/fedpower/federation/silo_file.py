@@ -115,7 +115,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         """Return the key with which the silo signs in a secure sum."""
         if self.signs_with is None:
             raise InputError(
-                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower identity new`"
+                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower node key`"
             )
         return Identity.load(self.path.parent / self.signs_with.path)
 

@@ -19,7 +19,7 @@ from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report.codebook_file import as_toml, toml_key
+from fedpower.report import codebook_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
@@ -189,7 +189,7 @@ class StudyFile:
         }
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
-    @property
+    @functools.cached_property
     def identities(self) -> dict[str, str]:
         """The silos' public keys for secure sums, in the order of the silos."""
         identities = self.content.get("identities", {})
@@ -251,13 +251,7 @@ class StudyFile:
 
 def to_toml(content: Mapping[str, Any]) -> str:
     """Return the text of a file with this content, the tables of a study in the order of the reference."""
-    names = [key for key in dict.fromkeys((*_ORDER, *content)) if key in content]
-    tables = [key for key in names if isinstance(content[key], Mapping)]
-    lines = [f"{key} = {as_toml(content[key])}" for key in names if key not in tables]
-    for name in tables:
-        pairs = (f"{toml_key(key)} = {as_toml(value)}" for key, value in content[name].items())
-        lines += ["", f"[{name}]", *pairs]
-    return "\n".join(lines) + "\n"
+    return codebook_file.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
 
 
 def read_study(path: Path) -> StudyFile:

@@ -37,7 +37,7 @@ from fedpower.protocol.silo import Silo, take_local_steps
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import NOISE_SHARE, Study, Weights, budget_of
+from fedpower.protocol.study import Study, Weights, budget_of
 from fedpower.sums.clipped_product import clipped_scale
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
@@ -75,7 +75,6 @@ def cost(study: Study, *, n_rows: int, summed: bool) -> Rehearsed:
 
 def rehearse(
     settings: SolverSettings,
-    study: Study,
     *,
     spectrum: Array,
     noise_std: float,
@@ -84,6 +83,7 @@ def rehearse(
     rng: np.random.Generator,
 ) -> Rehearsed:
     """Return what ``settings`` would come to on a moment with these eigenvalues."""
+    study = settings.study
     d, summed = study.n_features, sums_at_once(settings)
     drawn = study.noise == "moment" or any(terms.label == MOMENT for terms in study.design)
     width = min(d, _MOST_COLUMNS) if drawn else d
@@ -111,17 +111,8 @@ def rehearse(
             solution: Solution = stop.value
         rounds: list[Round] = []
     else:
-        edge = noise_std * math.sqrt(2.0 * width) if study.noise == "moment" else 0.0
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
-        floor = NOISE_SHARE * noise_std * math.sqrt(width)
-        settings = replace(
-            settings,
-            n_features=width,
-            iteration_rank=study.iteration_rank,
-            gains=None,
-            shift=lambda sizes, steps: edge,
-            floor=lambda sizes: floor,
-        )
+        settings = replace(settings, study=study, gains=None, pooled_std=noise_std)
         releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), [_SILO], study=study, run="rehearsal")
         drive(coordinator, in_turn({_SILO: Silo(_SILO, study, releases)}))  # type: ignore[arg-type]
@@ -222,7 +213,6 @@ class _Pooled:
     ) -> None:
         self.n_rows = n_rows
         self._spectrum, self._std, self._rng = spectrum, noise_std, rng
-        self._center = np.zeros(spectrum.size) if study.center else None
         self._silo_std, self._moment = silo_std, None
         if study.noise == "moment":
             self._silo_std = silo_std / math.sqrt(2.0)
@@ -232,12 +222,8 @@ class _Pooled:
         """Do nothing: a rehearsal spends nothing."""
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
-        if ask.label == "mean":
-            # The spectrum is about the mean.
-            return MomentPart(values=read_only(np.empty(0)), mean=read_only(np.zeros(self._spectrum.size)))
-        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
-        total = float(self._spectrum.sum())
-        return MomentPart(values=read_only(root), total_variance=total, mean=self._center)
+        # The spectrum is about the mean.
+        return MomentPart(values=read_only(np.empty(0)), mean=read_only(np.zeros(self._spectrum.size)))
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))

@@ -478,7 +478,7 @@ def assemble(
             if identity is None:
                 raise InputError(
                     f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                    "`fedpower identity new`"
+                    "`fedpower node key`"
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(

@@ -91,8 +91,7 @@ class Sums:
     @property
     def moment_std(self) -> float:
         """The noise on the diagonal of :meth:`moment`; 0 where nothing is noised."""
-        budget = budget_of(self.study)
-        return 0.0 if budget is None else pooled_std(budget, self.sizes, self.study.weights)
+        return pooled_std(self.study, self.sizes)
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
