@@ -144,9 +144,7 @@ def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
     source = open_source(torch.tensor(sample(300)))
     device = open_device(DEVICE, single=True)
     moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
-    study, settings, _ = build_study(
-        options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None
-    )
+    _, settings, _ = build_study(options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None)
     with pytest.raises(InputError, match="silo 'north' must be summed in float64"):
         federate(moments, settings=settings, rng=public_rng(options_of(model)))
 

@@ -256,8 +256,8 @@ def _in_secure_sums(
 
 def _part(budget: Budget, *labels: str) -> str:
     alone = epsilon_of(budget.mu(*labels), budget.left_delta)
-    part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared), which alone is epsilon={alone:.3g}"
-    return f"out of the same epsilon. That took {part}"
+    part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
+    return f"out of the same epsilon. That took {part}, which alone is epsilon={alone:.3g}"
 
 
 def _published(study: Study) -> str:
