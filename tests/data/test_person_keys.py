@@ -20,7 +20,7 @@ from fedpower.rows.sql import SqlQuery
 from fedpower.rows.units import by_unit, keys_of, with_ids
 from fedpower.rules.rules import table_rules
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.lattice import exact_moment
+from lattices import exact_moment
 
 RULE = RowTreatment(row_norm=2.0)
 WHERE = {"name": "t", "column": "person", "rows": 0}

@@ -5,8 +5,8 @@ import pytest
 
 from fedpower.experiments.audit import Game, audit_mode, audit_scores, study_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol import query as queries
-from fedpower.sums import clipped_product
+from fedpower.sums import lattice
+from fedpower.sums.local import LocalMoment
 
 TERMS = {"epsilon": 4.0, "delta": 1e-5}
 RUNS = 400
@@ -37,25 +37,27 @@ def test_rows_that_are_long_in_the_basis_are_hidden_by_clipping_and_shown_withou
     assert least_epsilon(long=True, seed=1) <= 4.0
 
     def forgotten(coordinates, clip):
-        unit = float(clipped_product.SIDE) * clipped_product.BASIS_SIDE * clip
-        return np.trunc(coordinates * (clipped_product.CLIP_SIDE / unit))
+        unit = float(lattice.SIDE) * lattice.BASIS_SIDE * clip
+        return np.trunc(coordinates * (lattice.CLIP_SIDE / unit))
 
-    monkeypatch.setattr(clipped_product, "_clipped", forgotten)
+    monkeypatch.setattr(lattice, "_clipped", forgotten)
     assert least_epsilon(long=True, seed=2) > 4.0
 
 
 @pytest.mark.audits
 def test_a_basis_that_depends_on_rows_that_were_not_released_is_caught(monkeypatch):
     assert least_epsilon(long=False, seed=3) <= 4.0
-    sound = queries.clipped_sums
+    sound = LocalMoment.clipped
 
-    def turned(moment, question, *, kappa):
+    def turned(moment, question=None, *, kappa=0):
         """The plane is turned towards the last row first."""
+        if question is None:
+            return sound(moment)
         *_, last = moment.source.blocks(10**6)
         basis = question.real_basis + 0.3 * np.outer(last[-1], [1.0, 0.0])
         basis = np.linalg.qr(basis)[0]
-        asked = clipped_product.ClippedQuestion.of(basis, question.clip)
+        asked = lattice.ClippedQuestion.of(basis, question.clip)
         return sound(moment, asked, kappa=kappa)
 
-    monkeypatch.setattr(queries, "clipped_sums", turned)
+    monkeypatch.setattr(LocalMoment, "clipped", turned)
     assert least_epsilon(long=False, seed=4) > 4.0

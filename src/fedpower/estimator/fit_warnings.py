@@ -21,8 +21,15 @@ from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
-from fedpower.sums.survey import STAGES, Survey
+from fedpower.sums.survey import (
+    STAGES,
+    Survey,
+    far_columns,
+    levels_warnings,
+    pooled_columns,
+    units_sentence,
+    units_warning,
+)
 from fedpower.values import Block, is_sparse
 
 
@@ -136,9 +143,9 @@ def warn_about_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping
     for name, each in moments.items():
         if isinstance(each, Survey):  # nothing was summed of rows that are yet to be prepared
             return
-        trace = each.trace()
+        trace = each.summary.trace()
         if trace > 0:
-            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
+            known = first.setdefault((each.n_rows, trace, each.summary.mean.tobytes()), name)
             if known != name:
                 warn(same_rows(known, name), UserWarning)
 

@@ -49,7 +49,7 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion
+from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
 

@@ -54,8 +54,7 @@ from fedpower.protocol.query import Rows, StepMean, StepProduct, moment_of, norm
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.own_rows import units_warning
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Survey, units_warning
 
 Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
@@ -106,36 +105,36 @@ class ExactReleases:
         """Do nothing: there is no charge."""
 
     def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        mean = self._rows.mean()
-        variances = read_only(self._rows.diagonal(mean)) if ask.variances else None
+        mean = self._rows.summary.mean
+        variances = read_only(self._rows.summary.diagonal(mean)) if ask.variances else None
         return MeanRow(mean=read_only(mean), variances=variances)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         rows, center = self._rows, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: rows.product(basis, center), ask, total_variance=rows.trace(center)
+                lambda basis: rows.product(basis, center), ask, total_variance=rows.summary.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
             lambda basis: gains * rows.product(gains * basis, center),
             ask,
-            total_variance=float(ask.gains**2 @ rows.diagonal(center)),
+            total_variance=float(ask.gains**2 @ rows.summary.diagonal(center)),
         )
 
     def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        mean = self._rows.mean() if self._center else None
-        return packed(self._rows.moment(mean), mean, self._rows.trace(mean))
+        mean = self._rows.summary.mean if self._center else None
+        return packed(self._rows.moment(mean), mean, self._rows.summary.trace(mean))
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
         counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
         return QueryAnswer(words=frozen(counts.view(np.uint64)))
 
     def factor(self) -> Factor:
-        mean = self._rows.mean() if self._center else None
+        mean = self._rows.summary.mean if self._center else None
         return Factor(
             factor=read_only(self._rows.factor(mean)),
-            total_variance=self._rows.trace(mean),
+            total_variance=self._rows.summary.trace(mean),
             mean=None if mean is None else read_only(mean),
         )
 

@@ -14,9 +14,8 @@ from scipy import sparse
 
 from fedpower.rows.arrays import ArraySource, array_source, canonical
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, other_rows
+from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
-from fedpower.sums.kernel import block_rows
 from fedpower.values import Block, SparseBlock, is_sparse, pl
 
 _MAX_DENSE_FEATURES = 4096
