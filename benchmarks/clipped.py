@@ -9,18 +9,7 @@ import numpy as np
 
 from benchmarks.data_sets import Truth, model_one
 from benchmarks.fits import fed_pca
-from benchmarks.runner import (
-    RESULTS,
-    Record,
-    Table,
-    case,
-    having,
-    in_own_process,
-    peak_mb,
-    read_json,
-    say,
-    timed,
-)
+from benchmarks.runner import RESULTS, Record, Table, case, having, read_json, say
 from fedpower.estimator.plan import plan
 
 N_SILOS = 50
@@ -108,54 +97,6 @@ def clipped(
         measured=records,
         settings={"silos": N_SILOS, "epsilon": 1, "delta": 1e-6},
     )
-
-
-STARTS: dict[str, float | None] = {"cold": None, "warm": 0.1}
-"""Which energy is guessed."""
-
-
-@case(
-    "clipped_cost",
-    about="time and memory of the widest fit with clipped products",
-    quick={"columns": 60, "rows": 500, "starts": ("cold",)},
-)
-def clipped_cost(
-    *, columns: int = 3000, rows: int = 100_000, starts: tuple[str, ...] = tuple(STARTS)
-) -> Table:
-    records = [
-        {
-            "start": start,
-            **in_own_process(
-                "benchmarks.clipped:fit_cost", start=start, columns=columns, rows=rows, limit_s=None
-            ),
-        }
-        for start in starts
-    ]
-    return Table(
-        columns=["start", "s", "processor s", "peak GB", "rows alone, GB"],
-        rows=[
-            [
-                each["start"],
-                *(f"{each[key]:.0f}" for key in ("seconds", "cpu_seconds")),
-                *(f"{each[key] / 1e3:.2f}" for key in ("peak_mb", "rows_mb")),
-            ]
-            for each in records
-        ],
-        measured=records,
-        notes=[
-            "At most 10 minutes and 4 GB are wanted, on two cores; all silos and the coordinator are one "
-            "process."
-        ],
-        settings={"law": "Model I", "silos": N_SILOS, "k": 4},
-    )
-
-
-def fit_cost(*, start: str, columns: int, rows: int) -> Record:
-    """Measure one fit; its rows count in the memory of the process."""
-    parts = np.array_split(rows_of("Model I", columns, rows, 4, 0), N_SILOS)
-    held = peak_mb()
-    model = fed_pca(4, noise="clipped", aggregation="secure", energy=STARTS[start], random_state=0, **GIVEN)
-    return timed(lambda: model.fit_silos(parts))[0] | {"rows_mb": held}
 
 
 # Where auto takes clipped products

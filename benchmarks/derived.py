@@ -37,18 +37,17 @@ PENALTY = 0.05
 
 
 class Law:
-    """A normal law of two factors whose every derived number is known."""
+    """A normal law of factors whose every derived number is known: two behind eight columns by default."""
 
-    bound = 12.0
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(4)
-        self.loadings = np.zeros((WIDTH, 2))
-        self.loadings[:5, 0] = (1.1, 1.0, 0.9, 0.8, 0.5)
-        self.loadings[3:, 1] = (0.4, 0.6, 1.0, 0.9, 0.8)
-        self.own = rng.uniform(0.6, 1.0, WIDTH)
-        self.covariance = self.loadings @ self.loadings.T + np.diag(self.own)
-        self.mean = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 0.0])
+    def __init__(self, loadings: Any = None, own: Any = None, mean: Any = None, bound: float = 12.0) -> None:
+        if loadings is None:
+            loadings, own = np.zeros((WIDTH, 2)), np.random.default_rng(4).uniform(0.6, 1.0, WIDTH)
+            loadings[:5, 0] = (1.1, 1.0, 0.9, 0.8, 0.5)
+            loadings[3:, 1] = (0.4, 0.6, 1.0, 0.9, 0.8)
+            mean = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.2, 0.0])
+        self.loadings, self.bound = loadings, bound
+        self.covariance = loadings @ loadings.T + np.diag(own)
+        self.mean = np.zeros(len(loadings)) if mean is None else mean
         self.root = np.linalg.cholesky(self.covariance)
 
     def rows(self, rng: np.random.Generator, count: int = N_ROWS) -> Array:
@@ -56,22 +55,14 @@ class Law:
         return np.asarray(self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T)
 
 
-class ManyMeans(Law):
-    """A normal law of two factors behind 40 columns, of which three have a mean."""
-
-    bound = 25.0
-
-    def __init__(self) -> None:
-        rng = np.random.default_rng(4)
-        self.loadings = 0.8 * rng.standard_normal((40, 2))
-        self.own = rng.uniform(0.6, 1.0, 40)
-        self.covariance = self.loadings @ self.loadings.T + np.diag(self.own)
-        self.mean = np.zeros(40)
-        self.mean[[3, 17, 29]] = (0.2, -0.15, 0.3)
-        self.root = np.linalg.cholesky(self.covariance)
+def many_means() -> Law:
+    """Return a normal law of two factors behind 40 columns, of which three have a mean."""
+    rng, mean = np.random.default_rng(4), np.zeros(40)
+    mean[[3, 17, 29]] = (0.2, -0.15, 0.3)
+    return Law(0.8 * rng.standard_normal((40, 2)), rng.uniform(0.6, 1.0, 40), mean, 25.0)
 
 
-def release(rows: Array, epsilon: float = 1.0, bound: float = Law.bound) -> Moment:
+def release(rows: Array, epsilon: float = 1.0, bound: float = 12.0) -> Moment:
     """Return the moment that two silos release of rows."""
     model = FedMoment(epsilon=epsilon, delta=DELTA, codebook=CodeBook(row_norm=bound), n_jobs=1)
     return model.fit_silos(np.array_split(rows, 2)).moment_
@@ -141,7 +132,7 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
 
 def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return the share of intervals of means that hold after two factors are taken off."""
-    law, rng = ManyMeans(), np.random.default_rng([3, seed])
+    law, rng = many_means(), np.random.default_rng([3, seed])
     template = release(law.rows(rng), bound=law.bound)
     found = [held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)]
     return {"means, two factors taken off": found}
@@ -235,12 +226,5 @@ def derived(*, releases: int = 1000, seeds: int = 20) -> Table:
                 ],
             )
         ],
-        settings={
-            "epsilon": 1.0,
-            "delta": DELTA,
-            "rows": N_ROWS,
-            "columns": WIDTH,
-            "bound": Law.bound,
-            "level": LEVEL,
-        },
+        settings={"epsilon": 1.0, "delta": DELTA, "rows": N_ROWS, "columns": WIDTH, "level": LEVEL},
     )

@@ -120,7 +120,7 @@ def _rehearse(study: Record, data: Path, silos: int) -> Record:
         to_toml({key: each for key, each in study.items() if each}), encoding="utf-8"
     )
     options = {"--local": silos, "--data": data, "-o": folder / "out"}
-    words = ["run", folder / "study.toml", *(word for pair in options.items() for word in pair)]
+    words = ["study", "run", folder / "study.toml", *(word for pair in options.items() for word in pair)]
     command = [sys.executable, "-m", "fedpower", *map(str, words)]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -3,7 +3,6 @@
 No number is typed: all are computed from ``results`` and from ``docs/reproduction``.
 """
 
-import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runner
-from benchmarks.runner import HERE, distinct, kept, markdown, mean, read_json
+from benchmarks.runner import HERE, distinct, having, kept, markdown, read_json
 
 REPRODUCTION = Path(__file__).parents[1] / "docs" / "reproduction"
 
@@ -70,10 +69,10 @@ def findings() -> str:
     """Return what to take from the page."""
     sentences = [
         *on_claims(_claims(REPRODUCTION)),
-        *on_real_data(kept("accuracy_real")),
+        *on_real_data(kept("accuracy_real")["measured"]),
         *beside_peers(kept("accuracy_peers")),
-        *with_secure_sums(kept("secure")),
-        *beside_localpower(kept("localpower_tables")),
+        with_secure_sums(kept("secure")),
+        beside_localpower(kept("localpower_tables")["measured"]),
     ]
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
@@ -125,8 +124,6 @@ def on_claims(claims: Sequence[dict[str, Any]]) -> list[str]:
     return sentences
 
 
-Rows = Sequence[dict[str, Any]]
-
 USUAL = 1.0
 """The ε that a single sentence is about."""
 
@@ -134,57 +131,49 @@ LOST = 0.5
 """An error sin θ_k above this means that a direction of the subspace is lost."""
 
 
-def on_real_data(found: dict[str, Any]) -> list[str]:
+def _means(rows: Any, value: str, *keys: str, **where: Any) -> dict[Any, float]:
+    """Return the mean of a value by keys, in order of appearance."""
+    groups: dict[Any, list[float]] = {}
+    for row in having(rows, **where):
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row[value])
+    return {key if len(keys) > 1 else key[0]: statistics.fmean(found) for key, found in groups.items()}
+
+
+def on_real_data(rows: Any) -> list[str]:
     """Return what the private fits on real data say."""
-    rows: Rows = found["measured"]
-    sets = distinct(rows, "data")
     shares = {
-        method: [mean(rows, "captured", method=method, epsilon=USUAL, data=each) for each in sets]
+        method: list(_means(rows, "captured", "data", method=method, epsilon=USUAL).values())
         for method in distinct(rows, "method")
     }
-    reported = ", ".join(
-        f"`{method}` {_range(each)}" for method, each in shares.items() if method != "fedpower"
+    ours = _range(shares.pop("fedpower"))
+    reported = ", ".join(f"`{method}` {_range(each)}" for method, each in shares.items())
+    alike, by_label = (
+        _means(rows, "captured", "data", "epsilon", method="fedpower", split=split)
+        for split in ("at random", "by label")
     )
-    by_split = [
-        abs(
-            mean(rows, "captured", split="at random", **where)
-            - mean(rows, "captured", split="by label", **where)
-        )
-        for each in sets
-        for epsilon in distinct(rows, "epsilon")
-        for where in [{"method": "fedpower", "data": each, "epsilon": epsilon}]
-    ]
-    lost = {
-        epsilon: [
-            each for each in sets if mean(rows, "error", method="fedpower", epsilon=epsilon, data=each) > LOST
-        ]
-        for epsilon in distinct(rows, "epsilon")
-    }
+    errors, lost = _means(rows, "error", "epsilon", "data", method="fedpower"), []
+    for epsilon in distinct(rows, "epsilon"):
+        sets = [data for (at, data), error in errors.items() if at == epsilon and error > LOST]
+        lost.append(f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}")
     return [
-        f"On {len(sets)} real data sets at ε = {USUAL:g}, fedpower's default captures "
-        f"{_range(shares['fedpower'])} of the variance that the exact subspace captures ({reported}).",
+        f"On {len(distinct(rows, 'data'))} real data sets at ε = {USUAL:g}, fedpower's default captures "
+        f"{ours} of the variance that the exact subspace captures ({reported}).",
         "Whether silos are alike or hold different labels makes no difference to the default: with the "
-        f"same noise, captured variance changes by {max(by_split):.1e} at most.",
+        "same noise, captured variance changes by "
+        f"{max(abs(alike[key] - by_label[key]) for key in alike):.1e} at most.",
         "It is no magic: a direction of the subspace is lost (mean sin θ_k above "
-        f"{LOST:g}) " + "; ".join(_lost_at(epsilon, each) for epsilon, each in lost.items()) + ".",
+        f"{LOST:g}) {'; '.join(lost)}.",
     ]
 
 
 def beside_peers(found: dict[str, Any]) -> list[str]:
     """Return what the comparison says."""
-    rows: Rows = found["measured"]["fits"]
+    rows = found["measured"]["fits"]
+    errors = _means(rows, "error", "method", "data", epsilon=USUAL)
+    captured = _means(rows, "captured", "method", "data", epsilon=USUAL)
     sets = distinct(rows, "data")
-    ratios = [
-        mean(rows, "error", method="fedpower", epsilon=USUAL, data=each)
-        / mean(rows, "error", method="Analyze-Gauss", epsilon=USUAL, data=each)
-        for each in sets
-    ]
-    better = [
-        each
-        for each in sets
-        if mean(rows, "captured", method="fedpower", epsilon=USUAL, data=each)
-        > mean(rows, "captured", method="exponential mechanism", epsilon=USUAL, data=each)
-    ]
+    ratios = [errors["fedpower", data] / errors["Analyze-Gauss", data] for data in sets]
+    better = [each for each in sets if captured["fedpower", each] > captured["exponential mechanism", each]]
     return [
         "The price of trusting nobody: a curator who holds all rows (Analyze-Gauss) is more accurate at "
         f"the same ε and δ; fedpower's error is {min(ratios):.2g} to {max(ratios):.2g} times the curator's "
@@ -192,57 +181,47 @@ def beside_peers(found: dict[str, Any]) -> list[str]:
         f"At ε = {USUAL:g} fedpower, which trusts nobody and allows a δ, captures more than a curator with "
         f"pure ε (exponential mechanism) on {len(better)} of {len(sets)} data sets: "
         f"{', '.join(better) or 'none'}.",
-        *(_finished(rows, sets, peer, found) for peer in ("OpenDP", "diffprivlib")),
+        *(_finished(rows, len(sets), peer, found["settings"]) for peer in ("OpenDP", "diffprivlib")),
     ]
 
 
-def with_secure_sums(found: dict[str, Any]) -> list[str]:
+def _finished(rows: Any, sets: int, peer: str, settings: dict[str, Any]) -> str:
+    ours = _means(rows, "captured", "data", "epsilon", method="fedpower")
+    reported = "; ".join(
+        f"{data} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours[data, epsilon]:.2f}"
+        for (data, epsilon), share in _means(rows, "captured", "data", "epsilon", method=peer).items()
+    )
+    asked = sets * len(settings["epsilons"]) * len(settings["seeds"])
+    return (
+        f"{peer}'s PCA finished {len(having(rows, method=peer))} of {asked} fits in the "
+        f"{settings['limit_s']:g} core seconds or {settings['limit_clock_s']:g} seconds "
+        f"on the clock it had for a data set{f' (captured variance on {reported})' * bool(reported)}."
+    )
+
+
+def with_secure_sums(found: dict[str, Any]) -> str:
     """Return what summing securely is worth."""
     columns, rows = found["table"]["columns"], found["table"]["rows"]
     ratios = [float(row[columns.index("secure / curator")]) for row in rows]
-    models = " and ".join(dict.fromkeys(row[columns.index("model")] for row in rows))
-    return [
+    models = list(dict.fromkeys(row[columns.index("model")] for row in rows))
+    return (
         'That price need not be paid: with a secure sum (`aggregation="secure"`) the error is '
-        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {models} at "
-        f"{len(rows) // len(set(models.split(' and ')))} values of ε, with nobody trusted "
-        "([how](secure-aggregation.md))."
-    ]
+        f"{min(ratios):.3g} to {max(ratios):.3g} times the curator's on {' and '.join(models)} at "
+        f"{len(rows) // len(models)} values of ε, with nobody trusted ([how](secure-aggregation.md))."
+    )
 
 
-def beside_localpower(found: dict[str, Any]) -> list[str]:
+def beside_localpower(rows: Any) -> str:
     """Return what the noise-free protocol says."""
-    rows: Rows = found["measured"]
     methods = [key for key in rows[0] if key not in ("data", "split")]
     ours = next(method for method in methods if method.startswith("FedPCA"))
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}
     reported = ", ".join(f"{method} {worst[method]:.1e}" for method in methods if method != ours)
-    return [
+    return (
         "Without noise, in LocalPower's protocol, the default's largest mean error over all data and "
         f"splits is {worst[ours]:.1e}; the others' largest: {reported}."
-    ]
-
-
-def _finished(rows: Rows, sets: Sequence[str], peer: str, found: dict[str, Any]) -> str:
-    epsilons, seeds = found["settings"]["epsilons"], len(found["settings"]["seeds"])
-    mine = [row for row in rows if row["method"] == peer]
-    reported = []
-    for each in sets:
-        for epsilon in epsilons:
-            share = mean(mine, "captured", data=each, epsilon=epsilon)
-            if not math.isnan(share):
-                ours = mean(rows, "captured", method="fedpower", data=each, epsilon=epsilon)
-                reported.append(f"{each} at ε = {epsilon:g}: {share:.2f} against fedpower's {ours:.2f}")
-    return (
-        f"{peer}'s PCA finished {len(mine)} of {len(sets) * len(epsilons) * seeds} fits in the "
-        f"{found['settings']['limit_s']:g} core seconds or {found['settings']['limit_clock_s']:g} seconds "
-        "on the clock it had for a data set"
-        + (f" (captured variance on {'; '.join(reported)})." if reported else ".")
     )
 
 
 def _range(values: Sequence[float]) -> str:
     return f"{min(values):.2f} to {max(values):.2f}"
-
-
-def _lost_at(epsilon: float, sets: Sequence[str]) -> str:
-    return f"at ε = {epsilon:g} on {', '.join(sets) or 'none'}"

@@ -184,10 +184,9 @@ def fit_files(
     )
 
 
-def fit_file(*, way: str, path: str, warm: bool = True) -> Record:
-    """Measure one fit of a file."""
-    if warm:
-        _fit_file(way, str(Path(path).with_stem("few")))
+def fit_file(*, way: str, path: str) -> Record:
+    """Measure one fit of a file after a small one."""
+    _fit_file(way, str(Path(path).with_stem("few")))
     return timed(lambda: _fit_file(way, path))[0]
 
 
@@ -201,43 +200,15 @@ def _fit_file(way: str, path: str) -> Any:
 
 
 def write_table(path: Path, rows: Array) -> Path:
-    """Write rows as an array, Parquet or CSV."""
+    """Write rows as Parquet or CSV."""
     import polars as pl
 
-    if path.suffix == ".npy":
-        np.save(path, rows)
-        return path
     frame = pl.DataFrame(rows, schema=[f"x{place}" for place in range(rows.shape[1])])
     if path.suffix == ".parquet":
         frame.write_parquet(path)
     else:
         frame.write_csv(path)
     return path
-
-
-@case(
-    "memory",
-    about="peak memory of fits of one large file, each in a process of its own",
-    quick={"gigabytes": 0.0005, "csv_gigabytes": 0.0005},
-)
-def memory(*, gigabytes: float = 2.0, csv_gigabytes: float = 1.0, columns: int = 100) -> Table:
-    measured = []
-    bytes_of_value = {"npy": 8, "parquet": 8, "csv": 20}
-    with scratch() as folder:
-        for kind, size in bytes_of_value.items():
-            path = folder / f"rows.{kind}"
-            total = csv_gigabytes if kind == "csv" else gigabytes
-            write_table(path, model_one(int(total * 1e9 / size / columns), columns))
-            ways = {
-                way: lambda way=way, path=path: in_own_process(
-                    "benchmarks.speed:fit_file", way=way, path=str(path), warm=False
-                )
-                for way in FITS
-            }
-            file = f"{kind}, {path.stat().st_size / 1e9:.1f} GB"
-            measured += compare(ways, 1, warm=False, file=file)
-            path.unlink()
-    return timing_table(measured, base="private, public bound", by="file", columns=("seconds", *MEMORY))
 
 
 FLIGHTS = """format = "fedpower-codebook/2"
@@ -402,71 +373,6 @@ def wide(
             data="Parquet",
         )
     return timing_table(measured, base="scikit-learn PCA, arpack", by="data")
-
-
-@case(
-    "wide_steps",
-    about="a private fit of rows too wide for a d × d matrix, every step noised, beside a read of the file",
-    quick={"rows": 40, "columns": 300, "repeats": 1},
-)
-def wide_steps(*, rows: int = 500, columns: int = 200_000, repeats: int = 2) -> Table:
-    with scratch() as folder:
-        path = folder / "rows.npy"
-        np.save(path, np.random.default_rng(0).standard_normal((rows, columns), np.float32) / columns**0.5)
-        ways = {
-            way: lambda way=way: in_own_process("benchmarks.speed:fit_wide", way=way, path=str(path))
-            for way in ("a read of the file", "private, every step noised")
-        }
-        measured = compare(ways, repeats, warm=False)
-    return timing_table(measured, base="a read of the file", columns=("seconds", "ratio", *MEMORY))
-
-
-def fit_wide(*, way: str, path: str) -> Record:
-    """Measure a fit with noised steps after a small one, or the sum of all values block by block."""
-    given = {"epsilon": EPSILON, "noise": "step", **BOUND}
-    if way.startswith("private"):
-        fed_pca([np.eye(20)], **given)
-        return timed(lambda: fed_pca([path], **given))[0]
-    rows = np.load(path, mmap_mode="r")
-    return timed(lambda: [rows[begin : begin + 64].sum() for begin in range(0, len(rows), 64)])[0]
-
-
-# Silos
-
-
-@case(
-    "many_silos",
-    about="the same rows in many silos and in one",
-    quick={"rows": 2_000, "columns": 8, "silos": 20, "repeats": 1},
-)
-def many_silos(*, rows: int = 1_000_000, columns: int = 100, silos: int = 1_000, repeats: int = 3) -> Table:
-    pooled, measured = model_one(rows, columns), []
-    data = {"one silo": [pooled], f"{silos:,} silos": np.array_split(pooled, silos)}
-    for fit in ("private, public bound", "exact"):
-        ways = {
-            name: lambda parts=parts, fit=fit: fed_pca(parts, **FITS[fit]) for name, parts in data.items()
-        }
-        measured += compare(ways, repeats, fit=fit)
-    return timing_table(measured, base="one silo", by="fit")
-
-
-@case(
-    "secure_silos",
-    about="whole fits over secure sums beside plain ones",
-    quick={"silos": (3,), "rows": 50, "columns": 6, "repeats": 1},
-)
-def secure_silos(
-    *, silos: tuple[int, ...] = (20, 100, 300), rows: int = 200, columns: int = 100, repeats: int = 3
-) -> Table:
-    measured = []
-    for count in silos:
-        parts = np.array_split(model_one(count * rows, columns), count)
-        ways = {
-            way: lambda way=way, parts=parts: fed_pca(parts, epsilon=1.0, aggregation=way, **BOUND)
-            for way in ("plain", "secure")
-        }
-        measured += compare(ways, repeats, silos=count)
-    return timing_table(measured, base="plain", by="silos")
 
 
 # Growth

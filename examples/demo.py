@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedpower.experiments.models import spiked_covariance, write_model
+
 FOLDER = Path("demo")
 FEDPOWER = Path(sys.executable).with_name("fedpower")
 
@@ -26,7 +28,7 @@ def main() -> None:
     files = [f"demo/silos/silo-0{number}.npy" for number in range(1, 5)]
 
     say("1. Four organisations hold 200,000 rows of the same 100 columns; four directions stand out.")
-    run("simulate", "spiked", "-o", "demo/silos", "--rows", "200000", "--silos", "4")
+    write_model(spiked_covariance(n_rows=200_000, n_silos=4, seed=0), FOLDER / "silos")
 
     say("2. What pooled rows would give: exact, and therefore NOT private.")
     run("fit", *files, "-k", "4", "--epsilon", "inf", "-o", "demo/exact")
@@ -34,13 +36,13 @@ def main() -> None:
     say("3. The same with record-level privacy that each organisation enforces and books itself.")
     for number in range(1, 5):
         ledger = f"demo/ledgers/silo-0{number}.ledger"
-        run("budget", "init", ledger, "--epsilon", "2", "--delta", "1e-6")
+        run("ledger", "create", ledger, "--epsilon", "2", "--delta", "1e-6")
     private = ["-k", "4", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1"]
     run("fit", *files, *private, "--ledgers", "demo/ledgers", "-o", "demo/private")
 
     say("4. How far apart are the two? And what has the first organisation spent?")
-    run("compare", "demo/private", "demo/exact")
-    run("budget", "demo/ledgers/silo-01.ledger")
+    run("show", "demo/private", "--against", "demo/exact")
+    run("ledger", "show", "demo/ledgers/silo-01.ledger")
     say("Everything is in demo/; `fedpower --help` lists the commands.")
 
 

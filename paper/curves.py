@@ -10,7 +10,6 @@ from fedpower.estimator.fedpca import FedPCA
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.linalg.subspace import Alignment
 from fedpower.options import SOLVERS, Auto
-from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings
 from fedpower.protocol.study import NoiseMode, Study
@@ -262,10 +261,8 @@ def terms_of(curve: Curve, size: Size, sizes: Mapping[str, int]) -> tuple[Study,
         Rows by silo.
     """
     if curve.solver == "fedpower":
-        study, settings = _fedpower(curve, size, len(sizes))
-    else:
-        study, settings = _ours(curve, size, sizes)
-    return study, with_noise(settings, study, run="reproduction")
+        return _fedpower(curve, size, len(sizes))
+    return _ours(curve, size, sizes)
 
 
 def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSettings]:
@@ -283,9 +280,8 @@ def _fedpower(curve: Curve, size: Size, n_silos: int) -> tuple[Study, SolverSett
     )
     schedule = decaying if curve.schedule == "decaying" else every
     return study, PowerSettings(
-        n_features=size.n_features,
+        study=study,
         rank=size.rank,
-        iteration_rank=rank,
         schedule=schedule(curve.local_steps),
         n_steps=curve.n_steps,
         alignment=curve.alignment,

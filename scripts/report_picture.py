@@ -39,7 +39,7 @@ def fit() -> None:
         hidden = rng.standard_normal((n_rows, 3)) @ directions.T
         rows = hidden + 0.3 * rng.standard_normal((n_rows, len(COLUMNS)))
         pd.DataFrame(rows, columns=COLUMNS).to_parquet(f"{name}.parquet")
-        run("budget", "init", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
+        run("ledger", "create", f"ledgers/{name}.ledger", "--epsilon", CAP, "--delta", "1e-6")
     files = [f"{name}.parquet" for name in SILOS]
     run("fit", *files, "-k", "5", "--epsilon", EPSILON, "--row-norm", ROW_NORM, "--ledgers", "ledgers")
 

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Recorded, in_turn
-from fedpower.protocol.messages import AskMean, AskMoment, AskSteps, Message, decode_as, encode
-from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
+from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
 from fedpower.protocol.study import NoiseMode
@@ -26,9 +26,6 @@ D, K, R, T = 6, 2, 3, 4
 SIZES = [60, 80, 100, 110]
 CAP = (2.0, 1e-5)
 NAMES = ("north", "south", "east", "west")
-SHAPE: dict[str, Any] = {"n_features": D, "rank": K, "iteration_rank": R}
-POWER = PowerSettings(**SHAPE, n_steps=T, schedule=every(2), center=True)
-KRYLOV = KrylovSettings(**SHAPE, tol=1e-6, max_rounds=8, center=True)
 
 
 def _study(noise: NoiseMode) -> Study:
@@ -44,37 +41,44 @@ def _study(noise: NoiseMode) -> Study:
     )
 
 
-CASES: dict[str, tuple[NoiseMode, SolverSettings]] = {
-    "fedpower": ("none", POWER),
-    "fedpower, partial": ("none", replace(POWER, n_participants=2)),
-    "fedpower, first": ("none", replace(POWER, n_participants=2, participation="first")),
-    "drift-corrected": ("none", replace(POWER, corrected=True)),
-    "krylov": ("none", KRYLOV),
-    "upload": ("none", UploadSettings(study=_study("none"), rank=K)),
-    "fedpower, step": ("step", POWER),
-    "fedpower, step, partial": ("step", replace(POWER, n_participants=2)),
-    "krylov, step": ("step", replace(KRYLOV, n_steps=T)),
-    "fedpower, paper": ("paper", POWER),
-    "fedpower, moment": ("moment", POWER),
-    "fedpower, moment, partial": ("moment", replace(POWER, n_participants=2)),
-    "drift-corrected, moment": ("moment", replace(POWER, corrected=True)),
-    "krylov, moment": ("moment", replace(KRYLOV, warm=False, lookahead=False)),
-    "upload, moment": ("moment", UploadSettings(study=_study("moment"), rank=K)),
+def _power(noise: NoiseMode = "none", **options: Any) -> PowerSettings:
+    return PowerSettings(study=_study(noise), rank=K, n_steps=T, schedule=every(2), **options)
+
+
+def _krylov(noise: NoiseMode = "none", **options: Any) -> KrylovSettings:
+    return KrylovSettings(study=_study(noise), rank=K, tol=1e-6, max_rounds=8, **options)
+
+
+CASES: dict[str, SolverSettings] = {
+    "fedpower": _power(),
+    "fedpower, partial": _power(n_participants=2),
+    "fedpower, first": _power(n_participants=2, participation="first"),
+    "drift-corrected": _power(corrected=True),
+    "krylov": _krylov(),
+    "upload": UploadSettings(study=_study("none"), rank=K),
+    "fedpower, step": _power("step"),
+    "fedpower, step, partial": _power("step", n_participants=2),
+    "krylov, step": _krylov("step", n_steps=T),
+    "fedpower, paper": _power("paper"),
+    "fedpower, moment": _power("moment"),
+    "fedpower, moment, partial": _power("moment", n_participants=2),
+    "drift-corrected, moment": _power("moment", corrected=True),
+    "krylov, moment": _krylov("moment", local=False),
+    "upload, moment": UploadSettings(study=_study("moment"), rank=K),
 }
-"""By name: what is noised, and how the coordinator iterates; every one centres on the pooled mean."""
+"""How the coordinator iterates, by name; every one centres on the pooled mean."""
 
 
 def study_of(case: str) -> Study:
-    return _study(CASES[case][0])
-
-
-def settings_of(case: str) -> SolverSettings:
-    return with_noise(CASES[case][1], study_of(case), run="a-run")
+    return CASES[case].study
 
 
 def silo_rows() -> list[Array]:
     rows = spiked_rows(n_rows=sum(SIZES), n_features=D, rank=K)
     return split(rows / np.linalg.norm(rows, axis=1).max(), SIZES)
+
+
+ASK_MOMENT = AskQuery(index=0, label="moment")
 
 
 @dataclass
@@ -139,7 +143,7 @@ class Party:
         charged = {
             encode(structs.replace(each, round=0))
             for each in self.asked.values()
-            if isinstance(each.body, AskMean | AskSteps | AskMoment)
+            if isinstance(each.body, AskMoment | AskSteps | AskQuery)
         }
         if not self.study.is_private:
             return 0
@@ -155,9 +159,8 @@ def parties_of(case: str, *, seed: int = 0, folder: Path | None = None) -> dict[
 
 
 def coordinator_of(case: str, **options: Any) -> Coordinator:
-    settings = settings_of(case)
     options = {"run": "a-run", "silos": NAMES, **options}
-    return Coordinator(start(settings, np.random.default_rng(0)), study=study_of(case), **options)
+    return Coordinator(start(CASES[case], np.random.default_rng(0), "a-run"), study=study_of(case), **options)
 
 
 def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: int = 10**6) -> None:
@@ -167,7 +170,7 @@ def deliver(coordinator: Coordinator, parties: Mapping[str, Party], *, rounds: i
 
 
 def outcome_of(case: str, coordinator: Coordinator) -> Outcome:
-    return conclude(coordinator, study_of(case), settings_of(case))
+    return conclude(coordinator, CASES[case])
 
 
 def result_bytes(case: str, coordinator: Coordinator) -> bytes:

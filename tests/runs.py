@@ -14,8 +14,12 @@ from fedpower.protocol.solvers.products import combination
 from problems import Array, ArrayMoment
 
 
+def exact_study(n_features: int = 12, rank: int = 3, *, center: bool = False) -> Study:
+    return Study(columns=None, n_features=n_features, iteration_rank=rank, center=center)
+
+
 def make_silos(parts: Sequence[Array], rank: int, *, center: bool = False) -> dict[str, Silo]:
-    study = Study(columns=None, n_features=parts[0].shape[1], iteration_rank=rank, center=center)
+    study = exact_study(parts[0].shape[1], rank, center=center)
     return {
         f"silo-{index}": Silo(f"silo-{index}", study, ExactReleases(ArrayMoment(part), study))
         for index, part in enumerate(parts)
@@ -54,13 +58,8 @@ def solve(
     iteration_rank = int(options.pop("iteration_rank", rank))  # type: ignore[call-overload]
     center = bool(options.pop("center", False))
     silos = make_silos(parts, max(iteration_rank, 1), center=center)
-    settings = PowerSettings(
-        n_features=d,
-        rank=rank,
-        iteration_rank=iteration_rank,
-        center=center,
-        **options,  # type: ignore[arg-type]
-    )
+    study = exact_study(d, iteration_rank, center=center)
+    settings = PowerSettings(study=study, rank=rank, **options)  # type: ignore[arg-type]
     coordinator = make_coordinator(silos, settings, rng=np.random.default_rng(seed))
     questions = drive(coordinator, silos)
     bases = {q.round: q.body.basis for q in questions if isinstance(q.body, AskSteps)}

@@ -33,11 +33,14 @@ SILOS = ("north", "south", "east", "west", "centre", "isles")
 
 
 def hospitals(
-    n_features: int = 8, names: tuple[str, ...] = SILOS, columns: tuple[str, ...] | None = None
+    n_features: int = 8,
+    names: tuple[str, ...] = SILOS,
+    columns: tuple[str, ...] | None = None,
+    rows: int = 600,
 ) -> dict[str, pd.DataFrame]:
-    """Return silos of some hundred rows each."""
-    rows = spiked_rows(600 * len(names), n_features, rank=3, seed=5)
-    frame = pd.DataFrame(rows, columns=columns or [f"test{place}" for place in range(n_features)])
+    """Return silos of so many rows each."""
+    numbers = spiked_rows(rows * len(names), n_features, rank=3, seed=5)
+    frame = pd.DataFrame(numbers, columns=columns or [f"test{place}" for place in range(n_features)])
     return {name: frame[place :: len(names)] for place, name in enumerate(names)}
 
 
@@ -67,7 +70,7 @@ def kinds(folder: Path) -> dict[str, Path]:
         "krylov": written(folder / "krylov", hospitals(40), 3, **krylov),
         "sampled": written(folder / "sampled", hospitals(), 2, iteration_rank=3, **paper),
         "one": written(folder / "one", hospitals(3, ("alone",)), 1),
-        "wide": written(folder / "wide", hospitals(505, ("a", "b")), 2),
+        "wide": written(folder / "wide", hospitals(505, ("a", "b"), rows=40), 2),
         "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
         "scored": written(folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0),
     }

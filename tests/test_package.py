@@ -34,7 +34,7 @@ def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["silo", "coordinator", "run", "transform", "derive"])
+@pytest.mark.parametrize("command", ["node", "study", "transform", "analyze"])
 def test_a_command_that_fits_nothing_does_not_wait_for_scikit_learn(command: str) -> None:
     loaded = modules_after(f"from fedpower.cli import main; main.get_command(None, {command!r})")
     assert "numpy" in loaded

@@ -5,10 +5,8 @@ values are flat: ``solver=Krylov(tol=1e-6)`` is ``--solver krylov --tol 1e-6``; 
 go from one to the other.
 """
 
-# ruff: noqa: RUF009 - fields are declared by `setting`, which returns dataclasses.field
-
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
@@ -32,7 +30,7 @@ class Setting:
     must: str = ""
     holds: Callable[[Any], bool] | None = None
     kind: type | None = None
-    choices: tuple[str, ...] = ()
+    choices: Any = ()  # words, or what they stand for by word
     group: Group = "main"
     section: str | None = None
     option: str | None = ""
@@ -43,7 +41,13 @@ class Setting:
 
     def check(self, name: str, value: Any) -> None:
         """Refuse a value outside the bounds; a default of None is always allowed."""
-        if self.holds is not None and not (value is None and self.default is None):
+        if value is None and self.default is None:
+            return
+        if self.choices:
+            kinds = tuple(self.choices.values()) if isinstance(self.choices, Mapping) else ()
+            known = (isinstance(value, str) and value in self.choices) or isinstance(value, kinds)
+            require(known, name, f"one of {', '.join(map(repr, self.choices))}", value)
+        elif self.holds is not None:
             require(self.holds(value), name, self.must, value)
 
 
@@ -71,68 +75,33 @@ _SECTIONS = {"rows": "rows", "privacy": "privacy", "solver": "solver", "paper": 
 
 
 def _declare(
-    default: Any, help: str, bounds: str | tuple[str, ...] | None = None, group: Group = "main", **more: Any
+    default: Any, help: str, bounds: str | Collection[str] | None = None, group: Group = "main", **more: Any
 ) -> Setting:
-    if isinstance(bounds, tuple):
-        must = f"one of {', '.join(map(repr, bounds))}"
-        known = {
-            "must": must,
-            "holds": lambda v: isinstance(v, str) and v in bounds,
-            "kind": str,
-            "choices": bounds,
-        }
-    else:
-        known = {} if bounds is None else dict(zip(("must", "holds", "kind"), _BOUNDS[bounds], strict=True))
-    more = {"section": _SECTIONS.get(group), **known, **more}
-    return Setting(help=help, default=default, group=group, **more)
+    """Return a setting: bounds are a kind of value, or words and perhaps what they stand for."""
+    known: dict[str, Any] = {"section": _SECTIONS.get(group)}
+    if isinstance(bounds, str):
+        known |= zip(("must", "holds", "kind"), _BOUNDS[bounds], strict=True)
+    elif bounds is not None:
+        known |= {"choices": bounds, "kind": str}
+    return Setting(help=help, default=default, group=group, **{**known, **more})
 
 
 def setting(*declared: Any, **more: Any) -> Any:
     """Return a dataclass field: default, help, bounds (a kind of value, or words) and group."""
     made = _declare(*declared, **more)
-    return field(default=made.default, metadata={"setting": made})
+    default = made.choices[made.default]() if isinstance(made.choices, Mapping) else made.default
+    return field(default=default, metadata={"setting": made})
 
 
-class _Value:
-    """A frozen value: its fields are checked when it is made, and its repr shows what is not a default."""
-
-    name: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        for item in fields(self):  # type: ignore[arg-type]
-            item.metadata["setting"].check(item.name, getattr(self, item.name))
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
-        )
-
-    def given(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults."""
-        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)}  # type: ignore[arg-type]
-        return {
-            name: value for name, (value, default) in values.items() if np.ndim(value) or value != default
-        }
-
-
-_V = TypeVar("_V", bound=_Value)
 _T = TypeVar("_T")
-
-
-@dataclass_transform(frozen_default=True)
-def _value(*, kw_only: bool = False) -> Callable[[type[_V]], type[_V]]:
-    """Make a frozen dataclass whose documentation has the help of its fields."""
-
-    def made(kind: type[_V]) -> type[_V]:
-        return documented(dataclass(frozen=True, kw_only=kw_only, repr=False)(kind))
-
-    return made
 
 
 def documented(kind: type[_T], before: str = "Examples") -> type[_T]:
     """Write the help of a dataclass's settings into its documentation, before a section."""
     lines = ["Parameters", "----------"]
     for item in fields(kind):  # type: ignore[arg-type]
+        if not item.metadata:
+            continue
         known = item.metadata["setting"]
         choices = f"{{{', '.join(map(repr, known.choices))}}}"
         name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
@@ -144,10 +113,50 @@ def documented(kind: type[_T], before: str = "Examples") -> type[_T]:
     return kind
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class _Value:
+    """A frozen value: its fields are checked when it is made, and its repr shows what is not a default."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+        documented(dataclass(frozen=True, kw_only=kw_only, repr=False)(cls))
+
+    def __post_init__(self) -> None:
+        for name, known in _settings(self):
+            known.check(name, getattr(self, name))
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={_shortened(value)}" for name, value in self.given().items())
+        return f"{type(self).__name__}({given})"
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults."""
+        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)}  # type: ignore[arg-type]
+        return {
+            name: value for name, (value, default) in values.items() if np.ndim(value) or value != default
+        }
+
+
+def _settings(kind: Any) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of a value, or of a class of values, by the names of their fields."""
+    return ((item.name, item.metadata["setting"]) for item in fields(kind) if item.metadata)
+
+
+_MOST_SHOWN = 6
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return 'float("inf")'
+    if isinstance(value, list | tuple | np.ndarray) and len(value) > _MOST_SHOWN:
+        return "[...]"  # run.json has them
+    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
+
+
 # --- solvers ---------------------------------------------------------------------------------------
 
 
-@_value(kw_only=True)
 class Upload(_Value):
     """Each silo uploads its covariance once, and everything follows from the sum.
 
@@ -165,7 +174,6 @@ class Upload(_Value):
     )
 
 
-@_value(kw_only=True)
 class Iterative(Upload):
     """What solvers that take several rounds have in common."""
 
@@ -186,7 +194,6 @@ class Iterative(Upload):
     )
 
 
-@_value(kw_only=True)
 class Krylov(Iterative):
     """A Krylov space of block products: a few rounds, each of n_features × iteration_rank numbers.
 
@@ -200,15 +207,10 @@ class Krylov(Iterative):
     name: ClassVar[str] = "krylov"
     noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step")
     one_shot_start: bool | None = setting(
-        None,
-        "Whether krylov opens with local steps at the silos.",
-        "flag",
-        "solver",
-        option="--one-shot-start/--no-one-shot-start",
+        None, "Whether krylov opens with local steps at the silos.", "flag", "solver"
     )
 
 
-@_value(kw_only=True)
 class Auto(Krylov):
     """One upload or a Krylov space, whichever is cheaper, with the settings of `Krylov`.
 
@@ -225,7 +227,6 @@ class Auto(Krylov):
 _ALIGNMENTS, _REFERENCES = ("procrustes", "sign", "identity"), ("first", "active", "broadcast")
 
 
-@_value(kw_only=True)
 class PowerMethod(Iterative):
     """The paper's federated power method.
 
@@ -256,7 +257,6 @@ Solver = Upload | Krylov | PowerMethod
 # --- aggregation -----------------------------------------------------------------------------------
 
 
-@_value(kw_only=True)
 class _Rounds(_Value):
     min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
     deadline: float | None = setting(
@@ -268,7 +268,6 @@ class _Rounds(_Value):
     )
 
 
-@_value(kw_only=True)
 class Plain(_Rounds):
     """The coordinator reads every silo's noised answer.
 
@@ -289,7 +288,6 @@ class Plain(_Rounds):
     )
 
 
-@_value(kw_only=True)
 class Secure(_Rounds):
     """The coordinator reads the silos' sum only, and they share the noise of one trusted curator.
 
@@ -315,8 +313,7 @@ Aggregation = Plain | Secure
 # --- the unit of privacy ---------------------------------------------------------------------------
 
 
-@_value()
-class Person(_Value):
+class Person(_Value, kw_only=False):
     """A person is protected with all rows that a silo has of her.
 
     Examples
@@ -338,8 +335,7 @@ class Person(_Value):
     )
 
 
-@_value()
-class Edge(_Value):
+class Edge(_Value, kw_only=False):
     """One edge of one silo's network is protected.
 
     Examples
@@ -362,8 +358,7 @@ class Edge(_Value):
         check_edge_weight(self.max_weight)
 
 
-@_value()
-class Node(_Value):
+class Node(_Value, kw_only=False):
     """One row of one silo's adjacency matrix is protected (not a node with all its edges).
 
     Examples
@@ -386,8 +381,7 @@ NoiseKind = Literal["auto", "moment", "clipped", "step", "paper"]
 _NOISE_KINDS = ("auto", "moment", "clipped", "step", "paper")
 
 
-@_value()
-class Noise(_Value):
+class Noise(_Value, kw_only=False):
     """What is noised, and how its budget is divided.
 
     Examples
@@ -417,27 +411,17 @@ class Noise(_Value):
 # --- all of them -----------------------------------------------------------------------------------
 
 SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (Auto, PowerMethod, Krylov, Upload)}
-AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
+_AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
 
 
-def _as_value(name: str, given: Any, kinds: Mapping[str, type], hint: str) -> Any:
-    """Return a value, made with its defaults where a word is given for it."""
-    if isinstance(given, str) and given in kinds:
-        return kinds[given]()
-    must = f"one of {', '.join(map(repr, kinds))} or {hint}"
-    require(isinstance(given, tuple(kinds.values())), name, must, given)
-    return given
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(_Value):
     """The options of a fit, checked; `FedPCA` documents each."""
 
     n_components: Any = setting(
         None,
         "Number of components, a fraction of variance, or auto: as many as are determined.",
         section="components",
-        option="-k",
+        option="-k --components",
     )
     epsilon: float = setting(
         1.0,
@@ -449,25 +433,24 @@ class Options:
         None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
     )
     center: bool = setting(
-        True,
-        "Centre on the pooled mean (default), also after --center-file.",
-        "flag",
-        "rows",
-        option="--center/--no-center",
+        True, "Centre on the pooled mean (default), also after --center-file.", "flag", "rows"
     )
     standardize: bool = setting(
-        True,
-        "Correlations (default), or covariances in the columns' own units.",
-        "flag",
-        "rows",
-        option="--standardize/--no-standardize",
+        True, "Correlations (default), or covariances in the columns' own units.", "flag", "rows"
     )
     ranges: Any = setting(None, "Between which numbers cells of columns are.", section="columns", option=None)
     codebook: CodeBook | None = setting(None, "Code book with rules and numbers of columns.", option=None)
     unit: Any = None
     noise: Any = Noise()
-    aggregation: Any = Plain()
-    solver: Any = Auto()
+    aggregation: Any = setting(
+        "plain",
+        "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
+        _AGGREGATIONS,
+        "privacy",
+    )
+    solver: Any = setting(
+        "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
+    )
     device: str | None = setting(
         None,
         "PyTorch device for the silos' arithmetic, e.g. cuda.",
@@ -481,24 +464,17 @@ class Options:
     n_jobs: int | None = setting(None, "Silos that work at once.", "jobs", "running", option="--jobs")
 
     def __post_init__(self) -> None:
-        changed: dict[str, Any] = {
-            "solver": _as_value("solver", self.solver, SOLVERS, "a solver such as Krylov()"),
-            "aggregation": _as_value("aggregation", self.aggregation, AGGREGATIONS, "Plain() or Secure()"),
-        }
-        if isinstance(self.noise, str):
-            changed["noise"] = _named("noise", Noise, self.noise)
-        else:
-            require(isinstance(self.noise, Noise), "noise", "a word or Noise()", self.noise)
-        if isinstance(self.unit, str):
-            changed["unit"] = _named("unit", Person, self.unit)
-        else:
-            must = "the name of the column that identifies a row's person, Person(), Edge() or Node()"
-            require(isinstance(self.unit, Person | Edge | Node | None), "unit", must, self.unit)
-        for name, value in changed.items():
-            object.__setattr__(self, name, value)
-        for item in fields(self):
-            if item.metadata:
-                item.metadata["setting"].check(item.name, getattr(self, item.name))
+        super().__post_init__()
+        kinds = {"unit": Person, "noise": Noise}
+        for name in ("unit", "noise", "aggregation", "solver"):
+            word = getattr(self, name)
+            if isinstance(word, str):
+                FLAT[name].check(name, word)
+                made = kinds[name](word) if name in kinds else FLAT[name].choices[word]()
+                object.__setattr__(self, name, made)
+        require(isinstance(self.noise, Noise), "noise", "a word or Noise()", self.noise)
+        must = "the name of the column that identifies a row's person, Person(), Edge() or Node()"
+        require(isinstance(self.unit, Person | Edge | Node | None), "unit", must, self.unit)
         is_book = self.codebook is None or isinstance(self.codebook, CodeBook)
         require(is_book, "codebook", "a CodeBook or the path of one", type(self.codebook).__name__)
         check_sums_are_noised(self.aggregation.name, self.epsilon)
@@ -606,44 +582,24 @@ _OF_CODE_BOOKS = {
 }
 """Options that are fields of a code book."""
 
-_CHOICES = {
-    "aggregation": _declare(
-        "plain",
-        "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
-        tuple(AGGREGATIONS),
-        "privacy",
-    )
-}
-_NETWORK = _declare(
-    None,
-    "Silos hold networks; an edge is protected, or a row of the adjacency.",
-    ("edge", "row"),
-    section="rows",
-    option=None,
-)
-_KINDS: dict[str, Iterable[type]] = {
-    "unit": (Person, Edge),
-    "noise": (Noise,),
-    "aggregation": (Plain, Secure),
-    "solver": SOLVERS.values(),
-}
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
 
 
+_NETWORK = "Silos hold networks; an edge is protected, or a row of the adjacency."
+
+
 def _flat_settings() -> Iterator[tuple[str, Setting]]:
+    parts: dict[str, Iterable[Any]] = {"unit": (Person, Edge), "noise": (Noise,)}
     for item in fields(Options):
-        if item.metadata:
-            yield item.name, item.metadata["setting"]
-        if item.name == "solver":
-            how = "How the eigenspace is found; auto chooses and states why."
-            yield item.name, _declare("auto", how, tuple(SOLVERS), "solver")
-        if item.name in _CHOICES:
-            yield item.name, _CHOICES[item.name]
+        known = item.metadata.get("setting")
+        if known is not None:
+            yield item.name, known
+            if isinstance(known.choices, Mapping):
+                parts[item.name] = known.choices.values()
         if item.name == "unit":
-            yield "network", _NETWORK
-        for kind in _KINDS.get(item.name, ()):
-            for inner in fields(kind):
-                yield _RENAMED.get(inner.name, inner.name), inner.metadata["setting"]
+            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows", option=None)
+        for part in parts.get(item.name, ()):
+            yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part))
         if item.name == "codebook":
             yield from _OF_CODE_BOOKS.items()
 
@@ -661,12 +617,7 @@ def register_solver(kind: type[Any]) -> None:
 def option_name(name: str) -> str:
     """Return what the command line calls an option: ``row_norm`` is --row-norm."""
     known = FLAT[name].option if name in FLAT else None
-    return (known or f"--{name.replace('_', '-')}").split("/")[0]
-
-
-def _named(name: str, kind: Callable[..., Any], word: Any, *more: Any, **settings: Any) -> Any:
-    FLAT[name].check(name, word)
-    return kind(word, *more, **settings)
+    return (known or f"--{name.replace('_', '-')}").split("/")[0].split()[0]
 
 
 def from_flat(given: Mapping[str, Any]) -> Options:
@@ -676,14 +627,16 @@ def from_flat(given: Mapping[str, Any]) -> Options:
     made: dict[str, Any] = {"codebook": _with_numbers(left.pop("codebook", None), numbers)}
     of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
     made["unit"] = _unit_of(*(left.pop(name, None) for name in of_unit))
-    made["noise"] = _named("noise", Noise, left.pop("noise", "auto"), **_taken(left, Noise))
-    made["aggregation"] = _chosen("aggregation", left, AGGREGATIONS)
+    noise = left.pop("noise", "auto")
+    FLAT["noise"].check("noise", noise)
+    made["noise"] = Noise(noise, **_taken(left, Noise))
+    made["aggregation"] = _chosen("aggregation", left)
     only = {item.name for item in fields(PowerMethod)} - {item.name for item in fields(Krylov)}
     if left.get("solver", "auto") == "auto" and any(
         name in left and left[name] != FLAT[name].default for name in only
     ):
         left["solver"] = PowerMethod.name
-    made["solver"] = _chosen("solver", left, SOLVERS)
+    made["solver"] = _chosen("solver", left)
     return Options(**made, **left)
 
 
@@ -713,54 +666,37 @@ def _taken(left: dict[str, Any], kind: type) -> dict[str, Any]:
     return {item.name: left.pop(item.name) for item in fields(kind) if item.name in left}
 
 
-def _chosen(name: str, left: dict[str, Any], kinds: Mapping[str, Any]) -> Any:
+def _chosen(name: str, left: dict[str, Any]) -> Any:
     """Return the value that a word names, with its settings; refuse those of another."""
-    word = left.pop(name, FLAT[name].default)
-    FLAT[name].check(name, word)
-    taken = _taken(left, kinds[word])
-    for other in kinds.values():
+    known = FLAT[name]
+    word = left.pop(name, known.default)
+    known.check(name, word)
+    taken = _taken(left, known.choices[word])
+    for other in known.choices.values():
         for odd, value in _taken(left, other).items():
             if value != FLAT[odd].default:  # a form that shows all options gives defaults
                 raise InputError(
                     f"{odd} must be left out with {name} {word!r}, got {value!r}; it belongs to "
                     f"{name} {other.name!r}"
                 )
-    return kinds[word](**taken)
+    return known.choices[word](**taken)
 
 
 def call_of(given: Mapping[str, Any]) -> str:
     """Return the Python expression that makes an estimator with flat options."""
     # JSON has no infinity: a record writes it as a word.
     known = {
-        name: math.inf if isinstance(value, str) and value == "inf" else value
-        for name, value in given.items()
-        if name in FLAT and name != "codebook"
+        name: math.inf if str(value) == "inf" else value for name, value in given.items() if name in FLAT
     }
+    has_book = known.pop("codebook", None) is not None
     options = from_flat(known)
-    words = {
-        item.name: _shortened(value)
-        for item in fields(Options)
-        if np.ndim(value := getattr(options, item.name)) or value != item.default
-    }
-    words.pop("codebook", None)
-    numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in given}
+    numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in known}
     shown = [f"{name}={_shortened(value)}" for name, value in numbers.items() if np.ndim(value) or value]
-    book = '"codebook.toml"' if given.get("codebook") is not None else f"CodeBook({', '.join(shown)})"
-    if shown or given.get("codebook") is not None:
-        words["codebook"] = book
+    words = {name: _shortened(value) for name, value in options.given().items() if name != "codebook"}
+    if shown or has_book:
+        words["codebook"] = '"codebook.toml"' if has_book else f"CodeBook({', '.join(shown)})"
     order = [item.name for item in fields(Options) if item.name in words]
     return f"FedPCA({', '.join(f'{name}={words[name]}' for name in order)})"
-
-
-_MOST_SHOWN = 6
-
-
-def _shortened(value: Any) -> str:
-    if isinstance(value, float) and math.isinf(value):
-        return 'float("inf")'
-    if isinstance(value, list | tuple | np.ndarray) and len(value) > _MOST_SHOWN:
-        return "[...]"  # run.json has them
-    return repr(value.tolist() if isinstance(value, np.ndarray) else value)
 
 
 def check_sums_are_noised(aggregation: str, epsilon: float) -> None:

@@ -1,5 +1,6 @@
 """Completion: without noise what NumPy and scikit-learn give centrally; with it, intervals that hold."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
 from fits import fed_moment
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
 SPAN = (1.0, 5.0)
 CLOSE = 1e-8
@@ -65,18 +67,12 @@ def near(one: Any, other: Any) -> None:
 
 def central(rows: Any, weights: Any, k: int) -> tuple[Any, Any, Any, Any]:
     """Return means, covariances of observed pairs, and the fitted Λ and ψ, by plain NumPy."""
-    d = rows.shape[1]
-    known = ~np.isnan(rows)
-    counts = np.array([np.sum(weights[known[:, place]]) for place in range(d)])
-    mean = np.array([np.average(rows[known[:, j], j], weights=weights[known[:, j]]) for j in range(d)])
-    covariance = np.empty((d, d))
-    for j in range(d):
-        for l in range(d):  # noqa: E741
-            both = known[:, j] & known[:, l]
-            covariance[j, l] = np.average(
-                (rows[both, j] - mean[j]) * (rows[both, l] - mean[l]), weights=weights[both]
-            )
-    root = np.sqrt(counts / counts.mean())
+    known = np.where(np.isnan(rows), 0.0, 1.0)
+    both = (known * weights[:, None]).T @ known
+    mean = weights @ np.nan_to_num(rows) / np.diagonal(both)
+    left = np.nan_to_num(rows - mean)
+    covariance = (left * weights[:, None]).T @ left / both
+    root = np.sqrt(np.diagonal(both) / np.diagonal(both).mean())
     values, vectors = np.linalg.eigh(covariance * np.outer(root, root))
     kept = values[::-1][:k] - values[::-1][k:].mean()
     loadings = vectors[:, ::-1][:, :k] * np.sqrt(kept) / root[:, None]
@@ -144,32 +140,28 @@ def long_form(rows: Any, seed: int = 1) -> pd.DataFrame:
 
 
 def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path: Path):
-    rows = ratings(400)
-    table = long_form(rows)
+    rows = ratings(200)
+    wide, table = released(rows), long_form(rows)
+    table["site"] = np.where(table["user"] % 2 == 0, "even", "odd")
+    table.to_parquet(tmp_path / "sites.parquet")
+    table = table.drop(columns="site")
     table["user"] = "person " + table["user"].astype(str)
     table.to_csv(tmp_path / "all.csv", index=False)
-    for silos in ({"all": table}, {"all": tmp_path / "all.csv"}):
-        model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
+    for silos in (
+        {"all": table},
+        {"all": tmp_path / "all.csv"},
+        split_by_group(tmp_path / "sites.parquet", "site"),
+    ):
         found = model.fit_silos(silos).moment_
         assert found.n_samples == len(rows)
+        assert sorted(found.silo_sizes.values()) == [len(rows) // len(silos)] * len(silos)
         assert found.study.unit == "user"
-        near(found.pooled.moment, released(rows).pooled.moment)
-        near(Completion(2).fit(found).mean_, Completion(2).fit(released(rows)).mean_)
+        near(found.pooled.moment, wide.pooled.moment)
+    near(Completion(2).fit(found).mean_, Completion(2).fit(wide).mean_)
+    near(model.fit(table).moment_.pooled.moment, wide.pooled.moment)
 
 
-def test_one_table_of_one_rating_a_row_is_fitted_and_split_by_a_column(tmp_path: Path):
-    rows = ratings(120)
-    table = long_form(rows)
-    model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
-    near(model.fit(table).moment_.pooled.moment, released(rows).pooled.moment)
-    table["site"] = np.where(table["user"] % 2 == 0, "even", "odd")
-    table.to_parquet(tmp_path / "all.parquet")
-    found = model.fit_silos(split_by_group(tmp_path / "all.parquet", "site")).moment_
-    assert sorted(found.silo_sizes.values()) == [60, 60]
-    near(found.pooled.moment, released(rows).pooled.moment)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_promise_about_ratings_is_one_about_persons():
     table = long_form(ratings(200))
     model = FedMoment(epsilon=1.0, delta=1e-06, center=False, codebook=replace(book(LONG), normalize=True))
@@ -178,7 +170,6 @@ def test_a_promise_about_ratings_is_one_about_persons():
     assert "The column 'user' identifies the person of each row" in said
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_components_that_noise_could_show_are_not_used_and_means_remain():
     rows = ratings(300)
     found = Completion(2).fit(released(rows, 0.1, normalize=True))
@@ -189,7 +180,6 @@ def test_components_that_noise_could_show_are_not_used_and_means_remain():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_private_completion_is_better_than_means_and_its_intervals_hold():
     """Fails with probability below 1e-6.
 
@@ -211,36 +201,32 @@ def test_a_private_completion_is_better_than_means_and_its_intervals_hold():
     assert max(gains) < 0.9
 
 
+def refused(match: str, work: Callable[[], Any]) -> None:
+    with pytest.raises(InputError, match=match):
+        work()
+
+
 def test_what_a_table_of_one_rating_a_row_may_not_hold_is_refused():
     table = long_form(ratings(50))
     model = FedMoment(epsilon=float("inf"), center=False, codebook=book(LONG))
     twice = pd.concat([table, table[table["film"] == "film 1"][:1]])
-    with pytest.raises(InputError, match=f"a second one at row {len(twice)}"):
-        model.fit_silos({"all": twice})
     nobody = table.assign(user=table["user"].astype(object).where(table["user"] != 7))
-    with pytest.raises(InputError, match="must name the person in every row"):
-        model.fit_silos({"all": nobody})
-    with pytest.raises(InputError, match="got 'when'"):
-        model.fit_silos({"all": table.assign(when=1.0)})
-    with pytest.raises(InputError, match="must have one row a person to be given unit"):
-        FedMoment(epsilon=float("inf"), codebook=book(LONG), unit="user").fit_silos({"all": table})
+    refused(f"a second one at row {len(twice)}", lambda: model.fit_silos({"all": twice}))
+    refused("must name the person in every row", lambda: model.fit_silos({"all": nobody}))
+    refused("got 'when'", lambda: model.fit_silos({"all": table.assign(when=1.0)}))
+    by_unit = FedMoment(epsilon=float("inf"), codebook=book(LONG), unit="user")
+    refused("must have one row a person to be given unit", lambda: by_unit.fit_silos({"all": table}))
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
-    rows = ratings(300)
-    with pytest.raises(InputError, match="must have a bound on the norm of a row"):
-        released(rows, 1.0)
-    with pytest.raises(InputError, match="without offsets and scales"):
-        Completion(2).fit(released(rows, scale=[2.0] * 20))
-    plain = FedMoment(epsilon=float("inf")).fit(np.nan_to_num(rows)).moment_
-    with pytest.raises(InputError, match="must be of ratings"):
-        Completion(2).fit(plain)
+    rows, model = ratings(300), Completion(2)
     mixed = {**WIDE, "film 10": {"kind": "number", "missing": 0.0}}
-    with pytest.raises(InputError, match="got other columns too"):
-        Completion(2).fit(released(rows, codebook=book(mixed)))
-    with pytest.raises(InputError, match="below the 10 items"):
-        Completion(10).fit(released(rows))
+    plain = FedMoment(epsilon=float("inf")).fit(np.nan_to_num(rows)).moment_
+    refused("must have a bound on the norm of a row", lambda: released(rows, 1.0))
+    refused("without offsets and scales", lambda: model.fit(released(rows, scale=[2.0] * 20)))
+    refused("must be of ratings", lambda: model.fit(plain))
+    refused("got other columns too", lambda: model.fit(released(rows, codebook=book(mixed))))
+    refused("below the 10 items", lambda: Completion(10).fit(released(rows)))
 
 
 def test_adding_ratings_of_a_person_changes_one_row(tmp_path: Path):

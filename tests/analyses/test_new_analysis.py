@@ -57,7 +57,7 @@ def test_a_registered_analysis_runs_from_python_and_the_command_line(
     moment: Moment, capsys: pytest.CaptureFixture[str]
 ):
     def derive(*words: str) -> int:
-        return main(["derive", "moment", *words], standalone_mode=False)
+        return main(["analyze", words[0], "moment", *words[1:]], standalone_mode=False)
 
     model = analyses.Spread(most=1).fit(moment)
     assert model.get_params() == {"most": 1}

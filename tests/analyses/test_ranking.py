@@ -21,16 +21,16 @@ Array = NDArray[np.float64]
 ITEMS = ("ash", "birch", "cedar", "elm", "fir", "oak")
 STRENGTH = np.linspace(0.9, -0.9, len(ITEMS))
 EXACT = float("inf")
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 POINTS = comparisons(ITEMS, margin="points", range=(-20, 20))
 
 
-def games(rows: int = 900, seed: int = 1) -> pd.DataFrame:
+def games(rows: int = 900, seed: int = 1, strength: Any = STRENGTH) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     first = rng.integers(0, 6, rows)
     second = (first + rng.integers(1, 6, rows)) % 6
-    apart = STRENGTH[first] - STRENGTH[second]
-    won = rng.random(rows) < 1 / (1 + np.exp(-apart))
-    names = np.asarray(ITEMS)
+    apart = strength[first] - strength[second]
+    won, names = rng.random(rows) < 1 / (1 + np.exp(-apart)), np.asarray(ITEMS)
     return pd.DataFrame(
         {
             "winner": names[np.where(won, first, second)],
@@ -101,15 +101,6 @@ def test_bradley_and_terrys_scores_are_those_of_hunters_iteration_and_its_errors
     assert low < chance < high
 
 
-def test_scores_that_are_not_finite_are_refused():
-    """Whoever lost to nobody has no finite score, however few the others are."""
-    beaten = pd.DataFrame({"winner": ["ash", "ash", "elm"], "loser": ["elm", "oak", "oak"]})
-    others = TABLE[~TABLE[["winner", "loser"]].isin(["ash"]).any(axis=1)]
-    table = pd.concat([others, beaten], ignore_index=True)[["winner", "loser"]]
-    with pytest.raises(InputError, match="must be finite"):
-        Ranking("bradley-terry").fit(release(table))
-
-
 def test_persons_count_once_however_much_they_compare():
     """Least squares with the weight 1/m for each of a person's m comparisons in a silo."""
     moment = release(TABLE, "judge", unit="judge")
@@ -141,7 +132,6 @@ def test_the_noise_of_scores_is_what_the_closed_form_says(method: Any):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_intervals_and_verdicts_hold_as_often_as_they_say():
     """Fails with probability below 1e-4 a kind.
 
@@ -162,7 +152,6 @@ def test_intervals_and_verdicts_hold_as_often_as_they_say():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", cases())
 def test_a_drawn_release_has_the_law_of_a_real_one(name: str):
     """Fails with probability below 1e-6: 121 means of 40 releases, 6.5 of their deviations apart."""
@@ -175,16 +164,7 @@ def test_a_drawn_release_has_the_law_of_a_real_one(name: str):
 
 
 def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not():
-    rng = np.random.default_rng(4)
-    first = np.repeat([0, 1, 2, 3, 4, 5], 500)
-    second = (first + rng.integers(1, 6, len(first))) % 6
-    strength = np.array([4.0, 0.0, 0.0, 0.0, 0.0, -4.0])
-    won = rng.random(len(first)) < 1 / (1 + np.exp(strength[second] - strength[first]))
-    names = np.asarray(ITEMS)
-    table = pd.DataFrame(
-        {"winner": names[np.where(won, first, second)], "loser": names[np.where(won, second, first)]}
-    )
-    found = Ranking().fit(release(table))
+    found = Ranking().fit(release(games(3000, 4, np.array([4.0, 0.0, 0.0, 0.0, 0.0, -4.0]))))
     assert (found.rank_low_[0], found.rank_high_[0]) == (1, 1)
     assert (found.rank_low_[5], found.rank_high_[5]) == (6, 6)
     assert found.rank_low_[1:5].min() == 2
@@ -194,14 +174,6 @@ def test_places_are_sure_where_scores_are_far_apart_and_open_where_they_are_not(
     assert ((found.rank_low_ <= found.rank_) & (found.rank_ <= found.rank_high_)).all()
 
 
-def test_items_that_nobody_compared_with_the_others_are_refused():
-    apart = TABLE[TABLE["winner"].isin(ITEMS[:3]) == TABLE["loser"].isin(ITEMS[:3])]
-    moment = release(apart)
-    with pytest.raises(InputError, match="must tie all items together to be ranked"):
-        Ranking().fit(moment)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
     moment = release(games(90), epsilon=0.1)
     found = Ranking().fit(moment)
@@ -213,26 +185,30 @@ def test_comparisons_lost_in_the_noise_have_no_intervals_and_say_so():
     assert not odds.determined_
     assert np.isnan(odds.scores_).all()
     assert sorted(odds.rank_) == [1, 2, 3, 4, 5, 6]
-    told = odds.account()
-    assert told.title.endswith("Bradley and Terry's model: not determined")
-    assert told.facts["determined"] is False
-    assert told.facts["scores"] == [None] * 6
-    assert told.pictures == ()
+    account = odds.account()
+    assert account.title.endswith("Bradley and Terry's model: not determined")
+    assert (account.facts["determined"], account.facts["scores"]) == (False, [None] * 6)
+    assert account.pictures == ()
 
 
 def test_what_cannot_be_ranked_is_refused_in_one_sentence():
-    beaten = TABLE[TABLE["loser"] != "ash"]
-    with pytest.raises(InputError, match="an item that wins or loses nearly all"):
-        Ranking("bradley-terry").fit(release(beaten))
-    points = release(TABLE, "points", codebook=POINTS)
-    with pytest.raises(InputError, match="got margins in 'points'; take least squares"):
-        Ranking("bradley-terry").fit(points)
+    def refused(match: str, model: Ranking, moment: Moment) -> None:
+        with pytest.raises(InputError, match=match):
+            model.fit(moment)
+
+    odds, points = Ranking("bradley-terry"), release(TABLE, "points", codebook=POINTS)
+    apart = TABLE[TABLE["winner"].isin(ITEMS[:3]) == TABLE["loser"].isin(ITEMS[:3])]
+    refused("must tie all items together to be ranked", Ranking(), release(apart))
+    refused("an item that wins or loses nearly all", odds, release(TABLE[TABLE["loser"] != "ash"]))
+    # Whoever lost to nobody has no finite score, however few the others are.
+    beaten = pd.DataFrame({"winner": ["ash", "ash", "elm"], "loser": ["elm", "oak", "oak"]})
+    others = TABLE[~TABLE[["winner", "loser"]].isin(["ash"]).any(axis=1)]
+    refused("must be finite", odds, release(pd.concat([others, beaten], ignore_index=True)))
+    refused("got margins in 'points'; take least squares", odds, points)
+    refused("method must be one of", Ranking("elo"), points)  # type: ignore[arg-type]
+    other = FedMoment(epsilon=EXACT).fit(signed(TABLE)).moment_
+    refused("must be of comparisons to be ranked", Ranking(), other)
     with pytest.raises(InputError, match="got margins in 'points'; take the difference"):
         Ranking().fit(points).win_probability("ash", "oak")
     with pytest.raises(InputError, match="must be one of those that were ranked, got 'yew'"):
         Ranking().fit(release(TABLE)).win_probability("ash", "yew")
-    with pytest.raises(InputError, match="method must be one of"):
-        Ranking("elo").fit(points)  # type: ignore[arg-type]
-    other = FedMoment(epsilon=EXACT).fit(signed(TABLE)).moment_
-    with pytest.raises(InputError, match="must be of comparisons to be ranked"):
-        Ranking().fit(other)

@@ -1,12 +1,16 @@
-"""Every registered case runs with its quick sizes and gives a table and its measurements."""
+"""Every benchmark runs with its quick sizes; peers finish, end at their limit, or fail in a sentence."""
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import runner
 from benchmarks.__main__ import main
+from benchmarks.clipped import CLEARLY, MOST_LOST, Point
+from benchmarks.peer_process import UNFINISHED, PeerRun, run_peer
 
 pytestmark = pytest.mark.benchmarks
 
@@ -26,14 +30,61 @@ def test_case_runs_with_quick_sizes(name: str, tmp_path: Path) -> None:
         assert all(len(row) == len(columns) for row in rows)
 
 
-def test_every_result_belongs_to_a_case() -> None:
+def test_unknown_names_are_refused_known_ones_listed_and_results_belong_to_cases(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["list"])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("fit_memory", "fit_files", "secure", "growth"))
+    with pytest.raises(SystemExit, match="got no_such_case"):
+        main(["no_such_case"])
     assert {path.stem for path in runner.RESULTS.glob("*.json")} <= set(runner.CASES)
 
 
-def test_unknown_names_are_refused_and_known_ones_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["list"])
-    shown = capsys.readouterr().out
-    for name in ("fit_memory", "many_silos", "secure_silos", "memory", "wide_steps"):
-        assert name in shown
-    with pytest.raises(SystemExit, match="got no_such_case"):
-        main(["no_such_case"])
+def test_auto_clips_where_it_gains_clearly_and_never_loses_where_the_moment_wins() -> None:
+    """The constants of ``auto``'s prediction are held to what was rehearsed over the grid."""
+    found, taken = runner.kept("clipped_auto")["measured"], []
+    for each in found:
+        point = Point(**{name: each[name] for name in Point.__dataclass_fields__})
+        ratio = each["clipped"] / each["moment"]
+        taken.append(point.taken)
+        assert ratio <= MOST_LOST or not point.taken, each
+        assert ratio >= CLEARLY or point.taken, each
+        assert point.taken == each["taken"], each
+    assert 20 < sum(taken) < len(taken) - 20
+
+
+OPENING = """
+import json, sys, time
+import numpy as np
+task = np.load(sys.argv[1])
+found = open(sys.argv[2], "w", buffering=1)
+def fit(epsilon, seed):
+    line = {"epsilon": epsilon, "seed": seed, "seconds": 0.0, "basis": task["rows"].tolist()}
+    found.write(json.dumps(line) + "\\n")
+"""
+
+
+def run(folder: Path, script: str, limit_s: float = 30.0) -> PeerRun:
+    file = folder / "peer.py"
+    file.write_text(OPENING + script)
+    return run_peer(
+        Path(sys.executable), [file], rows=np.eye(2), rank=1, epsilons=(0.5, 1.0), seeds=2, limit_s=limit_s
+    )
+
+
+def test_a_peer_that_finishes_hands_over_every_fit(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "for e in task['epsilons'].tolist():\n    for s in task['seeds'].tolist():\n        fit(e, s)\n",
+    )
+    assert done.ended == "finished"
+    assert [(fit["epsilon"], fit["seed"]) for fit in done.fits] == [(0.5, 0), (0.5, 1), (1, 0), (1, 1)]
+    assert done.fits[0]["basis"] == [[1.0, 0.0], [0.0, 1.0]]
+
+
+@pytest.mark.parametrize("forever", ["while True: pass", "time.sleep(10**6)"])
+def test_a_peer_at_its_limit_did_not_finish_and_keeps_what_it_had(tmp_path: Path, forever: str) -> None:
+    done = run(tmp_path, f"fit(0.5, 0)\nfound.write('half a li')\nfound.flush()\n{forever}", 1.0)
+    assert done.ended == UNFINISHED
+    assert [fit["seed"] for fit in done.fits] == [0]

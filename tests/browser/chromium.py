@@ -14,17 +14,10 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
+    "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--hide-scrollbars",
-)
+)  # fmt: skip
 PROGRAMS = ("chromium", "chromedriver")
 
 
@@ -80,13 +73,6 @@ class Browser:
     def printed(self) -> bytes:
         """Return the page as it would be printed, a PDF."""
         return base64.b64decode(self._tell("Page.printToPDF", printBackground=True)["data"])
-
-    def picture(self, path: Path, *, height: int | None = None) -> None:
-        """Write a PNG of the page, whole or down to a height."""
-        width, full = self.ask("const d = document.documentElement; return [innerWidth, d.scrollHeight]")
-        clip = {"x": 0, "y": 0, "width": width, "height": height or full, "scale": 1}
-        made = self._tell("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(made["data"]))
 
     def _tell(self, command: str, **parameters: Any) -> Any:
         return self.driver.execute_cdp_cmd(command, parameters)

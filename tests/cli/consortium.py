@@ -34,5 +34,5 @@ def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
         f"epsilon = {cap}\ndelta = 1e-5\n{more}"
     )
     Path(f"{name}.ledger").unlink(missing_ok=True)
-    succeed("budget", "init", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
+    succeed("ledger", "create", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
     return path

@@ -1,4 +1,4 @@
-"""`fedpower compare` measures angles between results, array files and permuted columns."""
+"""`fedpower show --against` measures angles between results, array files and permuted columns."""
 
 import json
 from pathlib import Path
@@ -16,8 +16,8 @@ def out(here: Path) -> Path:
     return here / "out"
 
 
-def reported(*words: object) -> dict:
-    return json.loads(succeed("compare", *words, "--json").stdout)
+def reported(one: object, other: object) -> dict:
+    return json.loads(succeed("show", one, "--against", other, "--json").stdout)
 
 
 def test_a_result_is_no_angle_from_itself(out: Path):
@@ -40,7 +40,7 @@ def test_a_known_angle_is_found(here: Path):
         np.testing.assert_allclose(found["angles_degrees"], [0, 30], atol=1e-6)
         assert found["sin_theta"] == pytest.approx(0.5)
         np.testing.assert_allclose(found["component_cosines"], [1, np.cos(angle)])
-    assert "30 degrees apart" in succeed("compare", "truth.npz", "found.npz").stdout
+    assert "30 degrees apart" in succeed("show", "truth.npz", "--against", "found.npz").stdout
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_components_that_turned_within_a_plane_that_was_found_are_told_of(
     )
     np.save("first.npy", first)
     np.save("second.npy", second)
-    said = succeed("compare", "first.npy", "second.npy").stdout
+    said = succeed("show", "first.npy", "--against", "second.npy").stdout
     assert f"are {tilted:g} degrees apart" in said or tilted == 0
     assert ("compare the angles" in said) == told_of
 
@@ -81,8 +81,8 @@ def test_a_result_is_compared_with_a_basis_of_fewer_columns(out: Path):
 
 def test_different_columns_are_refused(out: Path):
     succeed("fit", "north.csv", "--drop", "hdl", *EXACT, "-o", "less")
-    said = run("compare", out, "less")
+    said = run("show", out, "--against", "less")
     assert said.exit_code == 2
     assert "'hdl'" in said.stderr
     np.save("wide.npy", np.eye(9)[:, :2])
-    assert "5 and 9 columns" in run("compare", out, "wide.npy").stderr
+    assert "5 and 9 columns" in run("show", out, "--against", "wide.npy").stderr

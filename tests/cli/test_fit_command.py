@@ -17,7 +17,7 @@ FILES = ("north.csv", "south.parquet", "east.csv")
 
 def make_ledgers(folder: Path, epsilon: float = 2.0) -> None:
     for name in SIZES:
-        succeed("budget", "init", folder / f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+        succeed("ledger", "create", folder / f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
 def test_files_give_what_the_estimator_gives(here: Path):
@@ -54,7 +54,7 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
 def test_columns_choose_and_drop_leaves_out(here: Path):
     succeed("fit", *FILES, "--columns", "bmi,age", "--epsilon", "inf", "-k", 1, "-o", "chosen")
     assert read_result("chosen").feature_names == ("bmi", "age")
-    succeed("fit", "north.csv", "everybody.csv", "--drop", "hdl", "--extra", "drop",
+    succeed("fit", "north.csv", "everybody.csv", "--drop", "hdl", "--extra-columns", "drop",
             "--epsilon", "inf", "-k", 1, "--columns", "age,sbp,dbp", "-o", "less")  # fmt: skip
     assert read_result("less").feature_names == ("age", "sbp", "dbp")
 
@@ -124,13 +124,13 @@ def test_ledgers_are_charged_once_for_the_same_question(here: Path):
 
 def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
     make_ledgers(here / "ledgers")
-    succeed("budget", "init", "poor.ledger", "--epsilon", 0.5, "--delta", 1e-6)
+    succeed("ledger", "create", "poor.ledger", "--epsilon", 0.5, "--delta", 1e-6)
     Path("poor.ledger").rename("small")
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledger", "east=small", "-o", "o")
+    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=small", "-o", "o")
     assert said.exit_code == 2
     assert "poor" in said.stderr  # the ledger's own name does not fit the silo
-    succeed("budget", "init", "tight", "--epsilon", 0.5, "--delta", 1e-6)
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledger", "east=tight", "-o", "o")
+    succeed("ledger", "create", "tight", "--epsilon", 0.5, "--delta", 1e-6)
+    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=tight", "-o", "o")
     assert said.exit_code == 2
     assert "this release would spend epsilon=1 " in said.stderr
     assert not Path("o").exists()
@@ -201,8 +201,8 @@ def test_a_delta_at_which_a_row_may_be_given_away_is_warned_of(here: Path):
 
 
 def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
-    succeed("budget", "init", "north.ledger", "--epsilon", 0.5, "--delta", 1e-6)
-    assert "left 0.5 for one further fit" in succeed("budget", "north.ledger").stdout
+    succeed("ledger", "create", "north.ledger", "--epsilon", 0.5, "--delta", 1e-6)
+    assert "left 0.5 for one further fit" in succeed("ledger", "show", "north.ledger").stdout
     words = ("-k", 2, "--row-norm", 10, "--ledgers", ".", "--delta", 1e-6)
     said = run("fit", "north.csv", *words, "--epsilon", 0.6, "-o", "out")
     assert "silo 'north' has 0.5 left at delta=1e-06; ask for epsilon<=0.5," in said.stderr

@@ -98,7 +98,7 @@ def test_groups_are_told_apart_in_renamed_text_too() -> None:
 def test_prepare_reads_folders_and_other_text() -> None:
     write_parts("north")
     frame("east").to_csv("east.csv", sep="|", decimal=",", index=False)
-    succeed("prepare", "north", "east.csv", "--epsilon", 1)
+    succeed("fit", "--prepare-only", "north", "east.csv", "--epsilon", 1)
     assert all(f"{name!r}" in Path("codebook.toml").read_text().replace('"', "'") for name in COLUMNS)
 
 

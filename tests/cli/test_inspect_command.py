@@ -180,7 +180,7 @@ def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], ward
 
 def test_tables_go_from_rules_to_scores_with_commands_alone(wards: Path):
     files = ("north.csv", "south.parquet")
-    succeed("prepare", *files, "--epsilon", 4, "--codebook", "codebook.toml", "-o", "full.toml")
+    succeed("fit", "--prepare-only", *files, "--epsilon", 4, "--codebook", "codebook.toml", "-o", "full.toml")
     full = read_code_book("full.toml")
     assert full.columns == ("age", "sex=F", "sex=M", "sex=other", "smoker", "seen", "cd4")
     assert full.rules == read_code_book("codebook.toml").rules

@@ -39,7 +39,7 @@ def test_where_nothing_is_determined_the_cause_is_printed(silo: Path) -> None:
 
 
 def test_a_plan_tells_how_many_a_spectrum_would_give() -> None:
-    words = ("plan", "--features", "20", "--silos", "2x20000", "--epsilon", "1")
+    words = ("plan", "--n-features", "20", "--rows", "2x20000", "--epsilon", "1")
     reported = succeed(*words, "-k", "auto", "--spectrum", "0.3,0.2,0.001", "--json")
     ways = json.loads(reported.stdout)["candidates"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {

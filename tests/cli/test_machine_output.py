@@ -16,12 +16,12 @@ def reported(*words: object) -> dict:
 
 
 def test_ledgers_are_made_and_changed_with_a_statement(here: Path):
-    made = reported("budget", "init", "north.ledger", "--epsilon", 2, "--delta", 1e-6)
+    made = reported("ledger", "create", "north.ledger", "--epsilon", 2, "--delta", 1e-6)
     assert made["ledger"] == "north.ledger"
     assert made["silo"] == "north"
     assert made["cap"] == {"epsilon": 2, "delta": 1e-6}
     words = ("--epsilon", 3, "--delta", 1e-6, "--reason", "a longer study")
-    changed = reported("budget", "cap", "north.ledger", *words)
+    changed = reported("ledger", "set-cap", "north.ledger", *words)
     assert changed["cap"]["epsilon"] == 3
     assert changed["cap_changes"][-1]["reason"] == "a longer study"
 
@@ -41,7 +41,7 @@ def test_what_was_written_is_told(here: Path):
         "east.eigenvec": "40 samples",
         "east.eigenval": "their eigenvalues",
     }
-    assert reported("report", "out") == {"report": "out/report.html"}
+    assert reported("show", "out")["feature_names"] == list(COLUMNS)
 
 
 def test_a_study_in_order_is_told_with_its_hash(here: Path):
@@ -54,13 +54,13 @@ def test_a_study_in_order_is_told_with_its_hash(here: Path):
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("words", [("transform", "out", "many.csv"), ("budget", "many.ledger")])
+@pytest.mark.parametrize("words", [("transform", "out", "many.csv"), ("ledger", "show", "many.ledger")])
 def test_a_reader_who_has_enough_ends_the_command_quietly(here: Path, words: tuple[str, ...]):
     """The pipe is closed before a word is written: nothing depends on who is faster."""
     succeed("fit", "north.csv", *EXACT, "-o", "out")
     rows = Path("north.csv").read_text().splitlines(keepends=True)
     Path("many.csv").write_text(rows[0] + "".join(rows[1:]) * 100)
-    succeed("budget", "init", "many.ledger", "--epsilon", 2, "--delta", 1e-6)
+    succeed("ledger", "create", "many.ledger", "--epsilon", 2, "--delta", 1e-6)
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -11,7 +11,7 @@ import pytest
 from consortium import kit_for, silo_file, write_study
 from hospitals import run, succeed
 
-from fedpower.cli import parties
+from fedpower.cli import node
 from fedpower.federation import vault
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
@@ -33,7 +33,7 @@ def files_in(folder: Path) -> dict[Path, bytes]:
 
 def test_a_dry_run_shows_what_would_leave_and_touches_nothing(place: Path) -> None:
     before = files_in(place)
-    said = succeed("silo", "kits/north", "north.toml", "--dry-run").stdout
+    said = succeed("node", "approve", "kits/north", "north.toml").stdout
     assert "What would leave north" in said
     assert "the moment, the mean row and the trace, noised once" in said
     assert "Nobody was contacted and nothing was charged." in said
@@ -41,7 +41,7 @@ def test_a_dry_run_shows_what_would_leave_and_touches_nothing(place: Path) -> No
 
 
 def test_a_dry_run_as_json(place: Path) -> None:
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert facts["study"] == read_study(Path("study.toml")).digest
     assert (facts["rows"], facts["columns"]) == (60, 5)
     assert facts["affordable"] is True
@@ -51,7 +51,7 @@ def test_a_dry_run_as_json(place: Path) -> None:
 
 def test_a_dry_run_says_when_the_ledger_cannot_pay(place: Path) -> None:
     silo_file(cap=0.5)
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert facts["affordable"] is False
 
 
@@ -59,7 +59,7 @@ def test_a_dry_run_of_a_study_that_prepares_says_that_tallies_leave_too(place: P
     kit = Path("kits/north/study.toml")
     lines = kit.read_text().splitlines(keepends=True)
     kit.write_text("".join(line for line in lines if not line.startswith("row_norm")))
-    said = succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout
+    said = succeed("node", "approve", "kits/north", "north.toml", "--json").stdout
     assert json.loads(said)["leaves"] == (
         "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
         "each noised once"
@@ -69,12 +69,12 @@ def test_a_dry_run_of_a_study_that_prepares_says_that_tallies_leave_too(place: P
 def test_a_dry_run_of_an_exact_study_says_that_nothing_is_private(place: Path) -> None:
     kit = Path("kits/north/study.toml")
     kit.write_text(kit.read_text().replace("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf"))
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert facts["leaves"] == "exact numbers: this study is NOT private"
 
 
 def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path) -> None:
-    words = ("silo", "kits/north", "north.toml", "--dry-run", "--json")
+    words = ("node", "approve", "kits/north", "north.toml", "--json")
     assert "advice" not in json.loads(succeed(*words).stdout)
     kit = Path("kits/north/study.toml")
     kit.write_text(re.sub(r"row_norm = .*", "row_norm = 0.1", kit.read_text()))
@@ -89,14 +89,14 @@ def test_a_dry_run_of_a_network_speaks_of_nodes_and_edges(here: Path, aggregatio
     write_layer(Path("north.csv"), planted(20)[0])
     keys = []
     for name in ("north", "south", "east") if aggregation == "secure" else ():
-        public = succeed("identity", "new", "-o", f"{name}.pem").stdout.strip()
+        public = succeed("node", "key", f"{name}.pem").stdout.strip()
         keys.append(f"--identity={name}={public}")
     succeed("study", "init", "study.toml", "--name", "layers", "--silos", "north,south,east",
             "--network", "edge", "--nodes", "nodes.txt", "--edge-weight", 40, "-k", 2,
             "--epsilon", 1, *keys)  # fmt: skip
     kit_for("north")
     silo_file(more='[identity]\npath = "north.pem"\n' if keys else "")
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert (facts["networks"], facts["nodes"], facts["edges_capped_at_the_maximum"]) == (1, 20, 0)
     assert facts["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
     assert facts["leaves"].startswith("the adjacency and its trace")
@@ -117,12 +117,12 @@ def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
         return 0
 
     monkeypatch.setattr(vault, "run_silo", run_silo)
-    succeed("federation", "init", "study.toml", "-o", "whole", "--with-keys")
-    said = succeed("silo", "whole/north", "north.toml").stdout
+    succeed("node", "ca-init", "study.toml", "-o", "whole", "--with-keys")
+    said = succeed("node", "start", "whole/north", "north.toml").stdout
     assert "read 60 rows of 5 columns" in said
     assert started == [("north", str(place / "whole" / "north"), place / "north.toml")]
     Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
-    refused = run("silo", "whole/north", "north.toml")
+    refused = run("node", "start", "whole/north", "north.toml")
     assert refused.exit_code == 2
     assert "the data of silo 'north'" in refused.stderr
     assert len(started) == 1
@@ -133,19 +133,19 @@ def test_a_dry_run_counts_the_products_of_the_other_modes(place: Path, noise: st
     kit = Path("kits/north/study.toml")
     text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
     kit.write_text(text.replace("[rows]\n", "[rows]\nstandardize = false\n"))
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert "products of d×" in facts["leaves"]
 
 
 def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> None:
     keys = []
     for name in ("north", "south", "east"):
-        public = succeed("identity", "new", "-o", f"{name}.pem").stdout.strip()
+        public = succeed("node", "key", f"{name}.pem").stdout.strip()
         keys.append(f"--identity={name}={public}")
     write_study(*keys)
     kit_for("north")
     silo_file(more='[identity]\npath = "north.pem"\n')
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert "under masks, with this silo's share of the noise" in facts["leaves"]
     assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows in the session"
     assert float(facts["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
@@ -158,8 +158,8 @@ def refused_before_connecting(agrees: str, reported: str) -> None:
     """Nobody is contacted: the kit holds no keys, and the sentence is not about them."""
     silo_file(more=f'[identity]\npath = "north.pem"\n{agrees}')
     before = files_in(Path())
-    for dry in ((), ("--dry-run",)):
-        said = run("silo", "kits/north", "north.toml", *dry)
+    for command in ("start", "approve"):
+        said = run("node", command, "kits/north", "north.toml")
         assert said.exit_code == 2
         assert reported in said.stderr
         assert len(said.stderr.splitlines()) == 1
@@ -175,7 +175,7 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
     text = text.replace("center = true", f"standardize = false\n{rows}")
     kit.write_text(text)
-    facts = json.loads(succeed("silo", "kits/north", "north.toml", "--dry-run", "--json").stdout)
+    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
     assert ("mean row" in facts["leaves"]) is mean
     assert "trace" in facts["leaves"]
     assert facts["leaves_without_noise"] == "the number of rows"
@@ -183,7 +183,9 @@ def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
     assert noise == "moment" or f"{steps} products" in facts["leaves"]
 
 
-@pytest.mark.parametrize("words", [("silo", "kits/north", "north.toml"), ("coordinator", "kits/coordinator")])
+@pytest.mark.parametrize(
+    "words", [("node", "start", "kits/north", "north.toml"), ("node", "start", "kits/coordinator")]
+)
 def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(
     place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,54 +197,51 @@ def test_a_party_that_another_process_started_holds_on_to_it_before_anything_els
     def end_with_starter() -> None:
         raise HeldError
 
-    monkeypatch.setattr(parties, "end_with_starter", end_with_starter)
-    monkeypatch.setattr(parties, "read_silo", lambda path: pytest.fail("a file was read"))
+    monkeypatch.setattr(node, "end_with_starter", end_with_starter)
+    monkeypatch.setattr(node, "read_silo", lambda path: pytest.fail("a file was read"))
     assert "HeldError" in run(*words, "--traceback").stderr
 
 
 WRONG = """
-silo | Missing argument
-silo kits/north | its own file
-silo kits/north --part vault --socket vault.socket | its own file
-silo kits/north north.toml --part vault | --part and --socket must be given together
-silo kits/north north.toml --socket vault.socket | --part and --socket must be given together
-silo kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
-silo kits/north --part node --socket vault.socket --dry-run | --dry-run must go with the vault
-silo kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
-silo . north.toml | must be a kit
-silo kits/north none.toml | none.toml
-silo kits/north agrees.toml | agreed to the study 0000
-silo kits/north west.toml | the kit of the silo 'west'
-silo kits/runner north.toml | must be the kit of the silo 'north', got that of 'runner'
-silo kits/south north.toml | the kit of the silo 'north', got that of 'south'
-silo kits/south north.toml --dry-run | got that of 'south'
-silo kits/north lost.toml | lost.ledger
-silo kits/north lost.toml --dry-run | fedpower budget init
-silo kits/north lungs.toml | got that of data set 'heart'; give
-silo kits/north changed.toml | version '1', got others
-silo kits/south south.toml | must be a file that exists, got none
-coordinator . | must be a kit
-coordinator kits/north | must be the kit of the coordinator, got that of
-run none.toml | none.toml
-run elsewhere/study.toml | must be a kit made by
-run study.toml --kit kits/north | the kit of the runner, got that of 'north'
-run other.toml --kit kits/runner | --kit must be of study
-run study.toml -o occupied | occupied
-run study.toml --resume | a run to resume
-run study.toml --local 2 | all 3 silos
-run study.toml --local 4 | all 3 silos
-run study.toml --local 3 --data occupied | 'north'
-status study.toml --kit kits/south | of the runner, got that of
-federation init none.toml -o new | must exist, got no file at
-federation init study.toml -o occupied | occupied must be new or empty
-federation init runner.toml -o new | 'runner'
-federation init host.toml -o new | 'north'
-federation request study.toml west | got 'west'
-federation request study.toml north | must be new or empty
-federation sign occupied study.toml | occupied must be an authority
-federation renew nowhere study.toml | nowhere must be an authority
-federation accept occupied study.toml | must hold the request that was signed, got none
-federation show occupied | must be a kit
+node start | Missing argument
+node start kits/north | rows.parquet
+node start kits/north north.toml --part vault | --part and --socket must be given together
+node start kits/north north.toml --socket vault.socket | --part and --socket must be given together
+node start kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
+node start kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
+node start . north.toml | must be a kit
+node start kits/north none.toml | none.toml
+node start kits/north agrees.toml | agreed to the study 0000
+node start kits/north west.toml | the kit of the silo 'west'
+node start kits/runner north.toml | must be the kit of the silo 'north', got that of 'runner'
+node start kits/south north.toml | the kit of the silo 'north', got that of 'south'
+node approve kits/south north.toml | got that of 'south'
+node start kits/north lost.toml | lost.ledger
+node approve kits/north lost.toml | fedpower ledger create
+node start kits/north lungs.toml | got that of data set 'heart'; give
+node start kits/north changed.toml | version '1', got others
+node start kits/south south.toml | must be a file that exists, got none
+node start . | must be a kit
+study run none.toml | none.toml
+study run elsewhere/study.toml | must be a kit made by
+study run study.toml --kit kits/north | the kit of the runner, got that of 'north'
+study run other.toml --kit kits/runner | --kit must be of study
+study run study.toml -o occupied | occupied
+study run study.toml --resume | a run to resume
+study run study.toml --local 2 | all 3 silos
+study run study.toml --local 4 | all 3 silos
+study run study.toml --local 3 --data occupied | 'north'
+study status study.toml --kit kits/south | of the runner, got that of
+node ca-init none.toml -o new | must exist, got no file at
+node ca-init study.toml -o occupied | occupied must be new or empty
+node ca-init runner.toml -o new | 'runner'
+node ca-init host.toml -o new | 'north'
+node request study.toml west | got 'west'
+node request study.toml north | must be new or empty
+node sign occupied study.toml | occupied must be an authority
+node renew nowhere study.toml | nowhere must be an authority
+node accept occupied study.toml | must hold the request that was signed, got none
+node status occupied | must be a kit
 """
 """Each a command and a part of its sentence."""
 
@@ -288,15 +287,15 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
 
 
 NEEDS_FLARE = [
-    ("federation", "init", "study.toml", "-o", "new"),
-    ("coordinator", "kits/coordinator"),
-    ("silo", "kits/north", "north.toml"),
-    ("run", "study.toml"),
-    ("status", "study.toml"),
+    ("node", "ca-init", "study.toml", "-o", "new"),
+    ("node", "start", "kits/coordinator"),
+    ("node", "start", "kits/north", "north.toml"),
+    ("study", "run", "study.toml"),
+    ("study", "status", "study.toml"),
 ]
 
 
-@pytest.mark.parametrize("words", NEEDS_FLARE, ids=lambda words: words[0])
+@pytest.mark.parametrize("words", NEEDS_FLARE, ids=" ".join)
 def test_without_flare_one_sentence_says_what_to_install(
     place: Path, words: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,7 +318,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
     """Real keys and certificates, all by one party."""
     write_study()
     digest = read_study(Path("study.toml")).digest
-    said = succeed("federation", "init", "study.toml", "-o", "kits", "--with-keys").stdout
+    said = succeed("node", "ca-init", "study.toml", "-o", "kits", "--with-keys").stdout
     assert "Every private key was made here: fit for a rehearsal." in said
     folders = {"coordinator", "runner", "north", "south", "east", "authority"}
     assert {path.name for path in Path("kits").iterdir()} == folders
@@ -341,40 +340,40 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         .replace("# epsilon = 3.0 ", "epsilon = 3.0 ")
         .replace("# delta = 1e-6", "delta = 1e-6")
     )
-    (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower budget init"))
+    (reported,) = (line for line in template.splitlines() if line.startswith("# fedpower ledger create"))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here / "kits" / "north")
         succeed(*reported.split()[2:])
-    shown = json.loads(succeed("silo", "kits/north", "kits/north/silo.toml", "--dry-run", "--json").stdout)
+    shown = json.loads(succeed("node", "approve", "kits/north", "kits/north/silo.toml", "--json").stdout)
     assert shown["affordable"] is True
 
 
 @pytest.mark.slow
 def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here: Path) -> None:
     write_study()
-    assert "sign them with" in succeed("federation", "init", "study.toml").stdout
+    assert "sign them with" in succeed("node", "ca-init", "study.toml").stdout
     reported = {}
     for party in ("coordinator", "runner", "north", "south", "east"):
-        said = succeed("federation", "request", "study.toml", party).stdout.splitlines()
+        said = succeed("node", "request", "study.toml", party).stdout.splitlines()
         assert said[0].startswith(f"wrote kits/{party}/{party}.csr: send it to the authority")
         reported[party] = said[1].removeprefix("fingerprint of the key: ")
     requests = [f"kits/{party}/{party}.csr" for party in reported]
-    twice = run("federation", "sign", "authority", *requests, requests[0])
+    twice = run("node", "sign", "authority", *requests, requests[0])
     assert twice.exit_code == 2
     assert "got two requests from 'coordinator'" in twice.stderr
-    said = succeed("federation", "sign", "authority", *requests, "--days", 30).stdout
+    said = succeed("node", "sign", "authority", *requests, "--days", 30).stdout
     for party, digits in reported.items():
         assert f"fingerprint of {party}: {digits}" in said
         assert f"authority/signed/{party}.crt" in said
-        whole = succeed("federation", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
+        whole = succeed("node", "accept", f"kits/{party}", f"authority/signed/{party}.crt")
         assert f"The kit of {party} is complete" in whole.stdout
-    succeed("federation", "request", "study.toml", "north", "--renew")
-    succeed("federation", "renew", "authority", "kits/north/north.csr", "--days", 60)
-    succeed("federation", "accept", "kits/north", "authority/signed/north.crt")
-    shown = json.loads(succeed("federation", "show", "kits/north", "authority", "--json").stdout)
+    succeed("node", "request", "study.toml", "north", "--renew")
+    succeed("node", "renew", "authority", "kits/north/north.csr", "--days", 60)
+    succeed("node", "accept", "kits/north", "authority/signed/north.crt")
+    shown = json.loads(succeed("node", "status", "kits/north", "authority", "--json").stdout)
     left = {each["party"]: each["days_left"] for each in shown}
     assert left == {"authority": 3649, **dict.fromkeys(reported, 29), "north": 59}
     assert shown[0]["fingerprint"] != reported["north"]
-    lines = succeed("federation", "show", "kits/south").stdout
+    lines = succeed("node", "status", "kits/south").stdout
     assert f"fingerprint of south: {reported['south']}" in lines
     assert not list(Path("authority").rglob("party.key"))

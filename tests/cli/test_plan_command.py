@@ -8,16 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from fedpower import FedPCA
-from fedpower.cli.plan import plan_command
+from fedpower.cli.plan import plan
 from fedpower.errors import FedpowerError
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import write_code_book
 
-FACTS = ["--features", "30", "--silos", "4x5000", "-k", "3", "--epsilon", "1"]
+FACTS = ["--n-features", "30", "--rows", "4x5000", "-k", "3", "--epsilon", "1"]
 
 
 def invoke(*words: str) -> str:
-    result = CliRunner().invoke(plan_command, list(words), catch_exceptions=False)
+    result = CliRunner().invoke(plan, list(words), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -44,7 +44,7 @@ def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
     assert sum(way["chosen"] for way in json.loads(invoke(*FACTS, *words))["candidates"]) == 1
     steps = invoke(*FACTS, "--no-standardize", "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
     assert "is predicted to be more accurate" in steps
-    uneven = ["--features", "30", "--silos", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
+    uneven = ["--n-features", "30", "--rows", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
     assert "silo-2 (1 rows), silo-3 (1 rows), silo-4 (1 rows)" in invoke(*uneven)
     assert "(1 rows)" not in invoke(*uneven, "--weights", "noise")
 
@@ -87,10 +87,10 @@ def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -
     assert record["preparation"] > 0
     reused = json.loads(invoke(*words, "--codebook", str(book)))
     assert reused["preparation"] == 0
-    alone = json.loads(invoke(*words[:4], "--codebook", str(book), "--silos", "99", "--json"))
+    alone = json.loads(invoke(*words[:4], "--codebook", str(book), "--rows", "99", "--json"))
     assert alone["n_features"] == 5
     with pytest.raises(FedpowerError, match="6 columns, got 5"):
-        invoke(*words, "--features", "6", "--silos", "50")
+        invoke(*words, "--n-features", "6", "--rows", "50")
 
 
 def test_files_tell_sizes_and_columns(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
     path = tmp_path / "north.ledger"
     Ledger.create(path, epsilon=2.0, delta=1e-6).close()
     before = path.read_bytes()
-    record = json.loads(invoke(*FACTS, "--ledger", str(path), "--json"))
+    record = json.loads(invoke(*FACTS, "--ledgers", str(path), "--json"))
     (after,) = record["ledgers"].values()
     assert after["fits"]
     assert 0 < after["left"] < 2
     assert path.read_bytes() == before
-    assert "too little" in invoke(*FACTS[:-1], "5", "--ledger", str(path))
+    assert "too little" in invoke(*FACTS[:-1], "5", "--ledgers", str(path))

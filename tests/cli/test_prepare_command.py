@@ -1,4 +1,4 @@
-"""`fedpower prepare` and fits that are told nothing but epsilon: what is written, charged and reused."""
+"""Preparation, alone and in fits that get nothing but epsilon: what is written, charged and reused."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def releases(silo: str) -> int:
 
 def make_ledgers(epsilon: float) -> None:
     for name in SIZES:
-        succeed("budget", "init", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+        succeed("ledger", "create", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
 
 
 def test_a_fit_is_told_nothing_but_epsilon(here: Path):
@@ -35,7 +35,7 @@ def test_a_fit_is_told_nothing_but_epsilon(here: Path):
 
 def test_a_code_book_is_charged_once_and_used_for_nothing(here: Path):
     make_ledgers(9.0)
-    said = succeed("prepare", *FILES, "--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
+    said = succeed("fit", "--prepare-only", *FILES, "--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
     assert "wrote codebook.toml: it is public" in said.stdout
     assert {releases(name) for name in SIZES} == {5}
     book = read_code_book("codebook.toml")
@@ -51,7 +51,7 @@ def test_a_code_book_is_charged_once_and_used_for_nothing(here: Path):
 
 def test_a_fit_of_the_same_terms_uses_the_tallies_that_were_charged(here: Path):
     make_ledgers(4.0)
-    succeed("prepare", *FILES, "--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
+    succeed("fit", "--prepare-only", *FILES, "--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
     words = ("--epsilon", 4, "--delta", 1e-6, "--ledgers", ".", "-o", "out")
     succeed("fit", *FILES, "-k", 2, *words)
     assert {releases(name) for name in SIZES} == {6}
@@ -60,7 +60,16 @@ def test_a_fit_of_the_same_terms_uses_the_tallies_that_were_charged(here: Path):
 
 def test_ranges_are_kept_and_spare_their_part(here: Path):
     said = succeed(
-        "prepare", *FILES, "--epsilon", 4, "--range", f"{COLUMNS[0]}=-7:7", "--json", "-o", "b.toml"
+        "fit",
+        "--prepare-only",
+        *FILES,
+        "--epsilon",
+        4,
+        "--range",
+        f"{COLUMNS[0]}=-7:7",
+        "--json",
+        "-o",
+        "b.toml",
     )
     told = json.loads(said.stdout)
     assert (told["low"][0], told["high"][0]) == (-7.0, 7.0)

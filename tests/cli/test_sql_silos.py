@@ -67,13 +67,13 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     ward: Path, here: Path
 ) -> None:
     for silo in ("north", "south"):
-        succeed("budget", "init", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
+        succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
 
     words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
 
     def fit(output: str, *more: str) -> list[str]:
         succeed("fit", *words, *more, "-o", output)
-        reported = json.loads(succeed("budget", here / "north.ledger", "--json").stdout)
+        reported = json.loads(succeed("ledger", "show", here / "north.ledger", "--json").stdout)
         return [f"{reported['left']}", (here / output / "components.csv").read_text()]
 
     first = fit("one")
@@ -103,7 +103,7 @@ def test_python_takes_a_query_as_a_silo(ward: Path, here: Path) -> None:
 
 
 def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
-    succeed("budget", "init", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
+    succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
     columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
     ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
     succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")

@@ -46,15 +46,15 @@ def test_a_second_study_is_fitted_in_both_worlds(place: Path, asked: str, world:
 
 
 @pytest.mark.parametrize("world", [0, 1])
-@pytest.mark.parametrize("second", [("--edge-weight", 2), ("--unit", "row")])
+@pytest.mark.parametrize("second", [("edge", "--edge-weight", 2), ("row",)])
 def test_a_second_study_of_a_network_is_answered_in_both_worlds(
     place: Path, second: tuple[object, ...], world: int
 ) -> None:
     write_nodes(Path("nodes.txt"), 12)
     Path("north.csv").write_text(f"source,target,weight\nv000,v00{world},1\n")
-    asked = ("-k", 2, *ASKED[2:], "--nodes", "nodes.txt")
-    succeed("communities", "north.csv", *asked, "-o", "one")
-    succeed("communities", "north.csv", *asked, *second, "-o", "two")
+    asked = (*ASKED, "--nodes", "nodes.txt")
+    succeed("fit", "north.csv", *asked, "--network", "edge", "-o", "one")
+    succeed("fit", "north.csv", *asked, "--network", *second, "-o", "two")
 
 
 @pytest.mark.parametrize("world", [0, 1])
@@ -65,7 +65,7 @@ def test_a_table_with_missing_cells_is_prepared_and_then_fitted(place: Path, wor
     rules["cd4"] = {"kind": "number", "range": [0, 10], "missing": "offset"}
     Path("draft.toml").write_text(book_of(rules))
     asked = ("--epsilon", 1, "--delta", 1e-6, "--ledgers", ".")
-    succeed("prepare", "north.csv", *asked, "--codebook", "draft.toml", "-o", "book.toml")
+    succeed("fit", "--prepare-only", "north.csv", *asked, "--codebook", "draft.toml", "-o", "book.toml")
     succeed("fit", "north.csv", "-k", 1, *asked, "--codebook", "book.toml", "-o", "out")
 
 
@@ -89,42 +89,41 @@ def test_preparation_without_a_ledger_says_so(place: Path) -> None:
     Path("draft.toml").write_text(book_of(rules_of(MISSING, second=False)))
     asked = ("--epsilon", 1, "--delta", 1e-6, "--codebook", "draft.toml", "-o")
     said = "no ledger was given, so what this preparation spent is on no record; see --ledgers"
-    assert said in succeed("prepare", "north.csv", *asked, "one.toml").stderr
-    assert said not in succeed("prepare", "north.csv", *asked, "two.toml", "--ledgers", ".").stderr
+    assert said in succeed("fit", "--prepare-only", "north.csv", *asked, "one.toml").stderr
+    assert (
+        said not in succeed("fit", "--prepare-only", "north.csv", *asked, "two.toml", "--ledgers", ".").stderr
+    )
 
 
 Usage = namedtuple("Usage", "total used free")
 
 
-@pytest.mark.parametrize("command", ["fit", "release", "prepare", "communities"])
+@pytest.mark.parametrize("command", [(), ("--prepare-only",), ("--network", "edge", "--nodes", "nodes.txt")])
 def test_a_full_disk_is_found_before_anything_is_charged(
-    place: Path, command: str, monkeypatch: pytest.MonkeyPatch
+    place: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_world(Path("north.csv"), MISSING, 0)
     Path("book.toml").write_text(book_of(rules_of(MISSING, second=False)))
-    asked: tuple[object, ...] = (*ASKED[2:], "--codebook", "book.toml", "-o", "out")
-    if command == "fit":
-        asked = ("-k", 1, *asked)
-    if command == "communities":
+    asked: tuple[object, ...] = (*ASKED, *command, "-o", "out")
+    if "--network" in command:
         write_nodes(Path("nodes.txt"), 12)
         write_layer(Path("north.csv"), planted(12)[0])
-        asked = ("-k", 2, *ASKED[2:], "--nodes", "nodes.txt", "-o", "out")
+    else:
+        asked = (*asked, "--codebook", "book.toml")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 10**6))
-    found = run(command, "north.csv", *asked)
+    found = run("fit", "north.csv", *asked)
     assert found.exit_code == 2
     said = " ".join(found.stderr.split())
     assert "the disk of out must have 16 MB free for what is written there, got 1 MB" in said
     assert charged() == 0
     monkeypatch.undo()
     monkeypatch.chdir(place)
-    succeed(command, "north.csv", *asked)
+    succeed("fit", "north.csv", *asked)
 
 
-def test_a_moment_of_many_columns_wants_more_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """8 bytes for each pair of 5,000 columns."""
-    free = LEAST_ROOM + 1
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, free))
-    names = ",".join(f"x{place}" for place in range(5000))
-    Path("north.csv").write_text(f"{names}\n{','.join(['1'] * 5000)}\n")
-    found = run("release", "north.csv", *ASKED[2:], "--row-norm", 1, "-o", "out")
-    assert "must have 237 MB free" in " ".join(found.stderr.split())
+def test_many_columns_want_more_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 bytes for each pair of columns."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, LEAST_ROOM + 1))
+    Path("north.csv").write_text(f"{','.join(f'x{column}' for column in range(50))}\n{'1,' * 49}1\n")
+    found = run("fit", "north.csv", *ASKED, "--row-norm", 1, "-o", "out")
+    assert "must have 17 MB free" in " ".join(found.stderr.split())

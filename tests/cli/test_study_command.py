@@ -112,7 +112,7 @@ def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
     study = read_study(here / "study.toml")
     assert study.treatment is None
     assert json.loads(succeed("study", "show", "study.toml", "--json").stdout)["prepared_privately"]
-    succeed("prepare", "north.csv", "--epsilon", 4, "-o", "book.toml")
+    succeed("fit", "--prepare-only", "north.csv", "--epsilon", 4, "-o", "book.toml")
     succeed(*common, "--codebook", "book.toml", "--force")
     again = read_study(here / "study.toml")
     assert again.treatment == read_code_book("book.toml").treatment

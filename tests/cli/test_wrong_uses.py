@@ -26,7 +26,6 @@ USES = """
 # The command
 fitt | fit
 fit | FILE
-fit north.csv --epsilon inf | -k
 fit north.csv -k 2 | --epsilon
 fit north.csv EXACT --sead 1 | --sead
 fit north.csv EXACT --alignment by-eye | --alignment
@@ -43,14 +42,14 @@ STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | patie
 STUDY --columns-of north.csv --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
 plan wide.npy -k 1 --epsilon 1 --unit patient | wide.npy
 # Networks
-communities edges.csv -k 2 --epsilon 1 | edges.csv
-communities edges.csv -k 2 --epsilon 1 --nodes few.txt | edges.csv
-communities heavy.csv -k 2 --epsilon 1 --nodes nodes.txt | heavy.csv
-communities heavy.csv -k 2 --epsilon 1 --nodes nodes.txt --edge-weight 1e300 | --edge-weight
-communities north.csv -k 2 --epsilon 1 --nodes nodes.txt | north.csv
-communities edges.csv -k 2 --epsilon 1 --nodes nodes.txt --labels odd.csv | labels
-communities edges.csv -k 4 --epsilon 1 --nodes nodes.txt | communities
-derive kept communities -k 2 | communities
+fit edges.csv --network edge --epsilon 1 | edges.csv
+fit edges.csv --network edge --epsilon 1 --nodes few.txt | edges.csv
+fit heavy.csv --network edge --epsilon 1 --nodes nodes.txt | heavy.csv
+fit heavy.csv --network edge --epsilon 1 --nodes nodes.txt --edge-weight 1e300 | --edge-weight
+fit north.csv --network edge --epsilon 1 --nodes nodes.txt | north.csv
+analyze communities linked -k 2 --labels odd.csv | labels
+analyze communities linked -k 4 | communities
+analyze communities kept -k 2 | communities
 STUDY -k 1 --epsilon 1 --network edge | --network
 # Privacy parameters
 fit north.csv -k 2 --epsilon 0 --normalize | --epsilon
@@ -69,14 +68,14 @@ fit north.csv -k 2 --epsilon 1 --range age=120:0 | --range
 fit north.csv -k 2 --epsilon 1 --range weather=0:1 | --range
 fit north.csv -k 2 --epsilon 1 --codebook none.toml | none.toml
 fit north.csv -k 2 --epsilon 1 --codebook none.toml --row-norm 1 | none.toml
-prepare north.csv --epsilon inf | epsilon
+fit north.csv --prepare-only --epsilon inf | epsilon
 fit north.csv -k 2 --epsilon 1 --row-norm=-1 | --row-norm
 fit north.csv -k 2 --epsilon 1 --row-norm 1e+308 | --row-norm
 fit north.csv PRIVATE --delta 1 | --delta
 fit north.csv PRIVATE --aggregation secure | secure sum
 fit north.csv south.parquet east.csv -k 2 --epsilon inf --aggregation secure | --aggregation
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --noise step | --aggregation
-derive none correlate | none
+analyze correlate none | none
 audit --epsilon inf | --epsilon
 # Components and iterations
 fit north.csv -k 0 --epsilon inf | -k
@@ -90,7 +89,7 @@ fit north.csv EXACT --schedule 0,2 | schedule
 fit north.csv EXACT --local-steps 0 | --local-steps
 fit north.csv EXACT --tol 2 | --tol
 fit north.csv EXACT --min-silos 2 | --min-silos
-plan --features 9 --silos 2x50 -k 2 --epsilon 1 --gap=-1 | gap
+plan --n-features 9 --rows 2x50 -k 2 --epsilon 1 --gap=-1 | gap
 fit north.csv EXACT --deadline 0 | --deadline
 fit north.csv EXACT --seed -1 | --seed
 fit north.csv EXACT --device tpu | device
@@ -126,15 +125,15 @@ CLINIC seen.toml | clinic.csv
 CLINIC text.toml | clinic.csv
 fit clash.csv -k 1 --epsilon inf --codebook clash.toml | clash.csv
 fit clinic.csv -k 1 --epsilon 1 --codebook draft.toml --solver krylov | --row-norm
-prepare north.csv --epsilon 1 --codebook full.toml | preparation
+fit north.csv --prepare-only --epsilon 1 --codebook full.toml | preparation
 STUDY -k 1 --epsilon 1 --codebook draft.toml --columns bmi,sbp | --columns
 STUDY -k 1 --epsilon 1 --codebook unfilled.toml | unfilled.toml
-release games.csv --epsilon 1 --codebook trees.toml | games.csv
-release alone.csv --epsilon 1 --codebook yews.toml | alone.csv
-release games.csv --epsilon 1 --codebook unopposed.toml | unopposed.toml
-release games.csv --epsilon 1 --codebook boundless.toml | boundless.toml
-release games.csv --epsilon 1 --codebook crowded.toml | crowded.toml
-release games.csv --epsilon 1 --codebook yews.toml --row-norm 1 | --row-norm
+fit games.csv --epsilon 1 --codebook trees.toml | games.csv
+fit alone.csv --epsilon 1 --codebook yews.toml | alone.csv
+fit games.csv --epsilon 1 --codebook unopposed.toml | unopposed.toml
+fit games.csv --epsilon 1 --codebook boundless.toml | boundless.toml
+fit games.csv --epsilon 1 --codebook crowded.toml | crowded.toml
+fit games.csv --epsilon 1 --codebook yews.toml --row-norm 1 | --row-norm
 inspect | FILE
 inspect north.npy | north.npy
 inspect nowhere.csv | nowhere.csv
@@ -158,34 +157,34 @@ fit north.csv EXACT --rename shoe=foot | --rename
 fit north.csv EXACT --rename bmi=age | north.csv
 fit north.npy EXACT --rename a=b | north.npy
 fit nought.toml EXACT | factors
-run agreed.toml --epsilon 2 | --epsilon
-run agreed.toml --local 2 --rename a=b | --rename
+study run agreed.toml --epsilon 2 | --epsilon
+study run agreed.toml --local 2 --rename a=b | --rename
 # Budgets
 fit east.csv PRIVATE --ledgers . | east.ledger
-fit east.csv PRIVATE --ledger east=north.ledger | north.ledger
-fit north.csv PRIVATE --ledger north=heart.ledger --data-set lungs | heart.ledger
-fit north.csv PRIVATE --ledger north=heart.ledger | heart.ledger
+fit east.csv PRIVATE --ledgers east=north.ledger | north.ledger
+fit north.csv PRIVATE --ledgers north=heart.ledger --data-set lungs | heart.ledger
+fit north.csv PRIVATE --ledgers north=heart.ledger | heart.ledger
 fit booked=east.csv PRIVATE --ledgers . | booked
 fit north.csv PRIVATE --ledgers . --data-version west=2 | --data-version
 fit north.csv PRIVATE --ledgers . --data-version 'last spring' | --data-version
 fit north.csv PRIVATE --ledgers . --data-version 1 --data-version 2 | --data-version
 fit north.csv PRIVATE --data-version 2 | --data-version
-budget init new.ledger --data '' --epsilon 1 --delta 1e-06 | data set
-fit north.csv PRIVATE --ledger west=north.ledger | --ledger
-fit north.csv PRIVATE --ledger north.ledger | --ledger
-fit north.csv east.csv PRIVATE --ledger north=north.ledger | --ledger
+ledger create new.ledger --data-set '' --epsilon 1 --delta 1e-06 | data set
+fit north.csv PRIVATE --ledgers west=north.ledger | --ledger
+fit north.csv PRIVATE --ledgers north.ledger | --ledger
+fit north.csv east.csv PRIVATE --ledgers north=north.ledger | --ledger
 fit north.csv -k 2 --epsilon 3 --normalize --ledgers . | north
 fit north.csv EXACT --ledgers . | --ledgers
-fit north.csv PRIVATE --ledger north=secret.csv | secret.csv
+fit north.csv PRIVATE --ledgers north=secret.csv | secret.csv
 fit open=north.csv PRIVATE --ledgers . | open.ledger
-budget nowhere.ledger | nowhere.ledger
-budget secret.csv | secret.csv
-budget north.ledger --what-if=-1 | --epsilon
-budget init new.ledger --epsilon 1 | --delta
-budget init north.ledger --epsilon 9 --delta 1e-06 | north.ledger
-budget init new/x.ledger --epsilon inf --delta 1e-06 | --epsilon
-budget cap north.ledger --epsilon 9 --delta 1e-06 | --reason
-budget cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
+ledger show nowhere.ledger | nowhere.ledger
+ledger show secret.csv | secret.csv
+ledger show north.ledger --what-if=-1 | --epsilon
+ledger create new.ledger --epsilon 1 | --delta
+ledger create north.ledger --epsilon 9 --delta 1e-06 | north.ledger
+ledger create new/x.ledger --epsilon inf --delta 1e-06 | --epsilon
+ledger set-cap north.ledger --epsilon 9 --delta 1e-06 | --reason
+ledger set-cap north.ledger --epsilon 9 --delta 1e-06 --reason ' ' | --reason
 # Results
 transform nowhere north.csv | nowhere
 transform occupied north.csv | occupied
@@ -194,27 +193,26 @@ transform garbled north.csv | garbled/run.json
 transform later north.csv | later
 transform bare north.csv | bare
 transform model dates.csv | dates.csv
-report nowhere | nowhere
-report torn | torn/components.npz
+show nowhere | nowhere
+show torn | torn/components.npz
 export model --to fax -o out | --to
 export unsaid --to parquet -o out | unsaid/run.json
 transform model north.csv --json | --json
 export model --to plink -o out | --to
-compare nowhere nowhere | nowhere
-compare north.csv north.csv | north.csv
-compare other.npz other.npz | other.npz
-compare ones.npy ones.npy | ones.npy
+show nowhere --against nowhere | nowhere
+show north.csv --against north.csv | north.csv
+show other.npz --against other.npz | other.npz
+show ones.npy --against ones.npy | ones.npy
 # Studies
 study init new.toml | --name
 STUDY --columns-of index.csv -k 1 --epsilon 1 --normalize | index.csv
 study check nowhere.toml | nowhere.toml
 study check bad.toml | bad.toml
-federation init nowhere.toml -o kits | nowhere.toml
-federation sign nowhere north.csr | nowhere
-coordinator nowhere | nowhere
-silo nowhere nowhere.toml | nowhere.toml
-run nowhere.toml | nowhere.toml
-identity show secret.csv | secret.csv
+node ca-init nowhere.toml -o kits | nowhere.toml
+node sign nowhere north.csr | nowhere
+node start nowhere | nowhere
+study run nowhere.toml | nowhere.toml
+node key secret.csv | secret.csv
 # Disks and permissions
 fit north.csv EXACT -o occupied | occupied
 fit north.csv EXACT -o occupied --force | occupied
@@ -239,26 +237,26 @@ export model --to plink --rows nowhere.csv -o out | nowhere.csv
 export model --to anndata --rows east.csv -o out | east.csv
 export model --to plink --rows east.csv --id-column x -o out | east.csv
 export model --to plink --rows holes.csv -o out | holes.csv
-plan -k 3 --epsilon 1 | --features
-plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
-plan --features 30 --silos 20000 -k 3 --epsilon 1 --gap 0.9 | gap
-plan --features 30 --silos 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
-plan --features 3 --silos 0 -k 1 --epsilon 1 | --silos
-plan x.npy --features 3 --silos 9 -k 1 --epsilon 1 | --features
+plan -k 3 --epsilon 1 | --n-features
+plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.1 --spectrum 1 | --gap
+plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --gap 0.9 | gap
+plan --n-features 30 --rows 20000 -k 3 --epsilon 1 --spectrum a,b | --spectrum
+plan --n-features 3 --rows 0 -k 1 --epsilon 1 | --rows
+plan x.npy --n-features 3 --rows 9 -k 1 --epsilon 1 | --n-features
 fit north.csv -k loud --epsilon 1 | -k
-report . | components.npz
+show . | components.npz
 transform model east.csv --id-column name -o scores.csv | name
 transform model east.csv --id-column age -o scores.csv | age
 transform model east.csv --id-column pc1 -o scores.csv | pc1
 transform model east.npy --id-column who -o scores.csv | east.npy
 transform model everybody.csv --id-column site -o scores.npy | ids
-derive kept regress --target weight | weight
-derive kept regress --target hdl --alpha 1 -k 2 | components
-derive kept monitor -k 2 --rows north.csv | --flags
-derive kept means --null age=old | --null
-derive kept factor -k 4 | n_factors
-derive kept ranking | comparisons
-derive model correlate | model
+analyze regress kept --target weight | weight
+analyze regress kept --target hdl --alpha 1 -k 2 | components
+analyze monitor kept -k 2 --rows north.csv | --flags
+analyze means kept --null age=old | --null
+analyze factor kept -k 4 | n_factors
+analyze ranking kept | comparisons
+analyze correlate model | model
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --local-steps 2 | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
@@ -279,8 +277,8 @@ NO_PERMISSION = {
     "fit north.csv EXACT -o shut/new": "shut/new",
     "transform model north.csv -o shut/scores.csv": "shut/scores.csv",
     "study init shut/study.toml --name heart --silos a,b --columns x,y -k 1 --epsilon 1 --normalize": "shut/study.toml",
-    "report sealed": "sealed/report.html",
-    "budget init shut/new.ledger --epsilon 1 --delta 1e-06": "shut/new.ledger",
+    "show sealed --open": "sealed/report.html",
+    "ledger create shut/new.ledger --epsilon 1 --delta 1e-06": "shut/new.ledger",
 }
 FULL_DISK = {
     "fit north.csv EXACT": "disk",
@@ -422,11 +420,11 @@ def prepare(folder: Path) -> None:
     (folder / "occupied").mkdir()
     (folder / "occupied" / "thesis.tex").write_text("years of work")
     for name in ("north", "open"):
-        succeed("budget", "init", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
+        succeed("ledger", "create", f"{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     (folder / "open.ledger").chmod(0o644)
     cap = ("--epsilon", 2, "--delta", 1e-6)
-    succeed("budget", "init", "heart.ledger", "--silo", "north", "--data", "heart", *cap)
-    succeed("budget", "init", "booked.ledger", *cap)
+    succeed("ledger", "create", "heart.ledger", "--silo", "north", "--data-set", "heart", *cap)
+    succeed("ledger", "create", "booked.ledger", *cap)
     succeed("fit", "booked=north.csv", *PRIVATE, "--ledgers", ".", "-o", "booked")
     succeed("fit", "north.csv", *EXACT, "-o", "model")
     (folder / "edges.csv").write_text("source,target\nann,bob\nbob,cyd\n")
@@ -434,7 +432,9 @@ def prepare(folder: Path) -> None:
     (folder / "nodes.txt").write_text("ann\nbob\ncyd\ndan\n")
     (folder / "few.txt").write_text("ann\nbob\n")
     (folder / "odd.csv").write_text("zoe,1\n")
-    succeed("release", "north.csv", "--epsilon", "inf", "-o", "kept")
+    succeed("fit", "north.csv", "--epsilon", "inf", "--solver", "moment", "-o", "kept")
+    edges = ("edges.csv", "--network", "edge", "--nodes", "nodes.txt")
+    succeed("fit", *edges, "--epsilon", "inf", "-o", "linked")
     for name in ("torn", "garbled", "later", "bare", "unsaid", "sealed"):
         shutil.copytree("model", name)
     torn = folder / "torn" / "components.npz"
@@ -470,7 +470,7 @@ def words_of(use: str) -> list[str]:
     for short, meant in SHORT.items():
         use = use.replace(short, meant)
     words = shlex.split(use)
-    takes_output = words[0] in ("fit", "release", "prepare", "communities") and len(words) > 1
+    takes_output = words[0] in ("fit", "release", "fit", "--prepare-only", "communities") and len(words) > 1
     return [*words, "-o", "new"] if takes_output and "-o" not in words else words
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from grounds import GROUNDS
-from pages import OUTPUT, PAGES, PYTHON, SHELL, Block, blocks
+from pages import OUTPUT, PAGES, PYTHON, ROOT, SHELL, Block, blocks
 from shown import is_shown
 
 RUN = {SHELL, PYTHON}
@@ -36,6 +36,7 @@ def test_every_block_runs_and_gives_what_is_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # has the paper's models
     GROUNDS.get(page, lambda folder: None)(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None

@@ -16,11 +16,9 @@ from fedpower.protocol import Silo, decaying
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
-from runs import drive, make_coordinator, make_silos
+from runs import drive, exact_study, make_coordinator, make_silos
 
-SETTINGS = PowerSettings(
-    n_features=12, rank=3, iteration_rank=3, n_steps=8, schedule=decaying(3), center=True
-)
+SETTINGS = PowerSettings(study=exact_study(12, 3, center=True), rank=3, n_steps=8, schedule=decaying(3))
 SIZES = [100, 200, 300]
 
 

@@ -14,9 +14,9 @@ from fedpower.protocol import Silo, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
-from runs import make_coordinator, make_silos
+from runs import exact_study, make_coordinator, make_silos
 
-SETTINGS = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=8, schedule=every(1))
+SETTINGS = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=every(1))
 LONG = 300.0
 """Seconds that no test waits for: a round that ends does so for another reason."""
 

@@ -145,7 +145,7 @@ def test_compare_of_private_and_exact_is_within_the_noise_and_never_mixes_units(
 
     def angle(one: str, two: str) -> float:
         capsys.readouterr()
-        assert main(["compare", one, two, "--json"], standalone_mode=False) == 0
+        assert main(["show", one, "--against", two, "--json"], standalone_mode=False) == 0
         return float(json.loads(capsys.readouterr().out)["angles_degrees"][-1])
 
     private, exact = fitted("p", "--epsilon", "1"), fitted("e", "--epsilon", "inf")
@@ -153,5 +153,5 @@ def test_compare_of_private_and_exact_is_within_the_noise_and_never_mixes_units(
     own = fitted("pc", "--epsilon", "1", "--no-standardize")
     other = fitted("ec", "--epsilon", "inf", "--no-standardize")
     assert angle(own, other) < MOST_DEGREES
-    assert main(["compare", exact, other], standalone_mode=False) == 2
+    assert main(["show", exact, "--against", other], standalone_mode=False) == 2
     assert "got correlations in one and covariances in the other" in capsys.readouterr().err

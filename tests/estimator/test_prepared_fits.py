@@ -254,7 +254,7 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
     assert secure.study_.preparation == plain.study_.preparation
     labels = [terms.label for terms in secure.study_.queries]
     assert labels == ["means", "norms", "moment"]
-    stds = [pooled_std(budget_of(each.study_), each.silo_sizes_) for each in (plain, secure)]
+    stds = [pooled_std(each.study_, each.silo_sizes_) for each in (plain, secure)]
     assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)
 
 
@@ -303,7 +303,7 @@ def test_prepare_sums_securely_on_the_command_line(silos, tmp_path, capsys):
     files = [str(path) for path in sorted(tmp_path.glob("*.csv"))]
     out = tmp_path / "book.toml"
     given = ["--epsilon", "1", "--aggregation", "secure", "-o", str(out)]
-    assert main(["prepare", *files, *given], standalone_mode=False) == 0
+    assert main(["fit", "--prepare-only", *files, *given], standalone_mode=False) == 0
     assert "it is public" in capsys.readouterr().out
     assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(silos["north"])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.experiments import attack as command
+from fedpower.cli.privacy import audit
 from fedpower.errors import InputError
 from fedpower.experiments.attack import (
     AttackSetting,
@@ -118,14 +118,14 @@ def test_an_attack_on_nothing_is_refused():
 
 def test_the_command_prints_json_and_draws(tmp_path):
     picture = tmp_path / "attack.png"
-    words = ["--epsilon", "1", "--seeds", "1", "--n-steps", "6", "--json", "-o", str(picture)]
-    result = CliRunner().invoke(command, words, standalone_mode=False)
+    words = ["--attack", "--epsilon", "1", "--runs", "1", "--n-steps", "6", "--json", "-o", str(picture)]
+    result = CliRunner().invoke(audit, words, standalone_mode=False)
     record = json.loads(result.stdout)
     assert [each["mode"] for each in record["results"]] == ["none", "paper", "step", "moment"]
     assert record["results"][0]["epsilon"] is None
     assert record["results"][0]["error"] < 1e-9
     assert picture.read_bytes().startswith(b"\x89PNG")
-    table = CliRunner().invoke(command, words[:6], standalone_mode=False)
+    table = CliRunner().invoke(audit, words[:7], standalone_mode=False)
     assert "after 5 rounds the coordinator knows the moment" in table.output
 
 

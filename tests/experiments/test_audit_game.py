@@ -10,7 +10,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.experiments import audit
+from fedpower.cli.privacy import audit
 from fedpower.errors import InputError
 from fedpower.experiments import audit as audits
 from fedpower.experiments.audit import Game, audit_mode, control_factor

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.experiments import audit
+from fedpower.cli.privacy import audit
 from fedpower.experiments.audit import audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows import units
@@ -64,6 +64,6 @@ def test_ids_that_are_told_apart_by_their_spelling_are_caught(mode, monkeypatch)
 
 
 def test_the_command_audits_persons():
-    words = ["--mode", "moment", "--unit", "person", "--runs", "20", "--json"]
+    words = ["--mode", "moment", "--neighbours", "person", "--runs", "20", "--json"]
     done = CliRunner().invoke(audit, words, standalone_mode=False)
     assert {each["unit"] for each in json.loads(done.stdout)["audits"]} == {"person"}

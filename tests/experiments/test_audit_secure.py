@@ -6,7 +6,7 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from fedpower.cli.experiments import audit
+from fedpower.cli.privacy import audit
 from fedpower.experiments import audit as audits
 from fedpower.experiments.audit import Game, audit_mode
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise

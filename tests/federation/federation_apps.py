@@ -164,9 +164,9 @@ class HeldRun(coordinator.RunThread):
 
 
 def main() -> None:
-    from fedpower.cli import parties
+    from fedpower.cli import node
 
-    parties.open_silo = open_held_silo
+    node.open_silo = open_held_silo
     coordinator.Questions, coordinator.RunThread = HeldQuestions, HeldRun
     fedpower.cli.main()
 

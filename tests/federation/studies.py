@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from federations import ASK_MOMENT
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
@@ -18,7 +19,7 @@ from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import in_turn
-from fedpower.protocol.messages import AskMoment, Message
+from fedpower.protocol.messages import Message
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo
 from problems import Array, spiked_rows, split
@@ -67,7 +68,7 @@ def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
 def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:
     """Return a question to north, for its moment unless another body is given."""
     fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
-    return Message(**{**fields, "body": body or AskMoment(), **changes})
+    return Message(**{**fields, "body": body or ASK_MOMENT, **changes})
 
 
 def silo_rows(name: str) -> Array:

@@ -15,7 +15,7 @@ import yaml
 from studies import write_study
 
 from fedpower.cli import COMMANDS
-from fedpower.cli.parties import silo
+from fedpower.cli.node import start
 from fedpower.federation import silo_file, study_file
 from fedpower.federation.kits import Kit, make_kits
 
@@ -43,10 +43,10 @@ def compose() -> dict[str, Any]:
 
 
 def check_words(words: list[str]) -> None:
-    """Refuse what is no command of fedpower, or an option that `fedpower silo` does not have."""
+    """Refuse what is no command of fedpower, or an option that `fedpower node start` does not have."""
     assert words[0] in COMMANDS
-    if words[0] == "silo":
-        options = {name for each in silo.params for name in each.opts}
+    if words[:2] == ["node", "start"]:
+        options = {name for each in start.params for name in each.opts}
         assert {word for word in words if word.startswith("--")} <= options
 
 

@@ -35,13 +35,13 @@ class Parties:
     def do(self, command: str) -> str | None:
         """Run a command and return its output; None for a party, which is left running."""
         words = shlex.split(command, comments=True)
-        if words[:2] == ["fedpower", "federation"] and words[2] in ("request", "accept"):
+        if words[:2] == ["fedpower", "node"] and words[2] in ("request", "accept"):
             for party in ("coordinator", "runner", "south", "east"):
                 self.run(command.replace("north", party))
         if words[:2] == ["fedpower", "study"] and words[2] == "init":
             host = words[words.index("--host") + 1]
             command = command.replace(host, f"localhost --port {self.port}")
-        if words[0] == "fedpower" and words[1] in ("coordinator", "silo") and "--dry-run" not in words:
+        if words[:3] == ["fedpower", "node", "start"]:
             self.start(words)
             return None
         return self.run(command)
@@ -54,13 +54,13 @@ class Parties:
             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, timeout=LONGEST_S,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}"
-        if words[:2] == ["fedpower", "run"]:
+        if words[:3] == ["fedpower", "study", "run"]:
             result = self.folder / words[words.index("-o") + 1]
             assert (result / "components.csv").is_file(), command
         return done.stdout
 
     def start(self, words: list[str]) -> None:
-        kit = Path(words[2]).name
+        kit = Path(words[3]).name
         with (self.folder / f"{kit}.log").open("wb") as log:
             self.running[kit] = subprocess.Popen(
                 words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
@@ -71,10 +71,10 @@ class Parties:
         for kit in ("north", "south", "east"):
             if kit not in self.running:
                 if not (self.folder / f"{kit}.ledger").exists():
-                    self.do(f"fedpower budget init {kit}.ledger --epsilon 3 --delta 1e-6")
-                self.start(["fedpower", "silo", f"kits/{kit}", f"{kit}.toml"])
+                    self.do(f"fedpower ledger create {kit}.ledger --epsilon 3 --delta 1e-6")
+                self.start(["fedpower", "node", "start", f"kits/{kit}", f"{kit}.toml"])
         ends = time.monotonic() + WAIT_S
-        status = ["fedpower", "status", "study.toml"]
+        status = ["fedpower", "study", "status", "study.toml"]
         while True:
             reported = subprocess.run(
                 status, check=False, cwd=self.folder, capture_output=True, text=True, timeout=LONGEST_S
@@ -112,7 +112,7 @@ def test_blocks_that_need_servers_give_what_is_shown(
 ) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     own = [block for block in blocks(page) if block.language == SHELL or "file" in block.remarks]
-    makes_its_own = any("federation init" in block.text for block in own)
+    makes_its_own = any("node ca-init" in block.text for block in own)
     with _parties(tmp_path) as parties:
         if not makes_its_own:
             _set_up(parties)
@@ -121,7 +121,7 @@ def test_blocks_that_need_servers_give_what_is_shown(
                 (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
             elif "not run" not in block.remarks:
                 for command, shown in block.commands():
-                    if makes_its_own and command.startswith(("fedpower run", "fedpower status")):
+                    if makes_its_own and command.startswith(("fedpower study run", "fedpower study status")):
                         parties.start_the_others()
                     got = parties.do(command)
                     if shown.strip() and got is not None:
@@ -133,7 +133,7 @@ def _set_up(parties: Parties) -> None:
     for block in blocks(FIRST):
         if block.language == SHELL:
             for command, _ in block.commands():
-                if command.startswith("fedpower status"):
+                if command.startswith("fedpower study status"):
                     parties.start_the_others()
                     parties.stop("east")
                     return

@@ -106,9 +106,9 @@ def test_a_party_whose_certificate_has_ended_is_refused_before_it_connects(
     monkeypatch.setattr(kits, "datetime", Later)
     day = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     for words in (
-        ("silo", str(tmp_path / "north"), str(silo.path)),
-        ("silo", str(tmp_path / "north"), "--part=node", f"--socket={tmp_path / 'vault'}"),
-        ("coordinator", str(tmp_path / "coordinator")),
+        ("node", "start", str(tmp_path / "north"), str(silo.path)),
+        ("node", "start", str(tmp_path / "north"), "--part=node", f"--socket={tmp_path / 'vault'}"),
+        ("node", "start", str(tmp_path / "coordinator")),
     ):
         refused = CliRunner().invoke(main, words)
         assert refused.exit_code == 2

@@ -72,7 +72,7 @@ def test_a_node_needs_a_vault():
         [sys.executable, "-m", "fedpower.federation.node"], capture_output=True, text=True, check=False
     )
     assert node.returncode != 0
-    assert "must be started by `fedpower silo`" in node.stderr
+    assert "must be started by `fedpower node start`" in node.stderr
     assert "Traceback" not in node.stderr
 
 
@@ -128,7 +128,7 @@ def send(child: subprocess.Popen[bytes], number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(number, ground, tmp_path):
     log = tmp_path / "west.log"
-    with command(log, "silo", *west(ground)) as silo:
+    with command(log, "node", "start", *west(ground)) as silo:
         ground.wait_until_connected()
         (node,) = psutil.Process(silo.pid).children()
         began = time.monotonic()
@@ -138,14 +138,14 @@ def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(numbe
         assert not node.is_running()
     assert log.read_text().splitlines()[-1] == "fedpower: stopping; releases and charges are on disk"
     assert "Traceback" not in log.read_text()
-    second = process("coordinator", ground.place(COORDINATOR))
+    second = process("node", "start", ground.place(COORDINATOR))
     assert second.returncode == 2
     assert "must be free for the coordinator, got address already in use" in second.stderr
     assert len(second.stderr.splitlines()) == 1
     ground.stop(COORDINATOR)
     log = tmp_path / "coordinator.log"
     try:
-        with command(log, "coordinator", ground.place(COORDINATOR)) as coordinator:
+        with command(log, "node", "start", ground.place(COORDINATOR)) as coordinator:
             ground.wait_until_connected(*SILOS[:3])
             send(coordinator, number)
             assert coordinator.wait(STOPPED_S) == 0
@@ -160,7 +160,7 @@ def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(numbe
 def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, tmp_path):
     """It waits for west, which is not there yet."""
     study, log = ground.folder / "study.toml", tmp_path / "run.log"
-    words = ("run", study, "--kit", ground.runner, "-o", tmp_path / "result")
+    words = ("study", "run", study, "--kit", ground.runner, "-o", tmp_path / "result")
     with command(log, *words) as run:
         wait_for(lambda: "waiting for west" in log.read_text(), "the run")
         os.killpg(run.pid, signal.SIGINT)
@@ -168,7 +168,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
     assert "continue with --resume" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "result").exists()
-    with command(tmp_path / "west.log", "silo", *west(ground)) as silo:
+    with command(tmp_path / "west.log", "node", "start", *west(ground)) as silo:
         done = fedpower(*map(str, words), "--resume", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["n_rounds"] == 4
@@ -189,8 +189,8 @@ def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path)
     """The node may end and be started again; the vault stays, and charges nothing twice."""
     kit, own = west(ground)
     place = tmp_path / "vault.socket"
-    vault_words = ("silo", kit, own, "--part", "vault", "--socket", place)
-    node_words = ("silo", kit, "--part", "node", "--socket", place)
+    vault_words = ("node", "start", kit, own, "--part", "vault", "--socket", place)
+    node_words = ("node", "start", kit, "--part", "node", "--socket", place)
     too_soon = process(*node_words)
     assert too_soon.returncode == 2
     assert "the vault must listen at" in too_soon.stdout
@@ -261,8 +261,8 @@ def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_o
             {"user": user, "group": user, "extra_groups": [BOTH], "cwd": base}
             for user in (VAULT_USER, NODE_USER)
         )
-        vault_words = ("silo", kit, own / "silo.toml", "--part", "vault", "--socket", place)
-        node_words = ("silo", kit, "--part", "node", "--socket", place)
+        vault_words = ("node", "start", kit, own / "silo.toml", "--part", "vault", "--socket", place)
+        node_words = ("node", "start", kit, "--part", "node", "--socket", place)
         with command(tmp_path / "vault.log", *vault_words, **vault_user) as vault:
             wait_for(place.is_socket, "the vault's socket")
             with command(tmp_path / "node.log", *node_words, **node_user):
@@ -328,7 +328,7 @@ def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, t
     assert made.returncode == 0
     with Path(tmp_path / "run.log").open("wb") as log:
         rehearsal = subprocess.Popen(
-            [*PROGRAM, "run", "study.toml", "--local=3"],
+            [*PROGRAM, "study", "run", "study.toml", "--local=3"],
             env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:

@@ -233,7 +233,7 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(
         f'database = "postgresql://127.0.0.1:{server.port}/postgres"\n'
     )
     ledger, result = tmp_path / "north.ledger", tmp_path / "result"
-    assert command("budget", "init", ledger, "--epsilon", 2, "--delta", 1e-4).exit_code == 0
+    assert command("ledger", "create", ledger, "--epsilon", 2, "--delta", 1e-4).exit_code == 0
     words = ("-k", 2, "--epsilon", 1, "--delta", 1e-6, "--normalize", "--ledgers", tmp_path)
     reported = command("fit", tmp_path / "north.toml", *words, "-o", result)
     assert reported.exit_code == 0, reported.stderr

@@ -1,4 +1,4 @@
-"""`fedpower run --local`: the whole of it on one machine, as a user runs it, a secure sum too."""
+"""`fedpower study run --local`: the whole of it on one machine, as a user runs it, a secure sum too."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def init(folder, *words, secure=False):
 
 def rehearse(folder, *words) -> tuple[dict[str, Any], np.ndarray, str]:
     """Return the record, the components and the sentences of a rehearsal that ends with a result."""
-    done = fedpower("run", "study.toml", "--local=3", "--data=rows", "--json", *words, cwd=folder)
+    done = fedpower("study", "run", "study.toml", "--local=3", "--data=rows", "--json", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     with np.load(folder / "result" / "components.npz") as arrays:
         return json.loads(done.stdout), arrays["components"], done.stderr
@@ -63,7 +63,7 @@ def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(t
     pooled = np.vstack([silo_rows(name) for name in SIZES])
     # The noise is real: some .1 on these rows once, so .002 on fifty times as many.
     assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:2].T) < 0.2
-    derived = fedpower("derive", "result", "factor", "-k1", "--json", cwd=tmp_path)
+    derived = fedpower("analyze", "factor", "result", "-k1", "--json", cwd=tmp_path)
     assert derived.returncode == 0, derived.stderr
     assert json.loads(derived.stdout)["columns"] == list(COLUMNS)
 
@@ -93,7 +93,7 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
     assert sin_theta(found.T, components(pooled / pooled.std(axis=0))[:3].T) < 1e-6
     assert not Path(re.search(r"are starting on this machine, in (.*)", said)[1]).exists()
     words = ("--local=3", "--data=rows", "--drop=nr", "--deadline=0.000001", "--force")
-    failed = fedpower("run", "study.toml", *words, cwd=tmp_path)
+    failed = fedpower("study", "run", "study.toml", *words, cwd=tmp_path)
     assert failed.returncode == 2
     kept = Path(re.search(r"its folder is kept: (.*)", failed.stderr)[1])
     try:
@@ -123,7 +123,7 @@ def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path, 
         (("--separator=;",), "--separator must go with --local"),
         (("--local=3", "--drop=nr"), "--drop must go with --data"),
     ):
-        refused = fedpower("run", "study.toml", *words, cwd=tmp_path)
+        refused = fedpower("study", "run", "study.toml", *words, cwd=tmp_path)
         assert refused.returncode == 2
         assert sentence in refused.stderr
         assert "are starting on this machine" not in refused.stderr
@@ -153,7 +153,7 @@ def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path, 
         "--epsilon=inf", "--codebook=codebook.toml", "--deadline=60", cwd=tmp_path,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
-    done = fedpower("run", "study.toml", "--local=2", "--data=rows", cwd=tmp_path)
+    done = fedpower("study", "run", "study.toml", "--local=2", "--data=rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     over = read_result(tmp_path / "result")
     here = FedPCA(2, epsilon=float("inf"), codebook=book).fit_silos(files)

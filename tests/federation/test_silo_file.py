@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from msgspec import structs
 from studies import COLUMNS, SIZES, content_with, question, silo_rows, write_rows, write_silo, write_study
 
+from federations import ASK_MOMENT
 from fedpower.cli import main
 from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolError
 from fedpower.federation import local
@@ -21,7 +22,7 @@ from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
-from fedpower.protocol.messages import AskMean, AskMoment, Enrol, Enrolment, PackedMoment, Refusal
+from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, MomentPart, QueryAnswer, Refusal
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.rows.tables import TableSource
@@ -292,8 +293,8 @@ def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(
         with open_silo(study, silo) as node:
             sent.append(node.silo.answer(question(study)).body)
             assert n_charged(node) == 1
-    assert isinstance(sent[0], PackedMoment)
-    np.testing.assert_array_equal(sent[0].triangle, sent[1].triangle)
+    assert isinstance(sent[0], QueryAnswer)
+    np.testing.assert_array_equal(sent[0].words, sent[1].words)
 
 
 def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_checked(tmp_path: Path) -> None:
@@ -301,12 +302,12 @@ def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_check
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
         assert (node.ledger, node.affordable) == (None, True)
-        expected = node.silo.answer(question(study)).body
+        expected = node.silo.answer(question(study, AskMoment(label="moment"))).body
     with open_silo(study, silo) as node:
         write_rows(tmp_path / "north.csv", silo_rows("south"))
-        again = node.silo.answer(question(study)).body
-    assert isinstance(expected, PackedMoment)
-    np.testing.assert_array_equal(again.triangle, expected.triangle)
+        again = node.silo.answer(question(study, AskMoment(label="moment"))).body
+    assert isinstance(expected, MomentPart)
+    np.testing.assert_array_equal(again.values, expected.values)
 
 
 @pytest.mark.parametrize("noise", ["moment", "step"])
@@ -331,7 +332,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
 @pytest.mark.parametrize("noise", ["moment", "step"])
 def test_rows_that_changed_stop_the_silo_before_it_connects(noise: str, tmp_path: Path) -> None:
     study = write_study(tmp_path, privacy={"noise": noise})
-    body: Any = AskMoment() if noise == "moment" else AskMean()
+    body: Any = ASK_MOMENT if noise == "moment" else AskMoment(label="mean")
     with open_silo(study, write_silo(tmp_path)) as node:
         assert not isinstance(node.silo.answer(question(study, body)).body, Refusal)
     write_rows(tmp_path / "north.csv", moved_cell(1e-12))
@@ -356,7 +357,7 @@ def test_a_new_version_is_public_and_charged_whether_or_not_rows_changed(
     with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
         reported = node.silo.answer(question(study, Enrol())).body
         assert reported == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
-        assert isinstance(node.silo.answer(question(study)).body, PackedMoment)
+        assert isinstance(node.silo.answer(question(study)).body, QueryAnswer)
         assert n_charged(node) == 2
 
 
@@ -387,8 +388,8 @@ def test_a_rehearsal_s_parties_are_started_as_a_user_starts_them_and_none_where_
     made = local.LocalFederation(study, tmp_path / "rehearsal", data)
     made.start()
     kits = {name: str(made.kits / name) for name in ("coordinator", *SIZES)}
-    silos = [("silo", kits[name], f"{kits[name]}/silo.toml") for name in SIZES]
-    assert started == [("coordinator", kits["coordinator"]), *silos]
+    silos = [("node", "start", kits[name], f"{kits[name]}/silo.toml") for name in SIZES]
+    assert started == [("node", "start", kits["coordinator"]), *silos]
     started.clear()
     data["east"].write_text(data["east"].read_text().replace("1", "x", 1))
     with pytest.raises(InputError, match="the data of silo 'east'"):
@@ -415,7 +416,7 @@ def answer(folder: Path, asked: Question, *, second: bool) -> None:
     )
     study = read_study(folder / "study.toml")
     with open_silo(study, read_silo(folder / "north.toml")) as node:
-        assert isinstance(node.silo.answer(question(study)).body, PackedMoment)
+        assert isinstance(node.silo.answer(question(study)).body, QueryAnswer)
 
 
 @pytest.mark.parametrize("world", [0, 1])

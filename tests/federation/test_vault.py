@@ -1,12 +1,13 @@
 """The vault over a socket: a question of the study is answered, anything else gets nothing."""
 
 import logging
-import socket
+import os
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,26 @@ import pytest
 from msgspec import structs
 from studies import kit_of, question, write_silo, write_study
 
+from federations import ASK_MOMENT
 from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import available, separation
-from fedpower.federation.node import NodeSettings, receive_frame, send_frame
+from fedpower.federation.node import NodeSettings
 from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, run_silo
 from fedpower.protocol.messages import (
-    AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
     Message,
-    PackedMoment,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
     read_only,
 )
 from fedpower.protocol.receiving import most_question_bytes
-
-MANY = 10**9
 
 
 @pytest.fixture
@@ -57,29 +56,29 @@ def n_charged(node: OpenSilo) -> int:
 
 
 @contextmanager
-def served(vault: Vault) -> Iterator[socket.socket]:
+def served(vault: Vault) -> Iterator[Connection]:
     """Give the node's end of a connection that a vault answers in a thread of its own."""
-    here, there = socket.socketpair()
-    there.settimeout(30)
+    here, there = Pipe()
     thread = threading.Thread(target=vault.serve, args=(here,))
     thread.start()
     with there:
         yield there
     thread.join(30)
     assert not thread.is_alive()
-    assert here.fileno() == -1, "the vault leaves a connection open"
+    assert here.closed, "the vault leaves a connection open"
 
 
-def asked(stream: socket.socket, content: bytes) -> bytes | None:
-    send_frame(stream, content)
-    return receive_frame(stream, most_bytes=MANY)
+def asked(node: Connection, content: bytes) -> bytes:
+    node.send_bytes(content)
+    assert node.poll(30)
+    return node.recv_bytes()
 
 
 def test_a_question_is_answered_as_the_silo_answers_it(node: OpenSilo, study: StudyFile) -> None:
     with served(Vault(node.silo, study)) as stream:
         answer = asked(stream, encode(question(study)))
     assert answer == encode(node.silo.answer(question(study)))
-    assert isinstance(decode(answer).body, PackedMoment)
+    assert isinstance(decode(answer).body, QueryAnswer)
     assert n_charged(node) == 1
 
 
@@ -102,7 +101,7 @@ def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
         assert n_charged(node) == 0
         again = asked(stream, encode(question(study)))
     assert again is not None
-    assert isinstance(decode(again).body, PackedMoment), "the next question is answered"
+    assert isinstance(decode(again).body, QueryAnswer), "the next question is answered"
     assert "refused what is no question of this study" in caplog.text
 
 
@@ -142,20 +141,21 @@ def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(
 ) -> None:
     most = most_question_bytes(study.terms()[0])
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
-        stream.sendall(struct.pack("!Q", most + 1))
-        assert stream.recv(1) == b""
-    assert f"must have at most {most} bytes, got {most + 1}" in caplog.text
+        os.write(stream.fileno(), struct.pack("!i", most + 1))
+        with pytest.raises(EOFError):
+            stream.recv_bytes()
+    assert "the connection to the node ended: bad message length" in caplog.text
     with served(Vault(node.silo, study)) as stream:
         assert asked(stream, bytes(most)) == b"", "the largest that is read"
     assert n_charged(node) == 0
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\0\0", struct.pack("!Q", 100) + b"half"])
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", struct.pack("!i", 100) + b"half"])
 def test_a_node_that_ends_within_a_message_leaves_nothing_behind(
     content: bytes, node: OpenSilo, study: StudyFile
 ) -> None:
     with served(Vault(node.silo, study)) as stream:
-        stream.sendall(content)
+        os.write(stream.fileno(), content)
     assert n_charged(node) == 0
 
 
@@ -170,7 +170,7 @@ def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
         with served(vault) as stream:
             gate.wait(30)
             for number in range(10):
-                body: Any = Enrol() if number % 2 else AskMoment()
+                body: Any = Enrol() if number % 2 else ASK_MOMENT
                 content = encode(question(study, run=run, round=number, body=body))
                 found[run].append(asked(stream, content))
 
@@ -182,7 +182,7 @@ def test_two_nodes_that_ask_at_once_get_each_its_own_answers_and_one_charge(
     for run, answers in found.items():
         read = [decode(answer) for answer in answers if answer is not None]
         assert [(message.run, message.round) for message in read] == [(run, n) for n in range(10)]
-        kinds = {True: Enrolment, False: PackedMoment}
+        kinds = {True: Enrolment, False: QueryAnswer}
         assert all(isinstance(message.body, kinds[message.round % 2 == 1]) for message in read)
     assert n_charged(node) == 1
 
@@ -214,7 +214,7 @@ def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
     study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = node_settings(kit_of(study, "north", tmp_path / "kits"), vault=7)
-    assert msgspec.json.decode(settings.to_json(), type=NodeSettings) == settings
+    assert msgspec.json.decode(msgspec.json.encode(settings), type=NodeSettings) == settings
     assert settings.confined == available()
     environment: dict[str, str] = {}
 
@@ -262,4 +262,4 @@ def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere.csv"
     elsewhere.touch()
     (parts / "part1.csv").symlink_to(elsewhere)
-    assert elsewhere in replace(own, data=Data(path="parts")).secrets()
+    assert elsewhere in structs.replace(own, data=Data(path="parts")).secrets()

@@ -1,7 +1,7 @@
 """``python -m paper``: the same files whatever happens on the way, and sentences where it stops."""
 
+import csv
 import json
-import os
 import subprocess
 import sys
 import time
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paper import communities
 from paper.__main__ import main
 from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
@@ -18,7 +19,6 @@ from paper.table import read_table
 pytestmark = pytest.mark.reproduce
 
 SHORT = ["--quick", "--only", "silos"]
-COMMAND = [sys.executable, "-m", "paper"]
 
 
 def run(*words: object) -> int:
@@ -85,23 +85,12 @@ def test_a_finished_folder_is_not_run_again(short: Path, monkeypatch: pytest.Mon
     assert contents(short) == before
 
 
-def started(folder: Path) -> subprocess.Popen[str]:
-    """Return a run that has finished one repetition of very many."""
-    process = subprocess.Popen(
-        [*COMMAND, *SHORT, "--repetitions", "500", "-o", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
-    while process.poll() is None and not list(folder.glob("finished/*.json")):
-        time.sleep(0.002)
-    return process
-
-
 def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    process = started(folder)
+    command = [sys.executable, "-m", "paper", *SHORT, "--repetitions", "500", "-o", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(folder.glob("finished/*.json")):
+        time.sleep(0.002)
     process.kill()
     process.communicate()
     assert list(folder.glob("finished/*.json"))
@@ -109,12 +98,13 @@ def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tm
     assert contents(folder) == contents(short)
 
 
-def test_a_folder_of_other_settings_is_refused_before_any_work(
-    short: Path, capsys: pytest.CaptureFixture[str]
+def test_every_line_of_communities_is_in_the_table_and_in_the_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = contents(short)
-    assert run(*SHORT, "--seed", 7, "-o", short) == 2
-    reported = capsys.readouterr().err
-    assert "same settings and versions" in reported
-    assert "seed 0 there and 7 here" in reported
-    assert contents(short) == before
+    communities.main(["--quick", "--repetitions", "1", "-o", str(tmp_path)])
+    with (tmp_path / "communities.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["share"]) for row in rows if row["epsilon"] == "inf"] == [1.0, 1.0]
+    assert len({(row["unit"], row["aggregation"]) for row in rows if row["epsilon"] == "1.0"}) == 4
+    assert (tmp_path / "communities.svg").read_text().startswith("<?xml")
+    assert "At ε = 1: a row protected, noise at each silo 0." in capsys.readouterr().out

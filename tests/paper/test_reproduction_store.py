@@ -1,6 +1,5 @@
 """Finished repetitions are kept whole, and only for the settings and versions they were made with."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.report.files import write_whole
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings
@@ -59,18 +57,3 @@ def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(InputError, match="must be a folder, got a file there"):
         Store(tmp_path / "thesis.tex", SETTINGS)
-
-
-def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_whole(tmp_path / "a.json", json.dumps(1))
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        write_whole(tmp_path / "a.json", json.dumps(2))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
-    assert (tmp_path / "a.json").read_text() == "1"

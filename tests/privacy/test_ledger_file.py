@@ -86,7 +86,7 @@ def test_a_creation_that_fails_leaves_no_file(tmp_path, monkeypatch):
 
 
 def test_a_missing_ledger_is_never_made_on_opening(tmp_path):
-    refused(tmp_path / "none.db", "fedpower budget init")
+    refused(tmp_path / "none.db", "fedpower ledger create")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -109,7 +109,7 @@ def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch
         Ledger.create(path, epsilon=1, delta=1e-6)
 
     assert run(body) == [KILLED]
-    with pytest.raises(LedgerError, match="is empty; if `fedpower budget init` was interrupted"):
+    with pytest.raises(LedgerError, match="is empty; if `fedpower ledger create` was interrupted"):
         Ledger.open(path)
 
 

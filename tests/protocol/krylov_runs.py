@@ -15,7 +15,7 @@ from problems import Array
 from runs import make_silos
 
 D = 30
-VARIANTS = [{"warm": warm, "lookahead": ahead} for warm in (True, False) for ahead in (True, False)]
+VARIANTS = [{"local": True}, {"local": False}]
 
 
 def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[Array]:
@@ -45,13 +45,14 @@ def run(
     late: bool = False,
     dead_from: dict[str, int] | None = None,
     min_silos: int | None = None,
+    center: bool = False,
     **options: Any,
 ) -> tuple[Solution, Coordinator]:
     """Return the solution; ``late`` shuffles arrivals, ``dead_from`` silences silos from a round on."""
     d = parts[0].shape[1]
     study_rank = d if isinstance(rank, float) else width
-    silos = make_silos(parts, study_rank, center=bool(options.get("center", False)))
-    settings = KrylovSettings(n_features=d, rank=rank, iteration_rank=study_rank, **options)
+    silos = make_silos(parts, study_rank, center=center)
+    settings = KrylovSettings(study=silos["silo-0"].study, rank=rank, **options)
     return drive(settings, silos, seed=seed, late=late, dead_from=dead_from, min_silos=min_silos)
 
 

@@ -10,7 +10,7 @@ from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.coordinator import Round
+from fedpower.protocol.coordinator import Recorded
 from fedpower.protocol.messages import (
     AskQuery,
     Member,
@@ -27,6 +27,8 @@ from fedpower.protocol.secure import Identity, SiloSessions
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import budget_of
+from fedpower.rows.opening import open_source
+from fedpower.sums.survey import Survey
 from problems import Array, ArrayMoment, spiked_rows
 
 D, K = 6, 2
@@ -74,6 +76,7 @@ def masked_moment(session: Any) -> AskQuery:
 class Party:
     silo: Silo
     ledger: Ledger
+    rows: Any
 
     def ask(self, body: Any, *, run: str = RUN) -> Any:
         question = Message(study=self.silo.study.digest, run=run, round=1, silo=self.silo.name, body=body)
@@ -110,17 +113,18 @@ def party(
     budget = budget_of(study)
     assert budget is not None
     kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
-    held = ArrayMoment(rows_of(name)) if rows is None else rows
+    if rows is None:
+        rows = Survey(open_source(rows_of(name))) if study.preparation else ArrayMoment(rows_of(name))
     releases = PrivateReleases(
-        held,
+        rows,
         study,
         budget,
         ledger=kept,
         source=source or SystemNoise(),
         data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
-        sessions=SiloSessions(name, study, held.n_rows, KEYS[name]),
+        sessions=SiloSessions(name, study, rows.n_rows, KEYS[name]),
     )
-    return Party(Silo(name, study, releases), kept)
+    return Party(Silo(name, study, releases), kept, rows)
 
 
 def parties(study: Study, **options: Any) -> dict[str, Party]:
@@ -152,11 +156,11 @@ def words_of(answer: Any) -> np.ndarray:
 
 
 def coordinator_of(
-    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
+    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Recorded] = ()
 ) -> Coordinator:
-    settings = UploadSettings(study=study, rank=K, run=run)
+    settings = UploadSettings(study=study, rank=K)
     return Coordinator(
-        settings.solve(np.random.default_rng(0)),
+        settings.solve(np.random.default_rng(0), run),
         [name for name, _ in study.identities],
         study=study,
         run=run,

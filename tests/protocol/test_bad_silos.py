@@ -15,7 +15,7 @@ from federations import CASES, Party, closed_rounds, coordinator_of, deliver, pa
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt
 from fedpower.protocol.coordinator import Arrived, Asking, Unreadable, drive
-from fedpower.protocol.messages import Enrolment, Message, PackedMoment, Refusal, decode, encode
+from fedpower.protocol.messages import Enrolment, Message, MomentPart, Refusal, decode, encode
 from fedpower.protocol.secure import signed_content
 
 BAD = "west"
@@ -52,13 +52,13 @@ BYTES: list[Callable[[bytes], Any]] = [
 
 
 def _with(array: np.ndarray, value: float) -> np.ndarray:
-    changed = array.astype(np.float64)
+    changed = array.astype(np.float64) if array.size else np.zeros(1)
     changed.flat[-1] = value
     return changed
 
 
 def mutations(body: Any) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = [("another kind", PackedMoment(triangle=np.zeros(2), total_variance=1))]
+    found: list[tuple[str, Any]] = [("another kind", MomentPart(values=np.zeros(2)))]
     for name in body.__struct_fields__:
         value = getattr(body, name)
         options: list[Any]
@@ -250,7 +250,7 @@ def test_only_what_passed_is_written_down() -> None:
     [
         (0, {"n_rows": 2**60}),
         (0, {"n_features": 7}),
-        (1, {"triangle": np.zeros(5)}),
+        (1, {"values": np.zeros(5)}),
         (1, {"mean": None}),
         (1, {"mean": np.zeros(5)}),
     ],

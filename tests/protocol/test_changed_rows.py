@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, ask, bounded_rows, private_silo, steps
 
+from federations import ASK_MOMENT
 from fedpower.errors import InputError
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import AskMean, AskMoment, LocalSteps, Refusal
+from fedpower.protocol.messages import AskMoment, LocalSteps, Refusal
 from fedpower.protocol.query import Moment
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
@@ -73,7 +74,7 @@ def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path)
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize("body", [AskMoment(), AskMean(), steps(0)], ids=lambda body: body.kind)
+@pytest.mark.parametrize("body", [ASK_MOMENT, AskMoment(label="mean"), steps(0)], ids=lambda body: body.kind)
 def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body):
     pd = pytest.importorskip("pandas")
     path = tmp_path / "north.parquet"

@@ -16,7 +16,7 @@ from fedpower.protocol.messages import AskSteps, LocalSteps, Refusal, read_only
 from fedpower.protocol.silo import take_local_steps
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array
-from runs import drive, make_coordinator, make_silos, solve
+from runs import drive, exact_study, make_coordinator, make_silos, solve
 
 WIDTH = 24
 
@@ -138,7 +138,7 @@ def test_it_stops_at_tol_and_says_so() -> None:
 
 
 def test_every_silo_must_be_heard_and_the_rank_known() -> None:
-    usual = {"n_features": 6, "iteration_rank": 3, "corrected": True}
+    usual = {"study": exact_study(6, 3), "corrected": True}
     with pytest.raises(InputError, match="must hear every silo"):
         PowerSettings(rank=2, n_participants=2, **usual)
     with pytest.raises(InputError, match="must know the number of components"):
@@ -182,7 +182,7 @@ def test_a_run_names_every_exchange_in_its_history() -> None:
     parts, _ = heterogeneous(0, 0.5)
     silos = make_silos(parts, 4)
     settings = PowerSettings(
-        n_features=WIDTH, rank=3, iteration_rank=4, schedule=every(5), corrected=True, max_rounds=12
+        study=exact_study(WIDTH, 4), rank=3, schedule=every(5), corrected=True, max_rounds=12
     )
     coordinator = make_coordinator(silos, settings)
     drive(coordinator, silos)

@@ -11,9 +11,9 @@ from fedpower.protocol import Message
 from fedpower.protocol.coordinator import MOST_ATTEMPTS, Arrived, Asking, Unreadable, drive, in_turn, rounds
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
-from runs import make_coordinator, make_silos
+from runs import exact_study, make_coordinator, make_silos
 
-SETTINGS = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=4)
+SETTINGS = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=4)
 SILOS = make_silos(split(spiked_rows(), [200] * 3), 3)
 
 
@@ -56,7 +56,7 @@ def test_a_silo_that_cannot_be_read_is_given_up_and_named() -> None:
 
 def test_a_round_that_has_enough_waits_for_nobody_and_lets_go_of_what_was_asked() -> None:
     first = PowerSettings(
-        n_features=12, rank=3, iteration_rank=3, n_steps=4, n_participants=2, participation="first"
+        study=exact_study(12, 3), rank=3, n_steps=4, n_participants=2, participation="first"
     )
     coordinator = make_coordinator(SILOS, first, min_silos=2)
     left: list[int] = []

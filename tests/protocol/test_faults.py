@@ -15,10 +15,10 @@ from fedpower.protocol.messages import LocalSteps, Message, Refusal
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings
 from networks import Network
 from problems import Array, spiked_rows, split
-from runs import drive, make_coordinator, make_silos
+from runs import drive, exact_study, make_coordinator, make_silos
 
 SIZES = [100, 150, 150, 200]
-SETTINGS = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=6, schedule=every(2), center=True)
+SETTINGS = PowerSettings(study=exact_study(12, 3, center=True), rank=3, n_steps=6, schedule=every(2))
 
 
 def federation(min_silos: int | None = None) -> tuple[Coordinator, dict[str, Silo]]:
@@ -152,7 +152,7 @@ def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind: Any) -> No
     parts = [*split(spiked_rows(), SIZES)[:3], spiked_rows(n_rows=200, seed=9) + 5.0]
     silos = make_silos(parts, 3, center=True)
     steps = {"n_steps": 60} if kind is PowerSettings else {}
-    settings = kind(n_features=12, rank=3, iteration_rank=3, center=True, **steps)
+    settings = kind(study=silos["silo-0"].study, rank=3, **steps)
     coordinator = Coordinator(
         settings.solve(np.random.default_rng(0)),
         list(silos),

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from federations import Party, closed_rounds, coordinator_of, deliver, outcome_of, parties_of, result_bytes
+from federations import (
+    ASK_MOMENT,
+    Party,
+    closed_rounds,
+    coordinator_of,
+    deliver,
+    outcome_of,
+    parties_of,
+    result_bytes,
+)
 from fedpower.protocol.messages import AskMoment, AskSteps, Message, encode, read_only
 
 CASES = ["upload, moment", "krylov, moment"]
@@ -55,7 +64,7 @@ def test_a_resumed_run_keeps_its_promise(case: str) -> None:
 def test_one_silo_whose_release_is_older_takes_the_promise_away(case: str) -> None:
     parties = parties_of(case)
     north = parties["north"]
-    north.answer(Message(study=north.study.digest, run="earlier", round=99, silo="north", body=AskMoment()))
+    north.answer(Message(study=north.study.digest, run="earlier", round=99, silo="north", body=ASK_MOMENT))
     inside, outside = public_epsilon(case, parties, "first")
     assert outside == inside
 
@@ -70,7 +79,7 @@ def test_a_run_that_was_begun_and_not_finished_is_the_first_all_the_same() -> No
 
 @pytest.mark.parametrize(
     "body",
-    [AskMoment(), AskSteps(basis=read_only(np.eye(6)[:, :3]), n_local_steps=2, center=np.zeros(6))],
+    [ASK_MOMENT, AskSteps(basis=read_only(np.eye(6)[:, :3]), n_local_steps=2, center=np.zeros(6))],
     ids=["moment", "steps"],
 )
 def test_a_silo_s_answer_is_the_same_bytes_for_every_run_and_after_every_restart(

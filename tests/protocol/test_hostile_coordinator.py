@@ -28,20 +28,11 @@ from private_silos import (
     steps,
 )
 
+from federations import ASK_MOMENT
 from fedpower.errors import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import (
-    AskFactor,
-    AskMean,
-    AskMoment,
-    AskSteps,
-    Enrol,
-    LocalSteps,
-    Refusal,
-    encode,
-    read_only,
-)
+from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, Refusal, encode, read_only
 
 fork = multiprocessing.get_context("fork")
 GOOD = basis(0)
@@ -106,7 +97,7 @@ def test_a_bad_basis_is_refused_and_costs_nothing(study, ledger, name):
 @both
 def test_gains_and_variances_are_refused_and_cost_nothing(study, ledger):
     silo = private_silo(study, ledger)
-    for question in (steps(0, gains=np.full(D, 2.0)), AskMean(variances=True)):
+    for question in (steps(0, gains=np.full(D, 2.0)), AskMoment(label="variances")):
         assert "private study" in ask(silo, question).reason
     assert ledger.spent().n_releases == 0
 
@@ -279,11 +270,11 @@ def test_a_huge_number_of_local_steps_is_refused_and_costs_nothing(ledger, n_loc
 @both
 def test_what_a_study_has_no_price_for_is_refused(study, ledger):
     silo = private_silo(study, ledger)
-    assert isinstance(ask(silo, AskMean()), Refusal)
+    assert isinstance(ask(silo, AskMoment(label="mean")), Refusal)
     assert isinstance(ask(silo, steps(0, center=read_only(np.zeros(D)))), Refusal)
-    assert isinstance(ask(silo, AskFactor()), Refusal)
+    assert isinstance(ask(silo, AskMoment(label="factor")), Refusal)
     if study is STEP:
-        assert isinstance(ask(silo, AskMoment()), Refusal)
+        assert isinstance(ask(silo, ASK_MOMENT), Refusal)
         assert isinstance(ask(silo, steps(0, shift=1e9)), Refusal)
         assert isinstance(ask(silo, steps(0, pooled=GOOD)), Refusal)
         with pytest.raises(ProtocolError, match="drift-corrected"):  # the silo's check apart

@@ -11,21 +11,19 @@ import pytest
 from msgspec import structs
 from private_silos import DELTA, EPSILON, MOMENT, STEP, D, R, basis, message, private_silo
 
+from federations import ASK_MOMENT
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.messages import (
     MAGIC,
-    AskFactor,
-    AskMean,
     AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
-    Factor,
     LocalSteps,
-    MeanRow,
     Message,
-    PackedMoment,
+    MomentPart,
+    QueryAnswer,
     Refusal,
     decode,
     encode,
@@ -91,11 +89,10 @@ def odd_body(rng):
     )
     return odd(
         [
-            steps, steps, steps, steps, steps, steps, Enrol(), AskMean(), AskMoment(), AskFactor(),
-            Enrolment(n_rows=1, n_features=2), MeanRow(mean=odd_array(rng)),
-            LocalSteps(product=odd_array(rng)), Refusal(reason="no"),
-            PackedMoment(triangle=odd_array(rng), total_variance=1.0), odd(ODD_VALUES),
-            Factor(factor=odd_array(rng), total_variance=1.0),
+            steps, steps, steps, steps, steps, steps, Enrol(), AskMoment(label="mean"), ASK_MOMENT,
+            AskMoment(label="factor"), Enrolment(n_rows=1, n_features=2), MomentPart(values=odd_array(rng)),
+            LocalSteps(product=odd_array(rng)), Refusal(reason="no"), QueryAnswer(words=odd_array(rng)),
+            MomentPart(values=odd_array(rng), mean=odd_array(rng)), odd(ODD_VALUES),
         ]
     )  # fmt: skip
 
@@ -170,14 +167,14 @@ def test_five_thousand_fuzzed_messages_get_nothing_that_was_not_agreed(study, ma
 
 
 def assert_only_noise_of(body, spent):
-    for name in ("product", "basis", "mean", "triangle"):
+    for name in ("product", "basis", "mean", "values", "words"):
         array = getattr(body, name, None)
         if array is not None:
             assert np.isfinite(array).all()
             assert not np.any(np.isclose(np.abs(array), MARKER, rtol=1e-3))
     if not isinstance(body, Enrolment):
         assert spent.n_releases > 0
-    assert isinstance(body, Enrolment | LocalSteps | MeanRow | PackedMoment)
+    assert isinstance(body, Enrolment | LocalSteps | MomentPart | QueryAnswer)
 
 
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
@@ -198,7 +195,7 @@ def test_a_clipped_row_is_nowhere_in_what_leaves():
     for study in (STEP, MOMENT, replace(MOMENT, center=True)):
         with Ledger.in_memory(EPSILON, DELTA) as ledger:
             silo = private_silo(study, ledger, moment=held)
-            for body in (Enrol(), AskMean(), AskSteps(basis=basis(0), n_local_steps=1)):
+            for body in (Enrol(), AskMoment(label="mean"), AskSteps(basis=basis(0), n_local_steps=1)):
                 text = repr(silo.answer(message(study, body)))
                 assert "clip" not in text
                 assert " 183" not in text.replace("n_rows=200", "")

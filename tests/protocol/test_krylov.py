@@ -14,9 +14,9 @@ from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.products import Evidence
+from fedpower.protocol.solvers.products import Evidence, Products
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import make_silos
+from runs import exact_study, make_silos
 
 
 @hypothesis_settings(max_examples=15)
@@ -47,31 +47,33 @@ def test_stopping_by_tol_means_an_error_of_at_most_tol(variant: dict[str, bool],
 
 
 @pytest.mark.slow
-def test_lookahead_takes_fewer_rounds_and_every_variant_takes_fewer_than_algorithm_1() -> None:
+def test_local_steps_take_fewer_rounds_and_every_variant_takes_fewer_than_algorithm_1() -> None:
     taken = []
     for variant in VARIANTS:
         rounds = [n_rounds(run(rotated(s), seed=s, tol=1e-6, **variant)[1]) for s in range(5)]
         taken.append(np.median(rounds))
-    plain = PowerSettings(n_features=D, rank=3, iteration_rank=4, tol=1e-6, max_rounds=60)
+    plain = PowerSettings(study=exact_study(D, 4), rank=3, tol=1e-6, max_rounds=60)
     power = [n_rounds(drive(plain, make_silos(rotated(s), 4), seed=s)[1]) for s in range(3)]
-    warm_ahead, warm, ahead, neither = taken
-    assert ahead < neither < np.median(power) / 2
-    assert warm_ahead < warm <= neither
+    local, none = taken
+    assert local < none < np.median(power) / 2
 
 
-def test_a_cold_run_without_lookahead_sees_the_sum_of_the_moments_alone() -> None:
+def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone() -> None:
     rows = np.vstack(rotated(1))
-    together, _ = run([rows], warm=False, lookahead=False, max_rounds=4)
-    apart, coordinator = run(split(rows, [50, 350]), warm=False, lookahead=False, max_rounds=4)
+    together, _ = run([rows], local=False, max_rounds=4)
+    apart, coordinator = run(split(rows, [50, 350]), local=False, max_rounds=4)
     np.testing.assert_allclose(apart.basis, together.basis, atol=1e-10)
     steps = [each.step for each in coordinator.history if each.kind == "steps"]
     assert steps == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(variant: dict[str, bool]) -> None:
+def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(
+    variant: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpower.protocol.solvers.krylov._MOST_BYTES", 0)
     parts = rotated(2, d=60)
-    solution, coordinator = run(parts, tol=1e-9, max_basis=12, max_rounds=100, **variant)
+    solution, coordinator = run(parts, tol=1e-9, max_rounds=100, **variant)
     assert n_rounds(coordinator) > 3  # beyond what twelve columns hold
     assert solution.converged
     assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
@@ -137,8 +139,11 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(variant: dict[str, bool]) -> None:
-    late = {"n_participants": 2, "participation": "first", "late": True, "max_reasks": 0}
+def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
+    variant: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Products, "_late", lambda self, known: ())
+    late = {"n_participants": 2, "participation": "first", "late": True}
     for seed in range(3):
         parts = rotated(seed)
         filled, _ = run(parts, seed=seed, max_rounds=8, tol=1e-6, **late, **variant)
@@ -161,7 +166,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
             silo.releases = Rounding(ArrayMoment(part), silo.study)
-        settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, tol=1e-12, max_rounds=40, **variant)
+        settings = KrylovSettings(study=exact_study(D, 4), rank=3, tol=1e-12, max_rounds=40, **variant)
         solution, coordinator = drive(settings, silos, seed=seed)
         assert solution.converged
         assert n_rounds(coordinator) < 20
@@ -220,12 +225,14 @@ def test_without_noise_averaged_products_do_no_worse_than_algorithm_1() -> None:
         parts = rotated(seed)
         truth = leading(pooled(parts), 3)
         ours, _ = run(parts, seed=seed, n_steps=8)
-        plain = PowerSettings(n_features=D, rank=3, iteration_rank=4, n_steps=8)
+        plain = PowerSettings(study=exact_study(D, 4), rank=3, n_steps=8)
         theirs, _ = drive(plain, make_silos(parts, 4), seed=seed)
         assert sin_theta(ours.basis, truth) <= sin_theta(theirs.basis, truth) * 1.01
 
 
-def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
+def test_the_algebraically_largest_lead_where_a_moment_is_indefinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Products, "shift", lambda self, n_local_steps: 3.5)
+
     class Indefinite:
         def __init__(self, matrix: Array) -> None:
             self.matrix, self.n_rows = matrix, 1
@@ -246,7 +253,7 @@ def test_the_algebraically_largest_lead_where_a_moment_is_indefinite() -> None:
         apart = 0.1 * np.diag(rng.standard_normal(D))
         for silo, side in zip(silos.values(), (1, -1), strict=True):
             silo.releases = ExactReleases(Indefinite(matrix + side * apart), silo.study)  # type: ignore[arg-type]
-        settings = KrylovSettings(n_features=D, rank=3, iteration_rank=4, shift=lambda *_: 3.5, **variant)
+        settings = KrylovSettings(study=exact_study(D, 4), rank=3, **variant)
         solution, _ = drive(replace(settings, max_rounds=60), silos)
         assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9
 
@@ -269,7 +276,7 @@ def test_a_direction_that_only_the_sum_shows_is_found(variant: dict[str, bool], 
     pooled_moment = pooled(parts)
     for seed in range(3):
         settings = KrylovSettings(
-            n_features=d, rank=rank, iteration_rank=rank + 2, tol=1e-8, max_rounds=60, **variant
+            study=exact_study(d, rank + 2), rank=rank, tol=1e-8, max_rounds=60, **variant
         )
         solution, _ = drive(settings, make_silos(parts, rank + 2), seed=seed)
         assert solution.converged

@@ -12,15 +12,15 @@ from hypothesis.extra.numpy import arrays
 from fedpower.errors import ProtocolError
 from fedpower.protocol.messages import (
     MAGIC,
-    AskMean,
+    AskMoment,
     AskQuery,
     AskSteps,
     Enrol,
     Enrolment,
     LocalSteps,
-    MeanRow,
     Member,
     Message,
+    MomentPart,
     OpenSession,
     QueryAnswer,
     Refusal,
@@ -44,9 +44,9 @@ sessions = st.builds(
 )
 bodies = st.one_of(
     st.builds(Enrol),
-    st.builds(AskMean),
+    st.builds(AskMoment, label=st.sampled_from(["mean", "variances", "moment", "factor"])),
     st.builds(Enrolment, n_rows=st.integers(0, 10**12), n_features=st.integers(0, 10**6)),
-    st.builds(MeanRow, mean=vectors),
+    st.builds(MomentPart, values=vectors, mean=st.none() | vectors),
     st.builds(Refusal, reason=st.text()),
     st.builds(
         AskSteps,
@@ -141,11 +141,11 @@ def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(field
 
 
 def test_arrays_of_a_decoded_message_are_read_only() -> None:
-    message = Message(study="s", run="r", round=0, silo="a", body=MeanRow(mean=np.ones(3)))
+    message = Message(study="s", run="r", round=0, silo="a", body=MomentPart(values=np.ones(3)))
     decoded = decode(encode(message))
-    assert isinstance(decoded.body, MeanRow)
+    assert isinstance(decoded.body, MomentPart)
     with pytest.raises(ValueError):
-        decoded.body.mean[0] = 2.0
+        decoded.body.values[0] = 2.0
 
 
 def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
@@ -167,9 +167,9 @@ def test_words_bytes_and_floats_do_not_stand_in_for_each_other() -> None:
         raw_message("query-answer", bytes(8), words=("<u8", [2])),
         raw_message("query-answer", bytes(16), words=("<u8", [1])),
         raw_message("query-answer", bytes(8), words=("<u8", [-1])),
-        raw_message("mean-row", bytes(8), mean=("<u8", [1])),
-        raw_message("mean-row", bytes(8), mean=("|O8", [1])),
-        raw_message("mean-row", mean=bytes(8)),
+        raw_message("moment-part", bytes(8), values=("<u8", [1])),
+        raw_message("moment-part", bytes(8), values=("|O8", [1])),
+        raw_message("moment-part", values=bytes(8)),
         raw_message("ask-query", index=0, label="a", public="text"),
         raw_message("ask-query", bytes(8), index=0, label="a", public=("<u8", [1])),
         raw_message("nothing"),

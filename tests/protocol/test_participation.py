@@ -12,7 +12,7 @@ from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from problems import spiked_rows, split
-from runs import drive, make_coordinator, make_silos, solve
+from runs import drive, exact_study, make_coordinator, make_silos, solve
 
 SIZES = {"a": 100, "b": 300, "c": 600}
 
@@ -69,7 +69,7 @@ def test_the_last_drawn_set_gives_the_output_when_the_schedule_ends_before_t() -
 def test_the_first_k_answers_close_a_round_and_later_ones_are_late() -> None:
     silos = make_silos(split(spiked_rows(), [150] * 4), 3)
     settings = PowerSettings(
-        n_features=12, rank=3, iteration_rank=3, n_steps=4, n_participants=2, participation="first"
+        study=exact_study(12, 3), rank=3, n_steps=4, n_participants=2, participation="first"
     )
     coordinator = make_coordinator(silos, settings, min_silos=2)
 
@@ -84,7 +84,7 @@ def test_the_first_k_answers_close_a_round_and_later_ones_are_late() -> None:
 def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
-    settings = PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=40, schedule=decaying(4))
+    settings = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=40, schedule=decaying(4))
     coordinator = make_coordinator(silos, settings, min_silos=3)
 
     def without_the_first(questions: tuple[Message, ...]) -> Asking:
@@ -100,5 +100,5 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
 
 def test_full_turnout_through_drive_reaches_everyone() -> None:
     silos = make_silos(split(spiked_rows(), [300, 300]), 3)
-    coordinator = make_coordinator(silos, PowerSettings(n_features=12, rank=3, iteration_rank=3, n_steps=2))
+    coordinator = make_coordinator(silos, PowerSettings(study=exact_study(12, 3), rank=3, n_steps=2))
     assert len(drive(coordinator, silos)) == 6

@@ -9,7 +9,7 @@ from fedpower.linalg import orth, sin_theta
 from fedpower.protocol import decaying, every, explicit, halving
 from fedpower.protocol.solvers import PowerSettings
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import drive, make_coordinator, make_silos, solve
+from runs import drive, exact_study, make_coordinator, make_silos, solve
 
 D, R = 12, 3
 
@@ -98,9 +98,7 @@ def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(seed: int, lo
     spans = []
     for basis in (start, start @ turn):
         silos = make_silos(parts, R)
-        settings = PowerSettings(
-            n_features=D, rank=R, iteration_rank=R, n_steps=7, schedule=every(local_steps)
-        )
+        settings = PowerSettings(study=exact_study(D, R), rank=R, n_steps=7, schedule=every(local_steps))
         coordinator = make_coordinator(silos, settings, rng=Start(basis))  # type: ignore[arg-type]
         drive(coordinator, silos)
         spans.append(coordinator.outcome.basis)

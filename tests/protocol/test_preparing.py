@@ -8,11 +8,12 @@ from msgspec.structs import replace
 from private_silos import ask_in_bytes as ask
 from private_silos import private_study
 
+from federations import ASK_MOMENT
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.messages import AskMoment, AskQuery, PackedMoment, QueryAnswer, Refusal
+from fedpower.protocol.messages import AskQuery, QueryAnswer, Refusal
 from fedpower.protocol.query import N_VECTORS, vectors_to_bytes
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
@@ -70,7 +71,9 @@ def tally(stage, low=None, high=None, offset=None, scale=None):
 
 
 def prepared_moment(low, high, offset, scale, bound):
-    return AskMoment(public=vectors_to_bytes((low, high, offset, scale), bound))
+    return AskQuery(
+        index=len(STAGES), label="moment", public=vectors_to_bytes((low, high, offset, scale), bound)
+    )
 
 
 PREPARED_MOMENT = prepared_moment(LOW, HIGH, np.zeros(D), np.ones(D), 3.0)
@@ -99,7 +102,7 @@ def test_the_stages_and_the_moment_spend_the_studys_epsilon_and_nothing_more(led
     alone = ledger.spent()
     assert alone.n_releases == 5
     assert 0 < alone.epsilon < 0.55
-    assert isinstance(ask(party, PREPARED_MOMENT), PackedMoment)
+    assert isinstance(ask(party, PREPARED_MOMENT), QueryAnswer)
     assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
     assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
 
@@ -113,7 +116,7 @@ def test_the_same_question_gets_the_same_bytes_from_a_silo_that_was_started_agai
         with Ledger.open(path) as kept:
             party = silo(agreed, kept, seed=seed)
             told.append(
-                [ask(party, tally("octaves"), run=f"run-{seed}").words, ask(party, PREPARED_MOMENT).triangle]
+                [ask(party, tally("octaves"), run=f"run-{seed}").words, ask(party, PREPARED_MOMENT).words]
             )
             spent = kept.spent()
             assert spent.n_releases == 2
@@ -147,7 +150,7 @@ def test_a_coordinator_that_asks_a_stage_in_two_ways_is_refused_whatever_the_cap
         tally("norms", low=LOW, high=HIGH, offset=LOW, scale=np.zeros(D)),
         prepared_moment(LOW, HIGH, LOW, HIGH, 0.0),
         prepared_moment(LOW, HIGH, LOW, HIGH, math.nan),
-        AskMoment(),
+        ASK_MOMENT,
     ],
     ids=lambda body: f"{body.kind}-{getattr(body, 'label', '')}",
 )

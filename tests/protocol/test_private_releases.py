@@ -30,7 +30,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
 from fedpower.protocol import release as release_module
-from fedpower.protocol.messages import AskMean, AskSteps, LocalSteps, MeanRow, Refusal, read_only
+from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, MomentPart, Refusal, read_only
 from fedpower.protocol.release import noise_of
 from fedpower.protocol.study import budget_of
 from fedpower.sums.lattice import SIDE
@@ -63,7 +63,7 @@ def noised(monkeypatch):
 
 def ask_everything(study, ledger, **how):
     silo = private_silo(study, ledger, **how)
-    questions = [AskMean()] if study.center else []
+    questions = [AskMoment(label="mean")] if study.center else []
     if study.noise == "moment":
         questions.append(steps(0))
     else:
@@ -137,7 +137,7 @@ def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):
 def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(replace(study, iteration_rank=D), ledger)
-        answers = [ask(silo, WHOLE)] + ([ask(silo, AskMean())] if study.center else [])
+        answers = [ask(silo, WHOLE)] + ([ask(silo, AskMoment(label="mean"))] if study.center else [])
         if study.noise == "moment":
             (moment, mean, trace), _ = silo.releases._noised_moment("run")
             left = [np.concatenate([moment, [trace], [] if mean is None else mean * SIDE])]
@@ -177,7 +177,7 @@ def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
     for _ in range(300):
         with Ledger.in_memory(EPSILON, DELTA) as ledger:
             silo = private_silo(study, ledger, source=source)
-            answer, mean = ask(silo, steps(1)), ask(silo, AskMean())
+            answer, mean = ask(silo, steps(1)), ask(silo, AskMoment(label="mean"))
         products.append(answer.product - rows.product(basis(1)))
         traces.append(answer.total_variance - rows.summary.trace())
         means.append(mean.mean - rows.summary.mean)
@@ -221,8 +221,8 @@ def test_about_a_centre_the_noise_grows_with_the_rows(noised):
 def test_a_noised_moment_serves_every_question_after_it_for_nothing():
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(replace(MOMENT, center=True), ledger)
-        mean = ask(silo, AskMean())
-        assert isinstance(mean, MeanRow)
+        mean = ask(silo, AskMoment(label="mean"))
+        assert isinstance(mean, MomentPart)
         for seed in range(5):
             answer = ask(silo, steps(seed, 20, center=mean.mean, shift=0.1), round=seed)
             assert isinstance(answer, LocalSteps)
@@ -234,7 +234,7 @@ def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
     center = read_only(np.linspace(-0.1, 0.1, D))
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(study, ledger)
-        S, m = ask(silo, WHOLE).product, ask(silo, AskMean()).mean
+        S, m = ask(silo, WHOLE).product, ask(silo, AskMoment(label="mean")).mean
         about = ask(silo, structs.replace(WHOLE, center=center))
         plain = ask(silo, WHOLE)
     c = np.asarray(center)

@@ -17,7 +17,7 @@ from fedpower.protocol.coordinator import Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.protocol.study import budget_of, noise_shift
+from fedpower.protocol.study import budget_of
 from problems import ArrayMoment, spiked_rows
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
@@ -164,15 +164,7 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
         rows /= np.linalg.norm(rows, axis=1).max()
         silos[name] = private_silo(study, ledger, rows=rows, name=name)
     budget = budget_of(study)
-    settings = PowerSettings(
-        n_features=D,
-        rank=R,
-        iteration_rank=R,
-        schedule=every(2),
-        n_steps=T,
-        center=center,
-        shift=noise_shift(budget),
-    )
+    settings = PowerSettings(study=study, rank=R, schedule=every(2), n_steps=T)
     solver = settings.solve(np.random.default_rng(0))
     coordinator = Coordinator(solver, list(silos), study=study, run="run")
     drive(coordinator, in_turn(silos))

@@ -20,7 +20,6 @@ from fedpower.protocol.solvers.products import Products
 from fedpower.protocol.solvers.shared import StepSettings, enrol
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class Momentum(Iterative):
     """What users give."""
 
@@ -35,9 +34,9 @@ class MomentumSettings(StepSettings):
 
     beta: float = 0.0
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         products = yield from Products.opened(self, (yield from enrol()), rng)
-        before = np.zeros((self.n_features, self.iteration_rank))
+        before = np.zeros((self.study.n_features, self.study.iteration_rank))
         basis = orth(rng.standard_normal(before.shape))
         for _ in range(self.n_steps or 60):
             found = yield from products.multiply(basis)

@@ -20,7 +20,7 @@ from fedpower.protocol.coordinator import Recorded
 from fedpower.protocol.messages import Enrolment, LocalSteps, read_only
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
-from runs import drive, make_silos
+from runs import drive, exact_study, make_silos
 
 
 def n_asked(parties: dict[str, Party]) -> list[int]:
@@ -101,7 +101,7 @@ def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered
 def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
     case = "fedpower"
     other = Coordinator(
-        CASES[case][1].solve(np.random.default_rng(99)),
+        CASES[case].solve(np.random.default_rng(99)),
         tuple(parties_of(case)),
         study=study_of(case),
         run="a-run",
@@ -127,7 +127,7 @@ def test_records_beyond_the_end_of_the_run_change_nothing() -> None:
 @pytest.mark.slow
 def test_a_run_of_very_many_rounds_is_played_back() -> None:
     silos = make_silos(split(spiked_rows(), [300, 300]), 3)
-    settings = PowerSettings(n_features=12, rank=K, iteration_rank=3, n_steps=1500)
+    settings = PowerSettings(study=exact_study(12, 3), rank=K, n_steps=1500)
 
     def coordinator(recorded: list[Recorded]) -> Coordinator:
         return Coordinator(

@@ -8,11 +8,12 @@ from private_silos import ask_in_bytes as ask
 from private_silos import private_study
 
 from budgets import priced
+from federations import ASK_MOMENT
 from fedpower.errors import BudgetError, InputError, ProtocolError
 from fedpower.privacy.budget import MOMENT, SCORES, scores_share
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.messages import AskMoment, AskQuery, PackedMoment, QueryAnswer, Refusal
+from fedpower.protocol.messages import AskQuery, QueryAnswer, Refusal
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.sums import bins_for
@@ -72,7 +73,7 @@ def ledger():
 def test_moment_and_scores_spend_the_studys_epsilon_together_and_scores_their_part(ledger):
     agreed = study()
     party = silo(agreed, ledger)
-    assert isinstance(ask(party, AskMoment()), PackedMoment)
+    assert isinstance(ask(party, ASK_MOMENT), QueryAnswer)
     before = ledger.spent()
     assert before.epsilon < 1.0
     assert isinstance(ask(party, question()), QueryAnswer)
@@ -112,7 +113,7 @@ def test_another_question_about_scores_is_refused_though_the_ledger_could_pay():
     agreed = study()
     with Ledger.in_memory(9.0, 1e-6, silo="north") as rich:
         party = silo(agreed, rich)
-        ask(party, AskMoment())
+        ask(party, ASK_MOMENT)
         ask(party, question())
         second = ask(party, question(reach=np.full(2, 0.7)))
         assert isinstance(second, Refusal)

@@ -8,13 +8,13 @@ import pytest
 from fedpower.linalg import orth
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import (
-    AskMean,
+    AskMoment,
     AskSteps,
     Enrol,
     Enrolment,
     LocalSteps,
-    MeanRow,
     Message,
+    MomentPart,
     Refusal,
 )
 from fedpower.protocol.silo import ExactReleases
@@ -55,7 +55,7 @@ def test_a_good_question_is_answered() -> None:
         (AskSteps(basis=GOOD, n_local_steps=1, gains=np.ones(11)), "gains must be 12 positive"),
         (AskSteps(basis=GOOD, n_local_steps=1, gains=np.zeros(12)), "gains must be 12 positive"),
         (AskSteps(basis=GOOD, n_local_steps=1, gains=np.full(12, np.inf)), "gains must be 12"),
-        (AskMean(), "does not centre"),
+        (AskMoment(label="mean"), "does not centre"),
         (Refusal(reason="x"), "must be sent a question"),
     ],
 )
@@ -85,12 +85,12 @@ def test_a_basis_orthonormal_to_1e_6_only_is_made_so_before_it_is_used() -> None
 
 def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(ExactReleases):
-        def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+        def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
             raise RuntimeError("row 17 holds 42.0")
 
     study = replace(STUDY, center=True)
     north = Silo("north", study, Broken(ArrayMoment(spiked_rows()), study))
-    message = Message(study=study.digest, run="r", round=0, silo="north", body=AskMean())
+    message = Message(study=study.digest, run="r", round=0, silo="north", body=AskMoment(label="mean"))
     answer = north.answer(message).body
     assert isinstance(answer, Refusal)
     assert "42" not in answer.reason

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedpower.errors import ProtocolError
 from fedpower.linalg import sin_theta
 from fedpower.protocol import Coordinator, Receipt
-from fedpower.protocol.messages import Message, PackedMoment
+from fedpower.protocol.messages import Message, MomentPart
 from fedpower.protocol.solvers import UploadSettings
 from problems import Array, spiked_rows
 from runs import drive, make_silos
@@ -66,7 +66,7 @@ def test_moments_of_the_wrong_size_alone_end_the_run_in_one_sentence(rows: Array
             run=question.run,
             round=question.round,
             silo=question.silo,
-            body=PackedMoment(triangle=np.zeros(5), total_variance=1.0),
+            body=MomentPart(values=np.zeros(5), total_variance=1.0),
         )
         for question in coordinator.next()
     )

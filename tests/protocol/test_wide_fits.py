@@ -13,7 +13,7 @@ from fedpower import CodeBook, FedPCA
 from fedpower.linalg import is_orthonormal, orth, sin_theta
 from fedpower.linalg.subspace import TALL, spectral_norm
 from fedpower.linalg.symmetric import moment_factor
-from fedpower.protocol.messages import AskFactor, AskMoment, Factor, Message, Refusal
+from fedpower.protocol.messages import AskMoment, Message, MomentPart, Refusal
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers.products import Answers
@@ -80,7 +80,7 @@ def test_a_wide_silo_that_is_gone_is_left_out() -> None:
 def test_silos_whose_sum_alone_may_count_are_asked_for_blocks() -> None:
     parts = wide_rows()
     _, vectors = pooled_pairs(parts, False)
-    solution, coordinator = run(parts, rank=3, width=6, warm=False, lookahead=False)
+    solution, coordinator = run(parts, rank=3, width=6, local=False)
     assert {each.kind for each in coordinator.history} == {"enrol", "steps"}
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
 
@@ -123,27 +123,27 @@ def test_what_is_no_factor_is_set_aside() -> None:
     parts = wide_rows()
     silo = make_silos(parts, 4, center=True)["silo-0"]
     study, d = silo.study, WIDE
-    ask = Message(study=study.digest, run="", round=1, silo="silo-0", body=AskFactor())
+    ask = Message(study=study.digest, run="", round=1, silo="silo-0", body=AskMoment(label="factor"))
     good = silo.answer(ask).body
-    assert isinstance(good, Factor)
+    assert isinstance(good, MomentPart)
 
     def problem(body: Any, terms: Study = study) -> str | None:
-        return problem_with(body, AskFactor(), terms, silo="silo-0", run="", n_rows=7)
+        return problem_with(body, AskMoment(label="factor"), terms, silo="silo-0", run="", n_rows=7)
 
     assert problem(good) is None
-    bad = good.factor.copy()
+    bad = good.values.copy()
     bad[0, 0] = np.nan
     for spoilt in (
-        replace(good, factor=bad),
-        replace(good, factor=good.factor[:, 1:]),
-        replace(good, factor=good.factor[0]),
-        replace(good, factor=np.vstack([good.factor, good.factor])),
-        replace(good, factor=good.factor.astype(np.float32)),
+        replace(good, values=bad),
+        replace(good, values=good.values[:, 1:]),
+        replace(good, values=good.values[0]),
+        replace(good, values=np.vstack([good.values, good.values])),
+        replace(good, values=good.values.astype(np.float32)),
         replace(good, total_variance=2 * good.total_variance),
         replace(good, total_variance=float("nan")),
         replace(good, mean=None),
         replace(good, mean=np.zeros(d - 1)),
-        silo.answer(replace(ask, body=AskMoment())).body,
+        silo.answer(replace(ask, body=AskMoment(label="moment"))).body,
     ):
         assert problem(spoilt) is not None, spoilt
 
@@ -153,7 +153,7 @@ def test_a_silo_of_many_rows_sends_no_factor() -> None:
     study = Study(columns=None, n_features=6, iteration_rank=2)
     releases = ExactReleases(local_moment(open_source(rows), rank=2, steps=4), study)
     answered = Silo("north", study, releases).answer(
-        Message(study=study.digest, run="", round=1, silo="north", body=AskFactor())
+        Message(study=study.digest, run="", round=1, silo="north", body=AskMoment(label="factor"))
     )
     assert isinstance(answered.body, Refusal)
 

@@ -1,15 +1,17 @@
 """Every exported format gives back what the result holds, read by the tool it is meant for."""
 
-import csv
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import anndata
 import numpy as np
 import onnx.reference
 import pandas as pd
+import polars as pl
 import pyarrow as pa
-import pyarrow.parquet
 import pytest
 from row_forms import annotated
 from scipy import sparse
@@ -43,15 +45,20 @@ FITS = {
 }
 
 
-def fitted(folder: Path, **parameters: object) -> Result:
-    model = fed_pca(3, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
-    model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]}).save(folder / "out")
-    return read_result(folder / "out")
+@pytest.fixture(scope="module")
+def fits(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    @cache
+    def fitted(kind: str) -> Result:
+        given = {"epsilon": float("inf"), "standardize": False, "random_state": 0, **FITS[kind]}
+        model = fed_pca(3, **given).fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
+        return read_result(model.save(tmp_path_factory.mktemp("fit") / "out"))
+
+    return fitted
 
 
 @pytest.fixture(params=FITS)
-def result(request: pytest.FixtureRequest, tmp_path: Path) -> Result:
-    return fitted(tmp_path, **FITS[request.param])
+def result(request: pytest.FixtureRequest, fits: Any) -> Result:
+    return fits(request.param)
 
 
 def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
@@ -63,25 +70,15 @@ def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
     return (moved / np.linalg.norm(moved, axis=1, keepdims=True) - columns["mean"]) @ axes
 
 
-def test_a_csv_table_is_all_that_scoring_takes(result: Result, tmp_path: Path):
+def test_tables_are_all_that_scoring_takes_and_hold_where_they_are_from(result: Result, tmp_path: Path):
     write_loadings_csv(result, tmp_path / "t.csv")
-    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
-        heading, *lines = csv.reader(stream)
-    assert [line[0] for line in lines] == list(COLUMNS)
-    numbers = np.array([line[1:] for line in lines], float)
-    columns = dict(zip(heading[1:], numbers.T, strict=True))
-    np.testing.assert_array_equal(columns["pc2"], result.components[1])
-    np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
-
-
-def test_a_parquet_table_holds_the_same_and_where_it_is_from(result: Result, tmp_path: Path):
     write_loadings_parquet(result, tmp_path / "t.parquet")
-    table = pyarrow.parquet.read_table(tmp_path / "t.parquet")
-    assert table["feature"].to_pylist() == list(COLUMNS)
-    columns = {name: table[name].to_numpy() for name in table.column_names[1:]}
-    np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
-    metadata = pyarrow.parquet.read_metadata(tmp_path / "t.parquet").metadata
-    reported = json.loads(metadata[b"fedpower"])
+    for table in (pl.read_csv(tmp_path / "t.csv"), pl.read_parquet(tmp_path / "t.parquet")):
+        assert table["feature"].to_list() == list(COLUMNS)
+        np.testing.assert_array_equal(table["pc2"], result.components[1])
+        columns = {name: table[name].to_numpy() for name in table.columns[1:]}
+        np.testing.assert_allclose(scored_by_the_table(columns), result.transform(FRAME), atol=1e-12)
+    reported = json.loads(pl.read_parquet_metadata(tmp_path / "t.parquet")["fedpower"])
     assert reported["explained_variance"] == result.explained_variance.tolist()
     assert reported["private"] == result.run["privacy"]["private"]
     assert reported["study"] == result.run["study"]["hash"]
@@ -98,10 +95,8 @@ def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
     assert json.loads(reported["fedpower"])["private"] == result.run["privacy"]["private"]
 
 
-def scores(result: Result, rows: pd.DataFrame, ids: list[object] | None) -> Scores:
-    if ids is None:
-        return result.scored(open_source(rows))
-    labelled = pa.table({**{name: rows[name] for name in COLUMNS}, "id": ids})
+def scores(result: Result, ids: list[object]) -> Scores:
+    labelled = pa.table({**{name: FRAME[name] for name in COLUMNS}, "id": ids})
     return result.scored(open_source(labelled), "id")
 
 
@@ -115,53 +110,47 @@ def eigenvectors(path: Path) -> tuple[list[str], np.ndarray]:
 def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
     """Of genotypes standardised by public allele frequencies, against the relationship matrix."""
     rng = np.random.default_rng(5)
-    ancestry = rng.integers(0, 3, 90)
     frequency = rng.uniform(0.1, 0.9, (3, 40))
-    genotypes = rng.binomial(2, frequency[ancestry]).astype(float)
+    genotypes = rng.binomial(2, frequency[rng.integers(0, 3, 90)]).astype(float)
     public = frequency.mean(axis=0)
-    model = FedPCA(
-        3,
-        epsilon=float("inf"),
-        center=False,
-        standardize=False,
-        codebook=CodeBook(offset=2 * public, scale=np.sqrt(2 * public * (1 - public))),
-    ).fit_silos({"north": genotypes[:50], "south": genotypes[50:]})
-    model.save(tmp_path / "out")
-    result = read_result(tmp_path / "out")
-    found = []
-    for silo, part in (("north", genotypes[:50]), ("south", genotypes[50:])):
-        targets = {kind: tmp_path / f"{silo}.{kind}" for kind in ("eigenvec", "eigenval")}
+    offset, scale = 2 * public, np.sqrt(2 * public * (1 - public))
+    given = {"epsilon": float("inf"), "center": False, "standardize": False}
+    model = FedPCA(3, **given, codebook=CodeBook(offset=offset, scale=scale))
+    silos = {"north": genotypes[:50], "south": genotypes[50:]}
+    result, found = model.fit_silos(silos).result_, []
+    for part in silos.values():
+        targets = {kind: tmp_path / kind for kind in ("eigenvec", "eigenval")}
         count = write_plink(result, result.scored(open_source(part)), **targets)
-        names, vectors = eigenvectors(tmp_path / f"{silo}.eigenvec")
+        names, vectors = eigenvectors(tmp_path / "eigenvec")
         assert names == [str(number) for number in range(1, count + 1)]
         found.append(vectors)
-    standard = (genotypes - 2 * public) / np.sqrt(2 * public * (1 - public))
+    standard = (genotypes - offset) / scale
     values, vectors = np.linalg.eigh(standard @ standard.T / 40)
     np.testing.assert_allclose(np.abs(np.vstack(found)), np.abs(vectors[:, ::-1][:, :3]), atol=1e-8)
-    written = [float(line) for line in (tmp_path / "north.eigenval").read_text().splitlines()]
+    written = [float(line) for line in (tmp_path / "eigenval").read_text().splitlines()]
     np.testing.assert_allclose(written, values[::-1][:3], rtol=1e-9)
 
 
-def test_ids_are_the_iids(tmp_path: Path):
-    result = fitted(tmp_path)
+def test_ids_are_the_iids(fits: Any, tmp_path: Path):
+    result, targets = fits("plain"), {"eigenvec": tmp_path / "a", "eigenval": tmp_path / "b"}
     ids = [f"NA{number:05d}" for number in range(120)]
-    targets = {"eigenvec": tmp_path / "a", "eigenval": tmp_path / "b"}
-    assert write_plink(result, scores(result, FRAME, ids), **targets) == 120
+    assert write_plink(result, scores(result, ids), **targets) == 120
     names, vectors = eigenvectors(tmp_path / "a")
     assert names == ids
-    write_plink(result, scores(result, FRAME, None), **targets)
-    numbered, same = eigenvectors(tmp_path / "a")
-    assert numbered == [str(number) for number in range(1, 121)]
-    np.testing.assert_allclose(vectors, same, atol=1e-12)
+    write_plink(result, result.scored(open_source(FRAME)), **targets)
+    np.testing.assert_allclose(vectors, eigenvectors(tmp_path / "a")[1], atol=1e-12)
 
 
 @pytest.mark.parametrize("odd", ["two words", "", "0", None, "1", "tab\there"])
-def test_ids_that_plink_cannot_read_are_refused_without_telling_them(tmp_path: Path, odd: str | None):
-    result = fitted(tmp_path)
-    ids = [str(number + 1) for number in range(120)]
+def test_ids_that_plink_cannot_read_are_refused_without_telling_them(
+    fits: Any, tmp_path: Path, odd: str | None
+):
+    ids: list[object] = [str(number + 1) for number in range(120)]
     ids[11] = odd
     with pytest.raises(InputError, match="at row 12") as refusal:
-        write_plink(result, scores(result, FRAME, ids), eigenvec=tmp_path / "a", eigenval=tmp_path / "b")
+        write_plink(
+            fits("plain"), scores(fits("plain"), ids), eigenvec=tmp_path / "a", eigenval=tmp_path / "b"
+        )
     assert not odd or len(odd) == 1 or odd not in str(refusal.value)
 
 
@@ -208,11 +197,11 @@ def test_an_object_in_memory_gets_the_same(result: Result):
     check_annotations(adata, result)
 
 
-def test_cells_that_lack_a_gene_of_the_fit_are_refused(tmp_path: Path):
-    result = fitted(tmp_path)
+def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits: Any, tmp_path: Path):
+    result = fits("plain")
     cells()[:, :4].copy().write_h5ad(tmp_path / "few.h5ad")
     with pytest.raises(InputError, match="must have every column of the fit"):
         write_cells(result, tmp_path / "few.h5ad", tmp_path / "new.h5ad")
     assert not (tmp_path / "new.h5ad").exists()
     with pytest.raises(InputError, match=r"must be in an .h5ad file"):
-        write_cells(result, tmp_path / "out" / "components.csv", tmp_path / "new.h5ad")
+        write_cells(result, tmp_path / "components.csv", tmp_path / "new.h5ad")

@@ -177,7 +177,7 @@ def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any
     names = {name: getattr(fedpower, name) for name in fedpower.__all__}
     model = eval(call.removesuffix(".fit_silos(silos)"), names)  # noqa: S307
     assert recorded(options_of(model)) == result("step").record.parameters
-    assert "fedpower run study.toml" in words(reported["federated"])
+    assert "fedpower study run study.toml" in words(reported["federated"])
     assert "ab" * 32 in words(reported["federated"])
 
 

@@ -1,7 +1,7 @@
 """Analyses of a released covariance, at no cost: estimators in scikit-learn's manners.
 
 An analysis is a class in a file of its own, decorated with `fedpower.analyses.base.analysis`, and a line of
-``ANALYSES``: then ``fedpower derive`` has it too.
+``ANALYSES``: then ``fedpower analyze`` has it too.
 """
 
 import importlib
@@ -18,7 +18,7 @@ ANALYSES = {
     "complete": ("completion", "Completion", "Components of ratings with gaps; --rows fills empty cells."),
     "ranking": ("ranking", "Ranking", "Rank items from comparisons: scores and places with intervals."),
 }
-"""The registry: by command of ``fedpower derive``, a module, its class and what the command does."""
+"""The registry: by command of ``fedpower analyze``, a module, its class and what the command does."""
 
 _OTHERS = {"agreement": "communities", "congruence": "factor"}
 __all__ = [*(name for _, name, _ in ANALYSES.values()), *_OTHERS]  # noqa: PLE0604 - names

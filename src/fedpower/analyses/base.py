@@ -49,7 +49,7 @@ def level(default: float = 0.95, help: str = "Level of the intervals.") -> Any:
 def sampling() -> Any:
     """Return the field that states whether sampling counts as an error too."""
     help = "Whether rows are a sample, whose error counts too; else intervals hold the privacy noise alone."
-    return setting(True, help, "flag", option="--sampling/--no-sampling")
+    return setting(True, help, "flag")
 
 
 class Analysis(BaseEstimator):
@@ -57,7 +57,7 @@ class Analysis(BaseEstimator):
 
     A subclass is decorated with `analysis`. It declares parameters with `fedpower.options.setting` and has
     `_fit` and `_page`; programs get its parameters and fitted attributes. A line in the registry of
-    `fedpower.analyses` makes it a command of ``fedpower derive``. Every analysis has ``moment_``.
+    `fedpower.analyses` makes it a command of ``fedpower analyze``. Every analysis has ``moment_``.
     """
 
     kind: ClassVar[str]

@@ -114,7 +114,7 @@ class Communities(Analysis):
         if not unit:
             raise InputError(
                 "communities must be found from networks, got a moment of tables; release it with "
-                "`fedpower communities`"
+                "`fedpower fit --network edge`"
             )
         compared = self.compared(moment.names)
         by_edge, std = unit == "edge", moment.noise_std * most

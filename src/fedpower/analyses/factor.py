@@ -87,7 +87,7 @@ class FactorAnalysis(Analysis):
         require((d - k) ** 2 >= d + k, "n_factors", must, k)
         fitted = _fit(moment, k)
         raw = fitted.loadings
-        turn = _varimax(raw) if self.rotation == "varimax" else np.eye(k)
+        turn = _varimax(raw, np.eye(k)) if self.rotation == "varimax" else np.eye(k)
         turn = turn[:, np.argsort(-np.sum((raw @ turn) ** 2, axis=0), kind="stable")]
         self.loadings_ = fix_signs(raw @ turn)
         self._set_intervals(self.loadings_, self._errors(moment, fitted))
@@ -349,38 +349,25 @@ def _uniquenesses(correlation: Array, k: int) -> Array:
     )
     unique = np.exp(found.x)
     free = (unique > _LEAST_UNIQUE * 1.0001) & (unique < 0.9999)
-    for _ in range(20):
-        slope = _gradient(correlation, unique, k)
-        if not free.any() or np.abs(slope[free]).max() < 1e-14:
-            break
-        inner = _hessian(correlation, unique, k)[np.ix_(free, free)]
-        step = np.linalg.solve(inner, slope[free])
-        if np.abs(step / unique[free]).max() > 0.1:
-            break
-        unique[free] -= step
-    return np.asarray(np.clip(unique, _LEAST_UNIQUE, 1.0))
+
+    def slope(values: Array) -> Array:
+        return _gradient(correlation, np.where(free, values, unique), k)
+
+    root: Any = scipy.optimize.root
+    refined = root(lambda values: np.where(free, slope(values), values - unique), unique, tol=1e-15).x
+    near = bool(np.all(np.abs(refined - unique) <= 0.1 * unique))
+    return np.asarray(np.clip(refined if near else unique, _LEAST_UNIQUE, 1.0))
 
 
-def _varimax(loadings: Array, start: Array | None = None) -> Array:
+def _varimax(loadings: Array, start: Array) -> Array:
     """Return the rotation that makes squared loadings vary most within factors [K58]."""
-    d, k = loadings.shape
-    turn = np.eye(k) if start is None else start.copy()
-    turned = loadings @ turn
-    for _ in range(200):
-        largest = 0.0
-        for one in range(k - 1):
-            for other in range(one + 1, k):
-                x, y = turned[:, one], turned[:, other]
-                u, v = x**2 - y**2, 2.0 * x * y
-                along = float(np.sum(u**2 - v**2) - (u.sum() ** 2 - v.sum() ** 2) / d)
-                across = float(2.0 * (u @ v) - 2.0 * u.sum() * v.sum() / d)
-                angle = float(np.arctan2(across, along)) / 4.0
-                largest = max(largest, abs(angle))
-                plane = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-                pair = [one, other]
-                turned[:, pair] = turned[:, pair] @ plane
-                turn[:, pair] = turn[:, pair] @ plane
-        if largest < 1e-12:
+    turn, reached = start, -1.0
+    for _ in range(1000):
+        turned = loadings @ turn
+        slope = loadings.T @ (turned**3 - turned * np.mean(turned**2, axis=0))
+        left, values, right = np.linalg.svd(slope)
+        turn, before, reached = left @ right, reached, float(values.sum())
+        if reached <= before * (1.0 + 1e-14):
             break
     return np.asarray(turn)
 

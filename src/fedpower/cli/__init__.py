@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -14,32 +14,30 @@ from click.shell_completion import CompletionItem
 import fedpower
 from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
 
-COMMANDS = {
-    "inspect": ("inspect:inspect", "What tables contain, and a draft of rules for them."),
-    "plan": ("plan:plan_command", "Cost and expected accuracy of a fit, before anything is spent."),
-    "prepare": ("fit:prepare", "Offsets, scales and bound of columns, found privately."),
-    "fit": ("fit:fit", "Principal components of rows that silos do not pool."),
-    "release": ("fit:release", "The pooled covariance, paid for once, to analyse at no cost."),
-    "communities": ("fit:communities", "Communities of networks that silos do not pool."),
-    "derive": ("derive:derive", "Analyses of a released covariance, at no cost."),
-    "study": ("study:study", "The file that a consortium agrees on."),
-    "federation": ("federation:federation", "Keys and certificates for the parties of a study."),
-    "coordinator": ("parties:coordinator", "Run the coordinator of a study."),
-    "silo": ("parties:silo", "Run this organisation's silo."),
-    "run": ("run:run", "Run a study over its federation."),
-    "status": ("run:status", "Who is connected, and how far a run is."),
-    "report": ("results:report", "Make the page of a result again, and open it."),
-    "transform": ("results:transform", "Project rows onto fitted components."),
-    "export": ("results:export", "A result in the formats of other tools."),
-    "compare": ("results:compare", "Principal angles between two results."),
-    "simulate": ("experiments:simulate", "Write silo files of the paper's data models."),
-    "budget": ("budget:budget", "What a silo has spent on what, and what is left."),
-    "identity": ("federation:identity", "A silo's signing key, for secure sums."),
-    "audit": ("experiments:audit", "Measure the privacy that the code delivers."),
-    "attack": ("experiments:attack", "Rebuild a silo's covariance from its messages."),
-    "doctor": ("doctor:doctor", "Check this installation."),
+_GROUPS = {
+    "Analyse": {
+        "inspect": ("inspect", "What a table contains; drafts a code book."),
+        "plan": ("plan", "Cost and expected accuracy of a fit, before anything is spent."),
+        "fit": ("fit", "Private principal components of several silos."),
+        "analyze": ("analyze", "Correlations, factors, regression, … of a result."),
+    },
+    "Results": {
+        "show": ("results", "Print or open a result; compare two with --against."),
+        "transform": ("results", "Project rows onto fitted components."),
+        "export": ("results", "Write a result in the formats of other tools."),
+    },
+    "Privacy": {
+        "ledger": ("privacy", "Create and show a silo's ledger, and set its cap."),
+        "audit": ("privacy", "Measure the privacy that the code delivers."),
+    },
+    "Federate": {
+        "study": ("study", "Write, check, show and run a study."),
+        "node": ("node", "Make keys and certificates, and start a party."),
+        "doctor": ("doctor", "Check this installation."),
+    },
 }
-"""By command: its module and function, and its line in the listing."""
+COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.items()}
+"""By command, which is a function of that name: its module, and its line in the listing."""
 
 NAME = "fedpower"
 TRACEBACK = "--traceback"
@@ -48,7 +46,9 @@ TRACEBACK = "--traceback"
 class LazyGroup(click.Group):
     """Commands that are listed and completed without being imported."""
 
-    lines: ClassVar[Mapping[str, str]]
+    def lines(self) -> Mapping[str, str]:
+        """Return the line of each command in the listing."""
+        raise NotImplementedError
 
     def load(self, name: str) -> click.Command:
         """Return a command, imported now."""
@@ -56,28 +56,30 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return list(self.lines)
+        return list(self.lines())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; None where there is none of that name."""
-        return self.load(cmd_name) if cmd_name in self.lines else None
+        return self.load(cmd_name) if cmd_name in self.lines() else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin so."""
-        named = [CompletionItem(name, help=line) for name, line in self.lines.items()]
+        named = [CompletionItem(name, help=line) for name, line in self.lines().items()]
         matching = [item for item in named if item.value.startswith(incomplete)]
         return matching + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the listing."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self.lines.items()))
+            formatter.write_dl(list(self.lines().items()))
 
 
 class CommandLine(LazyGroup):
     """The commands, and errors that are one sentence."""
 
-    lines: ClassVar[Mapping[str, str]] = {name: line for name, (_, line) in COMMANDS.items()}
+    def lines(self) -> Mapping[str, str]:
+        """Return the line of each command in the listing."""
+        return {name: line for name, (_, line) in COMMANDS.items()}
 
     def main(
         self,
@@ -115,9 +117,15 @@ class CommandLine(LazyGroup):
 
     def load(self, name: str) -> click.Command:
         """Return a command, imported now."""
-        module, function = COMMANDS[name][0].split(":")
-        command: click.Command = getattr(importlib.import_module(f"fedpower.cli.{module}"), function)
+        module = importlib.import_module(f"fedpower.cli.{COMMANDS[name][0]}")
+        command: click.Command = getattr(module, name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the listing, by group."""
+        for group, commands in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()], col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

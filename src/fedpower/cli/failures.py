@@ -72,7 +72,7 @@ def reported(error: Exception, command: str = "") -> tuple[str, int]:
     return f"unexpected {what}; run again with --traceback and report what it shows", _OUR_FAULT
 
 
-_STUDIED = ("run", "status", "coordinator", "silo", "federation", "study check", "study show")
+_STUDIED = ("node", "study run", "study status", "study check", "study show")
 """Commands that read options from a study file, whose keys are Python's names."""
 
 _WORDS = re.compile(
@@ -81,11 +81,11 @@ _WORDS = re.compile(
 )
 _SAME_NAME = (
     *("codebook", "data_set", "data_version", "decimal", "drop", "edge_weight", "encoding"),
-    *("force", "rename", "separator"),
+    *("extra_columns", "force", "n_features", "rename", "separator"),
 )
 _OTHERS = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},
-    **{"column": "--unit", "extra_columns": "--extra", "ranges": "--range", "rows": "--rows-per-unit"},
+    **{"column": "--unit", "ranges": "--range", "rows": "--rows-per-unit"},
 }
 
 

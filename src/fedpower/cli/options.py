@@ -2,6 +2,7 @@
 
 import csv
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpower.errors import InputError
 from fedpower.options import FLAT, Setting, option_name
 from fedpower.report.codebook_file import read_code_book
 
@@ -124,7 +126,16 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help lists options by heading, those that most people need first."""
+    """A command whose help lists what most people need, and with --help-all the rest, by heading.
+
+    Such a command also takes its options from a file, with --config.
+    """
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)
+        if any(getattr(param, "group", "main") != "main" for param in self.params):
+            self.params += [_CONFIG, _HELP_ALL]
+            self.epilog = f"{self.epilog or ''}\n\n--help-all lists more options, which may stand in a file."
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write every heading with its options."""
@@ -132,11 +143,55 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             line = parameter.get_help_record(ctx)
             if line is not None and isinstance(parameter, click.Option):
-                listed[getattr(parameter, "group", "running")].append(line)
+                listed[getattr(parameter, "group", "main")].append(line)
         for group, lines in listed.items():
-            if lines:
+            if lines and (group == "main" or ctx.meta.get("fedpower.help_all")):
                 with formatter.section(_HEADINGS[group]):
                     formatter.write_dl(lines)
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta["fedpower.help_all"] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
+    """Take the options of a TOML file as defaults; its keys are options without their dashes."""
+    if path is None:
+        return
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} must be a TOML file of options, got {error}") from None
+    known = {
+        name.lstrip("-"): param
+        for param in ctx.command.params
+        if isinstance(param, click.Option) and param.expose_value
+        for name in (*param.opts, *param.secondary_opts)
+    }
+    defaults: dict[str, Any] = {}
+    for key, value in content.items():
+        if key not in known or isinstance(value, dict):
+            raise InputError(f"{path} must have options of `{ctx.command_path}`, got {key!r}")
+        param = known[key]
+        listed = isinstance(value, list) and not param.multiple
+        defaults[str(param.name)] = ",".join(f'"{each}"' for each in value) if listed else value
+        if f"--{key}" in param.secondary_opts:
+            defaults[str(param.name)] = not value
+    ctx.default_map = defaults
+
+
+_CONFIG = Option(
+    ["--config"], group="running", help="Read options from a TOML file; those given here come first.",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False), metavar="FILE", is_eager=True,
+    expose_value=False, callback=_read_config,
+)  # fmt: skip
+_HELP_ALL = Option(
+    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_show_all,
+    help="Show all options and exit.",
+)  # fmt: skip
 
 
 def option(
@@ -161,24 +216,30 @@ def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 _SHARED: dict[str, tuple[str, str, str]] = {
     "as_json": ("--json", "main", "Print one JSON object."),
     "force": ("--force", "main", "Replace earlier output."),
-    "verbose": ("--verbose", "main", "Print the whole privacy statement."),
-    "quiet": ("--quiet", "main", "Show no progress."),
+    "quiet": ("-q --quiet", "main", "Show no progress."),
+    "verbose": ("--verbose", "running", "Print the whole privacy statement."),
+    "ledgers": ("--ledgers FOLDER|NAME=PATH", "main", "Folder with SILO.ledger, or a silo's; repeatable."),
     "codebook": ("--codebook FILE", "main", "Rules and numbers of columns."),
     "ranges": ("--range COLUMN=LOW:HIGH", "main", "Range of a column's cells; repeatable."),
-    "center_file": ("--center-file FILE", "main", "Public numbers to subtract: name,value lines, or .npy."),
-    "scale_file": ("--scale-file FILE", "main", "Public divisors of columns: name,value lines, or .npy."),
-    "variants": ("--variants FILE", "main", "Public variants of .bed files: ids, or .afreq for scaling."),
+    "columns": ("--columns A,B,...", "main", "Use only these columns; names those of files without names."),
+    "drop": ("--drop COLUMN", "main", "Leave a column out; repeatable."),
+    "extra_columns": ("--extra-columns refuse|drop", "rows", "What becomes of columns not every silo has."),
+    "center_file": ("--center-file FILE", "rows", "Public numbers to subtract: name,value lines, or .npy."),
+    "scale_file": ("--scale-file FILE", "rows", "Public divisors of columns: name,value lines, or .npy."),
+    "variants": ("--variants FILE", "rows", "Public variants of .bed files: ids, or .afreq for scaling."),
     "n_features": ("--n-features NUMBER", "rows", "Number of columns of svmlight files."),
     "groups": ("--groups COLUMN", "rows", "One file; this column names each row's silo."),
-    "columns": ("--columns A,B,...", "rows", "Use only these columns; names those of files without names."),
-    "drop": ("--drop COLUMN", "rows", "Leave a column out; repeatable."),
-    "extra_columns": ("--extra refuse|drop", "rows", "What to do with columns that not every silo has."),
     "separator": ("--separator SIGN", "rows", "Separator of text files."),
     "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files, a point or a comma."),
     "encoding": ("--encoding NAME", "rows", "Encoding of text files, e.g. cp1252; UTF-8 by default."),
     "rename": ("--rename OLD=NEW", "rows", "Rename a column; repeatable."),
-    "ledgers": ("--ledgers FOLDER", "main", "Folder with a SILO.ledger for every silo."),
-    "named_ledgers": ("--ledger NAME=PATH", "privacy", "A silo's ledger; repeatable."),
+    "network": (
+        "--network edge|row",
+        "rows",
+        "Files are networks: protect an edge, or a row of the adjacency.",
+    ),
+    "nodes": ("--nodes FILE", "rows", "Names of all nodes, one per line: public, and needed by edge lists."),
+    "edge_weight": ("--edge-weight W", "rows", "Public maximum of weights; without it they must be 0 or 1."),
     "data_version": ("--data-version [NAME=]VERSION", "privacy", "Public version of the rows; 1 by default."),
     "data_set": ("--data-set NAME", "privacy", "Data set of the ledgers."),
     "identities": ("--identity NAME=PATH", "privacy", "A silo's key for secure sums; repeatable."),
@@ -186,7 +247,9 @@ _SHARED: dict[str, tuple[str, str, str]] = {
 """Options of several commands that are not of a fit: words, heading and help, by the name of their value."""
 
 _READ: dict[str, dict[str, Any]] = {
-    "n_components": {"callback": _rank, "required": True, "metavar": "K"},
+    "n_components": {"callback": _rank, "default": "auto", "metavar": "K"},
+    "unit": {"group": "main"},
+    "aggregation": {"group": "main"},
     "epsilon": {"type": str, "callback": _epsilon, "required": True, "metavar": "NUMBER|inf"},
     "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},
     "random_state": {"type": click.IntRange(0, 2**32 - 1)},
@@ -198,7 +261,9 @@ _READ: dict[str, dict[str, Any]] = {
     "drop": {"multiple": True},
     "extra_columns": {"type": click.Choice(["refuse", "drop"])},
     "rename": {"callback": by_name("OLD=NEW"), "multiple": True},
-    "named_ledgers": {"callback": by_name("NAME=PATH", Path), "multiple": True},
+    "ledgers": {"multiple": True},
+    "network": {"type": click.Choice(["edge", "row"])},
+    "edge_weight": {"type": float},
     "data_version": {"callback": _versions, "multiple": True},
     "identities": {"callback": by_name("NAME=PATH", Path), "multiple": True},
 }
@@ -206,7 +271,6 @@ _READ: dict[str, dict[str, Any]] = {
 
 TEXT = "separator decimal encoding"
 READING = f"{TEXT} rename"
-CHARGED = "ledgers named_ledgers data_version data_set identities"
 """Names of options that go together."""
 
 
@@ -233,14 +297,15 @@ def shared(name: str, **changed: Any) -> _Decorator:
     if name not in _SHARED:
         return declared(name, FLAT[name], **{**_READ.get(name, {}), **changed})
     words, group, help = _SHARED[name]
-    return _declared(words, help, name, group, **{**_READ.get(name, {}), **changed})
+    given = {"group": group, "help": help, **_READ.get(name, {}), **changed}
+    return _declared(words, given.pop("help"), name, given.pop("group"), **given)
 
 
 def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
     """Return the declaration of an option from its setting; one that is not given keeps its default."""
     settings: dict[str, Any] = {"type": PATH if spec.kind is Path else spec.kind or str}
     if spec.choices:
-        settings = {"type": click.Choice(spec.choices)}
+        settings = {"type": click.Choice(list(spec.choices))}
     elif spec.kind is bool:
         settings = {"default": None}
     elif spec.kind is list:
@@ -250,7 +315,10 @@ def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
         settings["callback"] = lambda ctx, param, value: None if value in (None, ()) else parse(value)
     more = {"required": spec.default is MISSING, "multiple": spec.multiple, "metavar": spec.metavar}
     words, given = spec.option or option_name(name), {**settings, **more, **changed}
-    return _declared(words, given.pop("help", spec.help), name, spec.group, **given)
+    if spec.kind is bool and spec.default is not False:
+        words = f"{words}/--no-{words.removeprefix('--')}"
+    group = given.pop("group", "rows" if spec.group == "main" and spec.section == "rows" else spec.group)
+    return _declared(words, given.pop("help", spec.help), name, group, **given)
 
 
 def _declared(words: str, help: str, name: str, group: str, **settings: Any) -> _Decorator:

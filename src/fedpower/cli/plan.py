@@ -1,6 +1,7 @@
 """`fedpower plan`: what each way of computing would cost and give, before anything is spent."""
 
 import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import bar_of, counted, print_json, print_table, say
-from fedpower.cli.options import PATH, READING, Command, given_options, option, options, shared
+from fedpower.cli.options import READING, Command, given_options, option, options, shared
 from fedpower.cli.silos import open_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import TRACE, Plan, plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import TRACE, Plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import plan as planned
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
 from fedpower.privacy.statement import counted_as
@@ -25,30 +27,27 @@ from fedpower.rows.units import UnitRows
 
 @click.command(
     cls=Command,
-    name="plan",
-    epilog="Example: fedpower plan --features 100 --silos 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
+    epilog="Example: fedpower plan --n-features 100 --rows 20x100000 -k 4 --epsilon 0.5 --gap 0.02",
 )
 @click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path())
 @options(
     "n_components epsilon delta",
-    option("--features", "Number of columns, without FILES.", click.IntRange(min=1), name="n_features"),
-    option("--silos ROWS,...|MxROWS", "Rows of each silo, e.g. 5000,8000 or 20x100000."),
-    f"groups columns drop {READING} extra_columns unit rows_per_unit center standardize",
-    "aggregation colluders",
+    shared("n_features", help="Number of columns, without FILES.", group="main", type=click.IntRange(1)),
+    option("--rows ROWS,...|MxROWS", "Rows of each silo, e.g. 5000,8000 or 20x100000.", name="sizes"),
+    "unit aggregation codebook columns drop",
+    option("--gap", "A guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
+    option("--spectrum RESULT|FILE|NUMBERS", "Leading eigenvalues: a result, a .npy file, or 0.03,0.02,..."),
+    option("--error SINE", "Report the epsilon or rows for this sin θ.", float),
+    shared("ledgers", help="Report what the fit would leave of a folder's ledgers, or of one; repeatable."),
+    "as_json quiet",
+    f"groups {READING} extra_columns rows_per_unit center standardize colluders",
     shared("noise", help="What the fit would noise; all are shown."),
     "energy scores_epsilon",
     shared("solver", help="Solver that the fit would use; all are shown."),
     "weights min_silos iteration_rank n_steps local_steps schedule",
-    option("--gap", "A guess of the eigengap, for rows of norm at most --row-norm, or 1.", float),
-    option("--spectrum RESULT|FILE|NUMBERS", "Leading eigenvalues: a result, a .npy file, or 0.03,0.02,..."),
-    option("--error SINE", "Report the epsilon or rows for this sin θ.", float),
-    "row_norm normalize codebook",
-    option(
-        "--ledger", "Report what the fit would leave of it; repeatable.", PATH, name="ledgers", multiple=True
-    ),
-    "as_json quiet",
+    "row_norm normalize",
 )
-def plan_command(**given: Any) -> None:
+def plan(**given: Any) -> None:
     """Report rounds, bytes, noise and predicted error of every way a fit could be done.
 
     Nothing is charged and no row is used: of FILES only the numbers of rows and columns are read. With
@@ -60,8 +59,8 @@ def plan_command(**given: Any) -> None:
     earlier = read_result(words) if words is not None and Path(words).is_dir() else None
     sizes, n_features = _public_facts(given, wanted, earlier)
     spectrum = _spectrum(given, wanted, n_features, earlier)
-    made = plan(wanted, sizes=sizes, n_features=n_features, spectrum=spectrum, error=given["error"])
-    left = {str(path): _left_after(path, given["epsilon"]) for path in given["ledgers"]}
+    made = planned(wanted, sizes=sizes, n_features=n_features, spectrum=spectrum, error=given["error"])
+    left = {str(path): _left_after(path, given["epsilon"]) for path in _ledgers(given["ledgers"])}
     if given["as_json"]:
         record = made.as_dict() | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
@@ -74,8 +73,8 @@ def _public_facts(
 ) -> tuple[dict[str, int], int]:
     """Return the silos' sizes and the number of columns: given, or of files or an earlier result."""
     if given["files"]:
-        if given["silos"] or given["n_features"]:
-            raise InputError("--features and --silos must go without FILES, got both")
+        if given["sizes"] or given["n_features"]:
+            raise InputError("--n-features and --rows must go without FILES, got both")
         data = open_data(open_silos(given), wanted, given["extra_columns"] or "refuse")
         with bar_of("rows") as advance, every_problem(data.sources.values()):
             sizes = {
@@ -91,10 +90,10 @@ def _public_facts(
         n_features = len(book.rules.features) if book.is_draft and book.rules else book.low.size
     if earlier is not None:
         n_features, sizes = n_features or earlier.n_features, earlier.silo_sizes
-    if given["silos"]:
-        sizes = _sizes(given["silos"])
+    if given["sizes"]:
+        sizes = _sizes(given["sizes"])
     if not sizes or not n_features:
-        raise InputError("--features and --silos must be given where there are no FILES")
+        raise InputError("--n-features and --rows must be given where there are no FILES")
     return sizes, n_features
 
 
@@ -105,7 +104,7 @@ def _sizes(words: str) -> dict[str, int]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1:
-        raise InputError(f"--silos must be numbers of rows such as 5000,8000 or 20x100000, got {words!r}")
+        raise InputError(f"--rows must be numbers of rows such as 5000,8000 or 20x100000, got {words!r}")
     return {f"silo-{place}": rows for place, rows in enumerate(numbers, start=1)}
 
 
@@ -139,6 +138,13 @@ def _spectrum(
         raise InputError(
             f"--spectrum must be a result, a .npy file or numbers such as 0.03,0.02, got {words!r}"
         ) from None
+
+
+def _ledgers(words: Iterable[str]) -> Iterator[Path]:
+    for word in words:
+        _, _, path = word.partition("=")
+        one = Path(word if Path(word).exists() or not path else path)
+        yield from sorted(one.glob("*.ledger")) if one.is_dir() else [one]
 
 
 def _left_after(path: Path, epsilon: float) -> dict[str, Any]:

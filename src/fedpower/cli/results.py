@@ -1,5 +1,6 @@
-"""`fedpower report`, `transform`, `export` and `compare`: what is done with results, on this machine."""
+"""`fedpower show`, `transform` and `export`: what is done with results, on this machine."""
 
+import math
 import sys
 import webbrowser
 import zipfile
@@ -13,10 +14,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, counted, first_names, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
 from fedpower.linalg import orth, principal_angles
+from fedpower.privacy.statement import counted_as
+from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
     score_picture,
     score_writer,
@@ -28,7 +31,10 @@ from fedpower.report.export import (
     write_scores_csv,
 )
 from fedpower.report.files import new_file
+from fedpower.report.record import REPORT, plain
 from fedpower.report.result import Result, Scores, read_result, write_report
+from fedpower.report.text import degrees, human_bytes
+from fedpower.report.view import findings
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
@@ -38,24 +44,193 @@ _ID_COLUMN = option("--id-column NAME", "Column of ids, such as patient_id, that
 _MODEL = click.argument("model", type=PATH)
 
 
-# --- report ----------------------------------------------------------------------------------------
+# --- show ------------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command, epilog="Example: fedpower report result --open")
-@click.argument("folder", metavar="DIR", type=PATH)
-@options(option("--open", "Open the page in a browser.", name="show"), "as_json")
-def report(folder: Path, show: bool, as_json: bool) -> None:
-    """Make report.html in the result folder DIR again, from the other files in it.
+@click.command(cls=Command, epilog="Example: fedpower show result --against earlier")
+@click.argument("result", type=PATH)
+@options(
+    option("--against OTHER", "Show the angles between it and another.", PATH),
+    option("--open", "Make its page again, and open it in a browser.", name="opens"),
+    "verbose as_json",
+)
+def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_json: bool) -> None:
+    """Show the folder RESULT that `fedpower fit` or `fedpower study run` wrote.
 
-    `fedpower fit` and `fedpower run` make it by themselves. The same folder always gives the same page.
+    With --against: the principal angles between its subspace and another's. Each is a folder, or a .npz or
+    .npy file with an array `components` (k×d) or `basis` (d×k), such as a known truth. Results must be of
+    the same kind: correlations (--standardize) or covariances in the same units.
     """
-    made = write_report(folder)
+    if against is not None:
+        _compare(result, against, as_json=as_json)
+        return
+    found = read_result(result)
+    if opens:
+        made = write_report(result)
+        if not webbrowser.open(made.absolute().as_uri()):
+            note(f"no browser could be started; open {made} yourself")
     if as_json:
-        print_json({"report": str(made)})
+        print_json(json_of(found, result))
     else:
-        click.echo(made)
-    if show and not webbrowser.open(made.absolute().as_uri()):
-        note(f"no browser could be started; open {made} yourself")
+        print_result(found, result, verbose=verbose)
+
+
+_NUMBERS = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
+
+
+def json_of(result: Result, folder: Path) -> dict[str, Any]:
+    """Return what a command prints of a result for programs."""
+    numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
+    return {"result": str(folder), **result.run, **numbers}
+
+
+def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
+    """Print what was found from what, what is promised, and where the result is."""
+    if result.absent:
+        say(f"{result.headline}.")
+    values, ratios = result.denoised_variance, result.denoised_variance_ratio
+    headings = ["component", "variance", "ratio", "together", "angle"]
+    rows = []
+    for place, together in enumerate(np.cumsum(ratios)):
+        shares = [f"{share:.2%}" if math.isfinite(share) else "–" for share in (ratios[place], together)]
+        angle = float(result.component_angles[place])
+        shown = degrees(angle) if angle <= DETERMINED else f"not determined ({degrees(angle)})"
+        rows.append([f"pc{place + 1}", f"{values[place]:.6g}", *shares, shown])
+    columns = 5 if result.component_angles.any() else 4  # an exact fit has no angles
+    print_table(None, headings[:columns], [row[:columns] for row in rows], numbers=headings[:4])
+    say(*findings(result))
+    record, solver = result.run, result.solver
+    things = f"{counted_as(record['parameters'])}s"
+    sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
+    names = f" ({first_names(result.feature_names)})" if result.feature_names else ""  # shows identifiers
+    say(
+        f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
+        f"Solver: {solver.solver}, because {solver.reason}.",
+        f"Rounds: {record['n_rounds']}, with {human_bytes(record['bytes_up'])} up and "
+        f"{human_bytes(record['bytes_down'])} down.",
+    )
+    counts = result.score_counts
+    if counts is not None:
+        bins = counts.edges.shape[1] - 1
+        noise = "exact" if counts.noise_std == 0 else f"with noise of {counts.noise_std:.3g} rows"
+        line = f"Scores: rows counted on {bins}×{bins} places of pc1 and pc2, {noise}: see report.html."
+        say(line if counts.fractions is None else f"{line} {counts.fractions}")
+    promise = result.privacy
+    shown = str(promise) if verbose else promise.brief
+    say(f"\n{shown}", style=None if promise.is_private else "bold red")
+    say(f"\nResult: {folder} (open {folder / REPORT}; project rows with `fedpower transform {folder} FILE`)")
+    if record["parameters"].get("network") is not None:
+        say(f"Communities: `fedpower analyze communities {folder} -k K` finds them, at no cost.")
+
+
+_SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
+"""In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Axes:
+    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
+
+    name: str
+    directions: Array
+    columns: tuple[str, ...] | None
+    standardized: bool | None = None
+    scale: Array | float = 1.0
+
+
+def _compare(a: Path, b: Path, *, as_json: bool) -> None:
+    first = _read_axes(a)
+    second = _comparable(first, _read_axes(b))
+    angles = principal_angles(orth(first.directions), orth(second.directions))
+    sines, degrees = np.sin(angles), np.degrees(angles)
+    shared = min(first.directions.shape[1], second.directions.shape[1])
+    cosines = np.abs(np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared]))
+    cosines = np.minimum(cosines, 1.0)
+    if as_json:
+        record = {
+            "a": first.name,
+            "b": second.name,
+            "n_features": first.directions.shape[0],
+            "n_components": [first.directions.shape[1], second.directions.shape[1]],
+            "angles_degrees": degrees.tolist(),
+            "sines": sines.tolist(),
+            "sin_theta": float(sines[-1]),
+            "component_cosines": cosines.tolist(),
+        }
+        print_json(record)
+        return
+    headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
+    rows = [
+        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
+        for place, (angle, sine, cosine) in enumerate(zip(degrees, sines, cosines, strict=True), 1)
+    ]
+    print_table(None, headings, rows, numbers=headings)
+    say(
+        f"The subspaces of {first.name} and {second.name} are {degrees[-1]:.4g} degrees "
+        f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
+    )
+    if degrees[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
+        say("Components of nearly equal variance may turn within their plane: compare the angles.")
+
+
+def _read_axes(path: Path) -> _Axes:
+    """Return the directions that a result folder or an array file holds."""
+    if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
+        result = read_result(path)
+        return _Axes(
+            name=str(path),
+            directions=_unit(path, result.components.T),
+            columns=result.feature_names,
+            standardized=result.standardized,
+            scale=np.ones(result.n_features) if result.scale is None else result.scale,
+        )
+    existing(path)
+    try:
+        loaded: Any = np.load(path, allow_pickle=False)
+        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+        key = next((key for key in ("", "components", "basis") if key in arrays), None)
+        values = np.asarray([] if key is None else arrays[key], dtype=np.float64)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        raise InputError(f"{path} must be an array file of NumPy, got a damaged or foreign one") from None
+    if key is None:
+        raise InputError(f"{path} must contain an array 'components' or 'basis', got {', '.join(arrays)}")
+    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
+        raise InputError(f"{path} must contain a matrix of finite numbers, got shape {values.shape}")
+    in_rows = key == "components" or (key == "" and values.shape[0] < values.shape[1])
+    return _Axes(name=str(path), directions=_unit(path, values.T if in_rows else values), columns=None)
+
+
+def _unit(path: Path, directions: Array) -> Array:
+    """Return the columns scaled to norm 1; dependent ones span no subspace of their number."""
+    norms = np.linalg.norm(directions, axis=0)
+    dependent = directions.shape[1] > directions.shape[0] or not (norms > 0).all()
+    if dependent or np.linalg.matrix_rank(directions / norms) < directions.shape[1]:
+        raise InputError(f"{path} must contain independent directions, got shape {directions.shape}")
+    return np.asarray(directions / norms)
+
+
+def _comparable(first: _Axes, second: _Axes) -> _Axes:
+    """Return the second over the columns of the first; refuse one that answers another question."""
+    widths = first.directions.shape[0], second.directions.shape[0]
+    names, others = first.columns, second.columns
+    scale, odd = second.scale, set(names or ()) ^ set(others or ())
+    reason = None
+    if names and others and odd:
+        reason = f"column {min(odd)!r} in one of them only"
+    elif widths[0] != widths[1]:
+        reason = f"{widths[0]} and {widths[1]} columns"
+    elif names and others:
+        order = [others.index(column) for column in names]
+        scale = np.asarray(scale)[order]
+        second = replace(second, directions=second.directions[order])
+    if reason is None and first.standardized is not None and second.standardized is not None:
+        if first.standardized != second.standardized:
+            reason = "correlations in one and covariances in the other; see --standardize"
+        elif not first.standardized and not np.allclose(first.scale, scale, rtol=1e-9, atol=0.0):
+            reason = "covariances of columns in other units; see --scale-file"
+    if reason is not None:
+        raise InputError(f"{first.name} and {second.name} must be comparable, got {reason}")
+    return second
 
 
 # --- transform -------------------------------------------------------------------------------------
@@ -212,126 +387,3 @@ def export(
         print_json({"to": kind, "files": written})
     else:
         click.echo("; ".join(f"{path}: {content}" for path, content in written.items()), err=True)
-
-
-# --- compare ---------------------------------------------------------------------------------------
-
-_SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
-"""In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axes:
-    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
-
-    name: str
-    directions: Array
-    columns: tuple[str, ...] | None
-    standardized: bool | None = None
-    scale: Array | float = 1.0
-
-
-@click.command(cls=Command)
-@click.argument("a", type=PATH)
-@click.argument("b", type=PATH)
-@options("as_json")
-def compare(a: Path, b: Path, as_json: bool) -> None:
-    """Show the principal angles between the subspaces of A and B.
-
-    Each is a folder that `fedpower fit` wrote, or a .npz or .npy file with an array `components`
-    (k×d) or `basis` (d×k), such as the truth.npz of `fedpower simulate`, which is of
-    covariances. Results must be of the same kind: correlations (--standardize) or covariances in the
-    same units.
-    """
-    first = _read_axes(a)
-    second = _comparable(first, _read_axes(b))
-    angles = principal_angles(orth(first.directions), orth(second.directions))
-    sines, degrees = np.sin(angles), np.degrees(angles)
-    shared = min(first.directions.shape[1], second.directions.shape[1])
-    cosines = np.abs(np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared]))
-    cosines = np.minimum(cosines, 1.0)
-    if as_json:
-        record = {
-            "a": first.name,
-            "b": second.name,
-            "n_features": first.directions.shape[0],
-            "n_components": [first.directions.shape[1], second.directions.shape[1]],
-            "angles_degrees": degrees.tolist(),
-            "sines": sines.tolist(),
-            "sin_theta": float(sines[-1]),
-            "component_cosines": cosines.tolist(),
-        }
-        print_json(record)
-        return
-    headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
-    rows = [
-        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
-        for place, (angle, sine, cosine) in enumerate(zip(degrees, sines, cosines, strict=True), 1)
-    ]
-    print_table(None, headings, rows, numbers=headings)
-    say(
-        f"The subspaces of {first.name} and {second.name} are {degrees[-1]:.4g} degrees "
-        f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
-    )
-    if degrees[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
-        say("Components of nearly equal variance may turn within their plane: compare the angles.")
-
-
-def _read_axes(path: Path) -> _Axes:
-    """Return the directions that a result folder or an array file holds."""
-    if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
-        result = read_result(path)
-        return _Axes(
-            name=str(path),
-            directions=_unit(path, result.components.T),
-            columns=result.feature_names,
-            standardized=result.standardized,
-            scale=np.ones(result.n_features) if result.scale is None else result.scale,
-        )
-    existing(path)
-    try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        key = next((key for key in ("", "components", "basis") if key in arrays), None)
-        values = np.asarray([] if key is None else arrays[key], dtype=np.float64)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"{path} must be an array file of NumPy, got a damaged or foreign one") from None
-    if key is None:
-        raise InputError(f"{path} must contain an array 'components' or 'basis', got {', '.join(arrays)}")
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise InputError(f"{path} must contain a matrix of finite numbers, got shape {values.shape}")
-    in_rows = key == "components" or (key == "" and values.shape[0] < values.shape[1])
-    return _Axes(name=str(path), directions=_unit(path, values.T if in_rows else values), columns=None)
-
-
-def _unit(path: Path, directions: Array) -> Array:
-    """Return the columns scaled to norm 1; dependent ones span no subspace of their number."""
-    norms = np.linalg.norm(directions, axis=0)
-    dependent = directions.shape[1] > directions.shape[0] or not (norms > 0).all()
-    if dependent or np.linalg.matrix_rank(directions / norms) < directions.shape[1]:
-        raise InputError(f"{path} must contain independent directions, got shape {directions.shape}")
-    return np.asarray(directions / norms)
-
-
-def _comparable(first: _Axes, second: _Axes) -> _Axes:
-    """Return the second over the columns of the first; refuse one that answers another question."""
-    widths = first.directions.shape[0], second.directions.shape[0]
-    names, others = first.columns, second.columns
-    scale, odd = second.scale, set(names or ()) ^ set(others or ())
-    reason = None
-    if names and others and odd:
-        reason = f"column {min(odd)!r} in one of them only"
-    elif widths[0] != widths[1]:
-        reason = f"{widths[0]} and {widths[1]} columns"
-    elif names and others:
-        order = [others.index(column) for column in names]
-        scale = np.asarray(scale)[order]
-        second = replace(second, directions=second.directions[order])
-    if reason is None and first.standardized is not None and second.standardized is not None:
-        if first.standardized != second.standardized:
-            reason = "correlations in one and covariances in the other; see --standardize"
-        elif not first.standardized and not np.allclose(first.scale, scale, rtol=1e-9, atol=0.0):
-            reason = "covariances of columns in other units; see --scale-file"
-    if reason is not None:
-        raise InputError(f"{first.name} and {second.name} must be comparable, got {reason}")
-    return second

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import note
-from fedpower.cli.options import READING, TEXT
+from fedpower.cli.options import READING, TEXT, reading_of
 from fedpower.errors import InputError
 from fedpower.options import Options
 from fedpower.rows.inspecting import doubtful
+from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes
 from fedpower.rows.opening import (
     Reading,
     existing,
@@ -126,29 +127,49 @@ def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
 
 def require_charge(given: Mapping[str, Any]) -> None:
     """Refuse ledgers for exact numbers, which nothing is charged for."""
-    if math.isinf(given["epsilon"]) and (given["ledgers"] or given["named_ledgers"]):
+    if math.isinf(given["epsilon"]) and given["ledgers"]:
         raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
 
 
 def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Path] | None:
-    """Return the ledger of every silo; None where none was given at all."""
-    folder, named = given["ledgers"], given["named_ledgers"] or {}
-    if folder is None and not named:
+    """Return the ledger of every silo, from folders and NAME=PATH; None where none was given at all."""
+    if not given["ledgers"]:
         return None
-    for name in named:
-        if name not in silos:
-            raise InputError(f"--ledger must name a silo, one of {', '.join(silos)}, got {name!r}")
-    ledgers = {}
-    for name in silos:
-        if name not in named and (folder is None or Path(name).name != name):
-            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledger")
-        path = ledgers[name] = named.get(name) or folder / f"{name}.ledger"
-        if not path.exists():
+    ledgers: dict[str, Path] = {}
+    named: dict[str, Path] = {}
+    for word in given["ledgers"]:
+        name, _, path = word.partition("=")
+        if Path(word).is_dir():
+            ledgers |= {silo: Path(word) / f"{silo}.ledger" for silo in silos if Path(silo).name == silo}
+        elif name not in silos or name in named or not path:
+            known = ", ".join(silos)
             raise InputError(
-                f"silo {name!r} must have a ledger, got none at {path}; create it with "
-                f"`fedpower budget init {path} --epsilon E --delta D`"
+                f"--ledgers must be a folder, or NAME=PATH once for each of {known}, got {word!r}"
+            )
+        else:
+            named[name] = Path(path)
+    ledgers |= named
+    for name in silos:
+        if name not in ledgers:
+            raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledgers")
+        if not ledgers[name].exists():
+            raise InputError(
+                f"silo {name!r} must have a ledger, got none at {ledgers[name]}; create it with "
+                f"`fedpower ledger create {ledgers[name]} --epsilon E --delta D`"
             )
     return ledgers
+
+
+def open_networks(given: Mapping[str, Any]) -> dict[str, NetworkSource]:
+    """Return the silos' networks by name."""
+    nodes = None if given["nodes"] is None else read_nodes(given["nodes"])
+    unit = {"unit": given["network"], "nodes": nodes, "edge_weight": given["edge_weight"]}
+    networks = {
+        name: open_network(path, **unit, **(reading_of(given) if is_text(path) else {}))
+        for name, path in named_files(given["files"]).items()
+    }
+    require_same_nodes(networks.values())
+    return networks
 
 
 def read_nodes(path: Path) -> list[str]:

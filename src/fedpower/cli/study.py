@@ -1,21 +1,40 @@
-"""`fedpower study`: the file that a consortium agrees on."""
+"""`fedpower study`: the file that a consortium agrees on, and its run from the runner's chair."""
 
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from fedpower.cli.console import print_facts, print_json
-from fedpower.cli.options import PATH, READING, Command, by_name, names, option, options, reading_of, shared
-from fedpower.cli.silos import read_nodes, read_vector
+from fedpower.cli.console import print_facts, print_json, print_table, say
+from fedpower.cli.options import (
+    PATH,
+    READING,
+    Command,
+    by_name,
+    names,
+    option,
+    options,
+    output,
+    reading_of,
+    shared,
+)
+from fedpower.cli.results import json_of, print_result
+from fedpower.cli.silos import own_tables, read_nodes, read_vector
 from fedpower.errors import InputError
+from fedpower.federation import needs_flare
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
-from fedpower.options import FLAT
+from fedpower.options import FLAT, option_name
 from fedpower.protocol.study import worst_epsilon
 from fedpower.report.codebook_file import read_code_book
-from fedpower.report.files import new_file
+from fedpower.report.files import new_file, new_folder
 from fedpower.report.record import plain
+from fedpower.report.result import KNOWN, read_result
+from fedpower.report.text import human_bytes
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import match_columns
 from fedpower.rows.units import by_unit
@@ -25,11 +44,11 @@ from fedpower.rules.rules import TableRules
 
 @click.group()
 def study() -> None:
-    """Write, check and show the study file that a consortium agrees on."""
+    """Write, check and show the study file that a consortium agrees on, and run it."""
 
 
 _AGREED = tuple(name for name, spec in FLAT.items() if spec.option is not None and spec.section)
-"""Parameters of a fit that a consortium agrees on: each is an option, and a key of the study file."""
+"""Parameters of a fit that a consortium agrees on, and a rehearsal varies: each a key of the study file."""
 
 _OTHERWISE: dict[str, dict[str, Any]] = {
     "delta": {"default": 1e-6, "help": "The δ of (ε, δ)."},
@@ -46,11 +65,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     option("--silos A,B,...", "Names of the silos.", callback=names, required=True),
     option("--columns A,B,...", "The columns, in this order.", callback=names),
     option("--columns-of FILE", "Take the columns of this file instead."),
-    option(
-        "--network", "Protect an edge of a network, or a row of its adjacency.", click.Choice(["edge", "row"])
-    ),
-    option("--nodes FILE", "Names of the nodes of networks, one per line."),
-    option("--edge-weight W", "Public maximum at which weights are capped.", float),
+    "network nodes edge_weight",
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     "codebook ranges center_file scale_file",
     option(
@@ -209,3 +224,166 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "grace": read.grace,
         "coordinator": f"{read.host}:{read.port}",
     }
+
+
+# --- run and status ---------------------------------------------------------------------------------
+
+_READ = f"drop extra_columns {READING}"
+_KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
+_SECONDS = click.FloatRange(0)
+_LOG_LINES = 12
+"""Last lines of a party's log that are shown."""
+
+
+@study.command(cls=Command)
+@click.argument("path", metavar="STUDY", type=PATH)
+@options(
+    output("result"),
+    _KIT,
+    option("--resume", "Resume the last run."),
+    option("--wait", "Seconds to wait for silos and coordinator.", _SECONDS, name="patience", default=120.0),
+    option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
+    option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
+    f"force as_json {_READ}",
+    *(shared(name, required=False, default=None) for name in _AGREED),
+    "verbose",
+)
+def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, **given: Any) -> None:
+    """Run STUDY over its federation and put the result into a folder, the same as `fedpower fit` writes.
+
+    Rounds and who answered are shown as they happen. A coordinator or a silo that dies meanwhile is
+    waited for; an interrupted run continues with --resume, and nothing is charged twice.
+    A rehearsal (--local) takes the options of `fedpower fit` in place of the study's; if it fails, its folder
+    is kept and the parties' logs are shown.
+    """
+    needs_flare()
+    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
+    from fedpower.federation.runner import Runner  # noqa: PLC0415
+
+    read = read_study(path)
+    _check_rehearsed(given)
+    local = given["n_local"] is not None
+    with new_folder(output, known=KNOWN, force=force) as place, _runner_kit(path, read, given) as kit:
+        runner = Runner(kit=Kit(kit, RUNNER), patience=given["patience"], say=_say, on_round=_round)
+        if not local and runner.kit.study.digest != read.digest:
+            raise InputError(
+                f"--kit must be of study {read.digest[:12]}, got one of study {runner.kit.study.digest[:12]}"
+            )
+        try:
+            state = runner.run(place, resume=given["resume"])
+        except KeyboardInterrupt:
+            then = "run the rehearsal again" if local else "continue with --resume: nothing is charged twice"
+            raise click.Abort(f"interrupted, so no result was written; {then}") from None
+    result = read_result(output)
+    if as_json:
+        print_json(json_of(result, output))
+    else:
+        print_result(result, output, verbose=verbose)
+        say(f"Run: {state['run']}.")
+
+
+@study.command()
+@click.argument("path", metavar="STUDY", type=PATH)
+@options(_KIT, "as_json")
+def status(path: Path, *, kit: Path | None, as_json: bool) -> None:
+    """Show who of STUDY is connected, and how far its run is."""
+    needs_flare()
+    from fedpower.federation.kits import RUNNER, Kit  # noqa: PLC0415
+    from fedpower.federation.runner import open_session  # noqa: PLC0415
+
+    read = read_study(path)
+    with open_session(Kit(kit or path.parent / "kits" / "runner", RUNNER)) as session:
+        status = session.status()
+    run, silos = status["run"], {name: name in status["connected"] for name in read.silos}
+    if as_json:
+        print_json({"study": read.digest, "silos": silos, "run": run if status["under_way"] else None})
+        return
+    rows = [(name, "yes" if connected else "no") for name, connected in silos.items()]
+    print_table(f"Study {read.name} ({read.digest[:12]})", ("silo", "connected"), rows)
+    if not status["under_way"]:
+        click.echo("No run is under way.")
+    else:
+        waiting = ", ".join(run["waiting_for"]) or "nobody"
+        click.echo(f"Run {run['run']}: {len(run['rounds'])} rounds closed, waiting for {waiting}.")
+
+
+@contextmanager
+def _runner_kit(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator[Path]:
+    """Give the runner's kit, of the real federation or of one on this machine."""
+    if given["n_local"] is None:
+        yield given["kit"] or study.parent / "kits" / "runner"
+        return
+    from fedpower.federation.local import local_federation, rehearsal_data  # noqa: PLC0415
+
+    with _rehearsal_folder() as folder:
+        varied = {name: given[name] for name in _AGREED if given[name] is not None}
+        if varied:
+            tried = folder / "tried.toml"
+            tried.write_text(read.with_parameters(varied), encoding="utf-8")
+            read = read_study(tried)
+            _say(f"the study is tried with other settings, as {read.digest[:12]}")
+        data = rehearsal_data(read, given["n_local"], folder / "data", given["data"], say=_say)
+        own = own_tables(data, given) if given["data"] is not None else {}
+        with local_federation(read, folder, data, own) as made:
+            _say(f"a coordinator and {len(data)} silos are starting on this machine, in {folder}")
+            yield made.runner
+
+
+@contextmanager
+def _rehearsal_folder() -> Iterator[Path]:
+    """Give a new folder, removed in the end; kept, and its logs shown, where parties ran and failed."""
+    folder = Path(tempfile.mkdtemp(prefix="fedpower-"))
+    keep = False
+    try:
+        yield folder
+    except click.Abort:
+        raise
+    except Exception:
+        keep = _show_logs(folder)
+        raise
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def _show_logs(folder: Path) -> bool:
+    """Show the last lines of each party's log, and return whether there is any."""
+    logs = sorted(folder.glob("*.log"))
+    for log in logs:
+        lines = log.read_text(errors="replace").rstrip().splitlines()
+        _say(f"last lines of the log of {log.stem}:" if lines else f"the log of {log.stem} is empty")
+        for line in lines[-_LOG_LINES:]:
+            click.echo(f"  {line}", err=True)
+    if logs:
+        _say(f"the rehearsal failed, and its folder is kept: {folder}")
+    return bool(logs)
+
+
+def _check_rehearsed(given: dict[str, Any]) -> None:
+    """Refuse options of a rehearsal where there is none, or where its rows are made up."""
+    read, varied = (
+        [name for name in group if given[name] not in (None, ())] for group in (_READ.split(), _AGREED)
+    )
+    for named, needed in (([*varied, *read], "n_local"), (read, "data")):
+        if named and given[needed] is None:
+            raise InputError(
+                f"{option_name(named[0])} must go with --{'local' if needed == 'n_local' else needed}"
+            )
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"fedpower: {sentence}", err=True)
+
+
+def _round(closed: dict[str, Any]) -> None:
+    """Show a closed round."""
+    moved = "" if not closed["change"] else f", subspace moved by sin θ = {closed['change']:.1e}"
+    names = ", ".join(closed["restarted"])
+    restarted = f"; restarted in this session: {names}" if names else ""
+    missing = f"; silent: {', '.join(closed['silent'])}" if closed["silent"] else ""
+    _say(
+        f"round {closed['round']} ({closed['kind']}): {len(closed['answered'])} answered{missing}"
+        f"{restarted}, {human_bytes(closed['bytes_up'])} up{moved}"
+    )
+    for name, problem in closed.get("set_aside", {}).items():
+        _say(f"the answer of {name} in round {closed['round']} was set aside: {problem}")

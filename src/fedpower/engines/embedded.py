@@ -17,7 +17,7 @@ from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
-from fedpower.protocol.outcome import REHEARSED, Outcome, conclude, with_noise
+from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
@@ -166,10 +166,9 @@ def federate(
 ) -> Outcome:
     """Return the outcome of ``study`` over the silos' rows."""
     run = secrets.token_hex(8)
-    settings = with_noise(settings, study, run=run)
-    coordinator = _run(moments, study, start(settings, rng, study), run, **options)
+    coordinator = _run(moments, study, start(settings, rng, run), run, **options)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
-    outcome = replace(conclude(coordinator, study, settings), kernels=kernels)
+    outcome = replace(conclude(coordinator, settings), kernels=kernels)
     if study.aggregation == "secure":
         notes = (*outcome.privacy.notes, REHEARSED)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
@@ -179,7 +178,7 @@ def federate(
 def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
     """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
     run = secrets.token_hex(8)
-    solver = start(PrepareSettings(study=study, run=run), np.random.default_rng(0), study)
+    solver = start(PrepareSettings(study=study), np.random.default_rng(0), run)
     coordinator = _run(surveys, study, solver, run, **options)
     assert isinstance(coordinator.outcome, CodeBook), "preparation ends with a code book"
     return coordinator.outcome

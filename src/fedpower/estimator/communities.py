@@ -6,12 +6,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from fedpower.analyses.communities import Communities
 from fedpower.errors import require
-from fedpower.estimator.fedpca import FedMoment
+from fedpower.estimator.fedpca import FedMoment, keep_arguments, keep_columns
 from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_silos
 from fedpower.options import Aggregation, Edge, Node
@@ -81,14 +80,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         n_jobs: int | None = None,
         random_state: int | None = 0,
     ) -> None:
-        self.n_communities = n_communities
-        self.unit = unit
-        self.epsilon = epsilon
-        self.delta = delta
-        self.aggregation = aggregation
-        self.nodes = nodes
-        self.n_jobs = n_jobs
-        self.random_state = random_state
+        keep_arguments(self, locals())
 
     def fit_silos(self, silos: Any, y: Any = None, **run: Any) -> Self:
         """Find the communities of silos' networks: matrices, edge lists or paths, never pooled.
@@ -129,11 +121,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             n_jobs=self.n_jobs,
         ).fit_silos(opened, **run)
         self.moment_, self.privacy_ = release.moment_, release.privacy_
-        self.n_features_in_ = release.n_features_in_
-        if self.moment_.feature_names is not None:
-            self.feature_names_in_ = np.asarray(self.moment_.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        keep_columns(self, release.n_features_in_, self.moment_.feature_names)
         self.analysis_ = analysis.fit(self.moment_)
         if self.moment_.noise_std > 0 and not self.analysis_.determined_:
             warn(
@@ -149,7 +137,7 @@ class FedCommunities(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         folder
-            A new or empty folder; `fedpower derive` finds other communities in it.
+            A new or empty folder; `fedpower analyze` finds other communities in it.
         force
             Whether an earlier one in the folder is replaced.
         """

@@ -1,6 +1,7 @@
 """``FedPCA`` and ``FedMoment``: federated PCA in scikit-learn's manners, on `estimator.fitting`."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -31,16 +32,28 @@ from fedpower.report.moment import Moment, read_moment
 from fedpower.report.result import Result
 from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import every_problem, ruled, rules_of_source
-from fedpower.rows.source import Extra, RowSource, is_wide, not_a_number, require_exact
+from fedpower.rows.source import Extra, RowSource, is_wide, require_exact
 from fedpower.rows.units import UnitRows, with_gaps, with_ids
 from fedpower.rules.codebook import CodeBook
-from fedpower.values import pl
 
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
 
 Array = NDArray[np.float64]
+
+
+def keep_arguments(model: Any, given: dict[str, Any]) -> None:
+    """Keep the arguments of a constructor by their names, as scikit-learn asks of it."""
+    vars(model).update({name: value for name, value in given.items() if name != "self"})
+
+
+def keep_columns(model: Any, n_features: int, names: Iterable[str] | None) -> None:
+    """Keep how many columns a fit had, and their names where they have any."""
+    vars(model).pop("feature_names_in_", None)
+    model.n_features_in_ = n_features
+    if names is not None:
+        model.feature_names_in_ = np.asarray(names, dtype=object)
 
 
 class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -174,20 +187,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.n_components = n_components
-        self.epsilon = epsilon
-        self.delta = delta
-        self.center = center
-        self.standardize = standardize
-        self.ranges = ranges
-        self.codebook = codebook
-        self.unit = unit
-        self.noise = noise
-        self.aggregation = aggregation
-        self.solver = solver
-        self.device = device
-        self.random_state = random_state
-        self.n_jobs = n_jobs
+        keep_arguments(self, locals())
 
     def fit(
         self,
@@ -287,7 +287,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         extra_columns : {"refuse", "drop"}, default="refuse"
             What to do with columns that not every silo has, where columns have names.
         ledgers : mapping from silo names to ledger files, default=None
-            Where each silo charges what it releases; see ``fedpower budget``. They are opened, never
+            Where each silo charges what it releases; see ``fedpower ledger``. They are opened, never
             made, and only a private fit with a public row bound can be charged to them.
         data_version : str or mapping from silo names, default="1"
             The public name of the rows' version on the ledgers. The same version is the same release, at no
@@ -296,7 +296,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         data_set : str, default=None
             The name of the data whose version that is, where ledgers are made for one data set.
         identities : mapping from silo names to PEM files, default=None
-            The keys with which silos of a secure sum sign; see ``fedpower identity``. Made for this fit
+            The keys with which silos of a secure sum sign; see ``fedpower node key``. Made for this fit
             unless given.
         on_round : callable, default=None
             Called with each closed round.
@@ -458,11 +458,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def _take(self, result: Result, codebook: CodeBook | None) -> Self:
-        self.n_features_in_ = result.n_features
-        if result.feature_names is not None:
-            self.feature_names_in_ = np.asarray(result.feature_names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        keep_columns(self, result.n_features, result.feature_names)
         self.result_, self.codebook_ = result, codebook
         return self
 
@@ -526,15 +522,7 @@ class FedMoment(BaseEstimator):
         device: str | None = None,
         n_jobs: int | None = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.center = center
-        self.ranges = ranges
-        self.codebook = codebook
-        self.unit = unit
-        self.aggregation = aggregation
-        self.device = device
-        self.n_jobs = n_jobs
+        keep_arguments(self, locals())
 
     def fit(self, X: ArrayLike, y: object = None, **labels: Any) -> Self:
         """Release the covariance of rows in memory.
@@ -575,11 +563,8 @@ class FedMoment(BaseEstimator):
 
     def _take(self, model: FedPCA) -> Self:
         self.moment_, self.privacy_ = released_moment(model.result_), model.result_.privacy
-        self.codebook_, self.n_features_in_ = model.codebook_, model.n_features_in_
-        if hasattr(model, "feature_names_in_"):
-            self.feature_names_in_ = model.feature_names_in_
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
+        self.codebook_ = model.codebook_
+        keep_columns(self, model.n_features_in_, self.moment_.feature_names)
         return self
 
 
@@ -609,45 +594,16 @@ def _per_row(name: str, given: Any, n_rows: int) -> NDArray[Any]:
     return labels
 
 
-_KINDS = {"U": "text", "S": "text", "T": "text", "M": "dates", "m": "durations"}
-"""By NumPy's letter."""
-
-
 def require_numbers(X: Any) -> None:
     """Refuse text, dates and durations by column and row: scikit-learn's own error would quote the cell."""
-    if hasattr(X, "__arrow_c_stream__") and not hasattr(X, "iloc"):
-        schema = (X if isinstance(X, pl.DataFrame) else pl.DataFrame(X)).schema
-        for column, kind in schema.items():
-            if not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
-                raise not_a_number("X", column, f"type {kind}", 0)
+    if hasattr(X, "__arrow_c_stream__") or hasattr(X, "iloc"):
+        kinds = {getattr(dtype, "kind", "O") for dtype in getattr(X, "dtypes", ["of Arrow"])}
+        if not kinds <= set("biuf"):
+            deque(with_gaps(open_source(X, name="X")).blocks(2**16), maxlen=0)
         return
-    if isinstance(X, list | tuple):
-        rows = [row for row in X if isinstance(row, list | tuple)]
-        if not any(isinstance(cell, str | bytes) for row in rows for cell in row):
-            return
-        X = np.array([list(row) for row in X], dtype=object)
-    columns: list[tuple[str | None, Any]] = []
-    if hasattr(X, "iloc") and hasattr(X, "dtypes"):
-        columns = [(str(name), X.iloc[:, place]) for place, name in enumerate(X.columns)]
-    elif getattr(X, "ndim", None) == 2 and getattr(X.dtype, "kind", "") in ("O", *_KINDS):
-        columns = [(None, X[:, place]) for place in range(X.shape[1])]
-    for place, (name, cells) in enumerate(columns, start=1):
-        odd = _first_odd(cells)
-        if odd is not None and name is not None:
-            raise not_a_number("X", name, *odd)
-        if odd is not None:
-            raise InputError(f"column {place} of X must hold numbers, got {odd[0]} at row {odd[1] + 1}")
-
-
-def _first_odd(cells: Any) -> tuple[str, int] | None:
-    """Return the kind and the row of the first cell of a column that is no number."""
-    dtype = cells.dtype.categories.dtype if cells.dtype.name == "category" else cells.dtype
-    kind = getattr(dtype, "kind", "")
-    if dtype.name in ("string", "str") or kind in _KINDS:
-        return _KINDS.get(kind, "text"), 0
-    for row, cell in enumerate(np.asarray(cells, dtype=object) if kind == "O" else ()):
-        if isinstance(cell, str | bytes):
-            return "text", row
-        if hasattr(cell, "isoformat") or isinstance(cell, np.datetime64):
-            return "a date", row
-    return None
+    cells = np.array(X, dtype=object) if isinstance(X, list | tuple) else X
+    if getattr(cells, "ndim", 0) == 2 and cells.dtype.kind in "OUSTMm":
+        for (row, place), cell in np.ndenumerate(cells):
+            if isinstance(cell, str | bytes | np.datetime64 | np.timedelta64) or hasattr(cell, "isoformat"):
+                kind = "text" if isinstance(cell, str | bytes) else "dates or times"
+                raise InputError(f"column {place + 1} of X must hold numbers, got {kind} at row {row + 1}")

@@ -1,22 +1,19 @@
 """Warnings of a fit: noise, bounds, copies, small silos, what was read from rows."""
 
-import functools
 import math
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
 from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
-from fedpower.rows.arrays import ArraySource
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
@@ -30,7 +27,7 @@ from fedpower.sums.survey import (
     units_sentence,
     units_warning,
 )
-from fedpower.values import Block, is_sparse
+from fedpower.values import is_sparse, pl
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -43,22 +40,6 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 class PrivacyLeakWarning(RuntimeWarning):
     """Something was read from the rows that should have been given as a public fact."""
-
-
-def warn_about_delta(study: Study, sizes: Iterable[int]) -> None:
-    """Warn of a δ at which a mechanism may keep its promise and still give a whole row, or edge, away."""
-    one = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
-    least, all_of_them = min(sizes), f"{one}s"
-    if study.network == "edge":
-        nodes = study.n_features
-        least, one, all_of_them = nodes * (nodes - 1) // 2, "pair of nodes", "pairs of nodes"
-    if study.is_private and study.delta * least > 1:
-        warn(
-            f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
-            f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
-            "out, or give 1e-6",
-            UserWarning,
-        )
 
 
 class NoiseWarning(UserWarning):
@@ -94,18 +75,6 @@ _LIGHT = 0.1
 """Of the public maximum: where no edge weighs as much, noise is ten times what it need be."""
 
 
-def warn_about_clipping(counts: Mapping[str, tuple[int, int]]) -> None:
-    """Warn the operator of a bound that every row exceeds; there is a result all the same."""
-    if all(count == rows for count, rows in counts.values()):
-        warn(
-            (
-                "every row is longer than row_norm, so that their directions alone count; give public "
-                "centres and scales, or a larger bound"
-            ),
-            ClippingWarning,
-        )
-
-
 def weights_summary(networks: Iterable[Weighed]) -> str | None:
     """Return what the operator of networks should know of a public maximum that hardly fits; else None."""
     weighed = list(networks)
@@ -124,30 +93,34 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
     return None
 
 
-def warn_about_costly_silos(study: Study, sizes: Mapping[str, int]) -> None:
-    """Warn of silos whose noise costs more than their rows bring; sizes are public."""
+def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
+    """Warn of what is better settled before a release: a large δ, costly silos, silos with the same rows."""
     budget = budget_of(study)
-    if budget is None or study.aggregation == "secure":
+    if budget is None:
         return
-    costly, share = costly_silos(budget, sizes, study.weights)
-    if costly:
-        thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
-        warn(costly_sentence(costly, share, sizes, thing), UserWarning)
-
-
-def warn_about_copies(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
-    """Warn of silos of a private fit that hold the same rows; nothing is kept of it."""
-    if not study.is_private:
-        return
+    sizes = {name: each.n_rows for name, each in rows.items()}
+    thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
+    least, one, all_of_them = min(sizes.values()), thing, f"{thing}s"
+    if study.network == "edge":
+        pairs = study.n_features * (study.n_features - 1) // 2
+        least, one, all_of_them = pairs, "pair of nodes", "pairs of nodes"
+    if study.delta * least > 1:
+        warn(
+            f"delta should be below 1/{all_of_them} of every silo, got {study.delta:g} where one has "
+            f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
+            "out, or give 1e-6"
+        )
+    if study.aggregation == "plain":
+        costly, share = costly_silos(budget, sizes, study.weights)
+        if costly:
+            warn(costly_sentence(costly, share, sizes, thing))
     first: dict[tuple[int, float, bytes], str] = {}
-    for name, each in moments.items():
-        if isinstance(each, Survey):  # nothing was summed of rows that are yet to be prepared
-            return
-        trace = each.summary.trace()
-        if trace > 0:
+    for name, each in rows.items():
+        # Nothing was summed of rows that are yet to be prepared.
+        if isinstance(each, LocalMoment) and (trace := each.summary.trace()) > 0:
             known = first.setdefault((each.n_rows, trace, each.summary.mean.tobytes()), name)
             if known != name:
-                warn(same_rows(known, name), UserWarning)
+                warn(same_rows(known, name))
 
 
 # --- repeated fits --------------------------------------------------------------------------------
@@ -218,35 +191,11 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    odd = _odd_numbers(source.n_features)
-    left = max(1, min(65_536, most_cells // source.n_features))
-    smallest = np.zeros(0, dtype=np.uint64)
-    for block in _unchecked(with_gaps(source), min(left, 4096)):
-        rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)[:left]
-        cells = np.ascontiguousarray(rows + 0.0).view(np.uint64)  # −0 as 0
-        sums = cells @ odd
-        mixed = (sums ^ (sums >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = mixed[mixed != 0]  # rows of zeros, which anybody's data may have
-        smallest = np.sort(np.concatenate([smallest, mixed ^ (mixed >> np.uint64(32))]))
-        smallest = smallest[np.append(True, smallest[1:] != smallest[:-1])[: smallest.size]][:_SKETCH]
-        left -= len(rows)
-        if left <= 0:
-            break
-    return frozenset(smallest.tolist())
-
-
-def _unchecked(source: RowSource, max_rows: int) -> Iterator[Block]:
-    """Return the blocks of rows; those of an array as they are, which were looked at before."""
-    if isinstance(source, ArraySource) and source.is_dense_array and source.keep is None:
-        return source.read(max_rows)
-    return source.blocks(max_rows)
-
-
-@functools.lru_cache(maxsize=1)
-def _odd_numbers(n_features: int) -> NDArray[np.uint64]:
-    """Return what each column's cells are multiplied by."""
-    found = np.random.default_rng(0).integers(0, 2**63, n_features, dtype=np.uint64)
-    return found * np.uint64(2) + np.uint64(1)
+    some = max(1, min(65_536, most_cells // source.n_features))
+    block = next(iter(with_gaps(source).blocks(some)), np.zeros((0, 1)))
+    rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
+    rows = rows[rows.any(axis=1)]  # anybody's data may have rows of zeros
+    return frozenset(np.unique(pl.from_numpy(rows).hash_rows().to_numpy())[:_SKETCH].tolist())
 
 
 def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:

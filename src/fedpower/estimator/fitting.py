@@ -23,12 +23,9 @@ from fedpower.estimator.fit_warnings import (
     ClippingWarning,
     NoiseWarning,
     warn,
-    warn_about_clipping,
-    warn_about_copies,
-    warn_about_costly_silos,
-    warn_about_delta,
     warn_about_repeats,
     warn_about_rows,
+    warn_about_study,
     weights_summary,
 )
 from fedpower.estimator.terms import (
@@ -202,8 +199,6 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
             rows = read_for(expected, data.sources, treatment, steps=steps, **_reading(options, run))
             _report_cut(options, treatment, data.sources, rows, run.on_clipped)
     study, settings, choice = _study_of(options, data, rows, treatment, identities)
-    warn_about_copies(study, rows)
-    warn_about_costly_silos(study, {name: silo.n_rows for name, silo in rows.items()})
     if not run.ledgers and leak is None:
         warn_about_repeats(study, data.sources.values())
     outcome = federate(
@@ -288,7 +283,7 @@ def _study_of(
     treatment: RowTreatment | None,
     identities: Mapping[str, Identity],
 ) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study of rows that were counted; warn of a δ that is too large for them."""
+    """Return the study of rows that were counted; warn of what is odd about it."""
     sizes = {name: silo.n_rows for name, silo in rows.items()}
     made = build_study(
         options,
@@ -299,7 +294,7 @@ def _study_of(
         identities={name: identity.public for name, identity in identities.items()},
         roster=sizes,
     )
-    warn_about_delta(made[0], sizes.values())
+    warn_about_study(made[0], rows)
     return made
 
 
@@ -367,16 +362,25 @@ def _report_cut(
 ) -> None:
     """Report to the operator what a public bound did to rows, or a public maximum to edges."""
     if weighed := weighed_edges(sources):
-        if on_clipped is None:
-            summary = weights_summary(weighed.values())
-            if summary is not None:
-                warn(summary, ClippingWarning)
-        else:
-            on_clipped({name: (network.n_capped, network.n_edges) for name, network in weighed.items()})
+        counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
+        summary = weights_summary(weighed.values())
     # A code book's bound is where clipping and noise balance: no reason for a warning.
     elif treatment.row_norm is not None and (options.book is None or on_clipped is not None):
-        report = warn_about_clipping if on_clipped is None else on_clipped
-        report({name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()})
+        counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
+        all_cut = all(count == read for count, read in counts.values())
+        summary = _ALL_CUT if all_cut else None
+    else:
+        return
+    if on_clipped is not None:
+        on_clipped(counts)
+    elif summary is not None:
+        warn(summary, ClippingWarning)
+
+
+_ALL_CUT = (
+    "every row is longer than row_norm, so that their directions alone count; give public centres and "
+    "scales, or a larger bound"
+)
 
 
 def _warn_unconverged(change: float, rounds: int) -> None:

@@ -142,7 +142,7 @@ class _Facts:
         budget = budget_of(study)
         if budget is None:
             return 0.0, 0.0
-        return pooled_std(budget, self.sizes, study.weights), budget.std(max(self.sizes.values()))
+        return pooled_std(study, self.sizes), budget.std(max(self.sizes.values()))
 
     def rehearsed(self, settings: SolverSettings, study: Study) -> list[Rehearsed]:
         """Return rehearsals of a fit; where no spectrum is given, what does not depend on one."""
@@ -158,7 +158,6 @@ class _Facts:
         return [
             rehearse(
                 settings,
-                study,
                 spectrum=spectrum,
                 noise_std=level,
                 silo_std=of_silo,

@@ -21,15 +21,7 @@ from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
-from fedpower.protocol.study import (
-    PREPARED,
-    NoiseMode,
-    SolverChoice,
-    Study,
-    choose_solver,
-    noise_floor,
-    sums_moment,
-)
+from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, choose_solver, sums_moment
 from fedpower.report.codebook_file import read_code_book
 from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
@@ -456,21 +448,16 @@ def settings_of(
     given |= {
         "study": study,
         "rank": rank,
-        "n_features": study.n_features,
-        "iteration_rank": study.iteration_rank,
-        "center": study.center,
-        "weights": study.weights,
         "standardize": options.standardizes,
         "keep_moment": study.noise == "moment" or solver.name == "moment" or options.network is not None,
         "code_book": options.book,
         "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
-        "floor": noise_floor(study),
         "gains": _exact_gains(options, study),
     }
     if choice.solver == "krylov":
         locally = _opens_locally(options)
         locally = not study.is_private if locally is None else bool(locally)
-        given |= {"warm": locally, "lookahead": locally, "n_steps": study.n_steps}
+        given |= {"local": locally, "n_steps": study.n_steps}
     if choice.solver == "fedpower":
         power = solver if isinstance(solver, PowerMethod) else PowerMethod()
         given |= {

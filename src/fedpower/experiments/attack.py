@@ -17,7 +17,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
-from fedpower.protocol.outcome import with_noise
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
 from fedpower.protocol.study import NoiseMode, Study, budget_of
@@ -48,16 +47,7 @@ def overhear(
 ) -> tuple[list[Array], list[Array]]:
     """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
-    settings = with_noise(
-        PowerSettings(
-            n_features=setting.n_features,
-            rank=setting.iteration_rank,
-            iteration_rank=setting.iteration_rank,
-            n_steps=setting.n_steps,
-        ),
-        study,
-        run=RUN,
-    )
+    settings = PowerSettings(study=study, rank=setting.iteration_rank, n_steps=setting.n_steps)
     moments = {
         f"silo-{number}": moment_of(rows, mode)
         for number, rows in enumerate(silo_rows(setting, seed), start=1)

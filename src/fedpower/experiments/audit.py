@@ -20,12 +20,12 @@ from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, Syste
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
 from fedpower.protocol.coordinator import Coordinator, drive, in_turn
 from fedpower.protocol.messages import (
-    AskMean,
+    AskMoment,
     AskQuery,
     AskSteps,
     LocalSteps,
-    MeanRow,
     Message,
+    MomentPart,
     QueryAnswer,
     Question,
     read_only,
@@ -230,7 +230,7 @@ class Game:
         others = self._worlds[0]  # rows that the attacker knows
         held = {_AUDITED: self._worlds[world], _HONEST: others, _COLLUDER: others}
         sources = dict.fromkeys(held, self._source) | {_COLLUDER: SeededNoiseForExperiments(self._played)}
-        settings = UploadSettings(study=self.study, rank=1, run=_RUN)
+        settings = UploadSettings(study=self.study, rank=1)
         with ExitStack() as stack:
             silos = {}
             for name, rows in held.items():
@@ -243,7 +243,7 @@ class Game:
                     identity=self._keys[name],
                     source=sources[name],
                 )
-            solver = settings.solve(np.random.default_rng(0))
+            solver = settings.solve(np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
         known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
@@ -262,7 +262,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
     if isinstance(answer, LocalSteps):
         trace = [] if answer.total_variance is None else [answer.total_variance]
         return np.append(answer.product, trace)
-    if isinstance(answer, MeanRow):
+    if isinstance(answer, MomentPart) and answer.mean is not None:
         return answer.mean
     raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
 
@@ -291,7 +291,7 @@ def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Qu
             query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
         if study.center:
-            asked.append((AskMean(), StepMean(budget=budget, n_rows=n_rows)))
+            asked.append((AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)))
         return asked
     queries = [_query(study, terms.label, place) for place, terms in enumerate(study.queries)]
     return [

@@ -24,7 +24,7 @@ from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, drive
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
-from fedpower.protocol.outcome import Outcome, conclude, with_noise
+from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.receiving import most_answer_bytes
 from fedpower.protocol.solvers import start
 from fedpower.protocol.study import Study
@@ -76,11 +76,10 @@ class StudyRun:
     ) -> None:
         self.file = study_file
         self.started = datetime.now(UTC)
-        self.study, settings, self.choice = study_file.terms()
-        self.settings = with_noise(settings, self.study, run=run)
+        self.study, self.settings, self.choice = study_file.terms()
         stored = Checkpoint(checkpoint)
         self.coordinator = Coordinator(
-            start(self.settings, public_rng(study_file.options), self.study),
+            start(self.settings, public_rng(study_file.options), run),
             study_file.silos,
             study=self.study,
             run=run,
@@ -92,7 +91,7 @@ class StudyRun:
 
     @property
     def outcome(self) -> Outcome:
-        return conclude(self.coordinator, self.study, self.settings)
+        return conclude(self.coordinator, self.settings)
 
     @property
     def result(self) -> Result:

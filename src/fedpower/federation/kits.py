@@ -85,7 +85,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except _UNREADABLE:
-        raise InputError(f"{path} must be a certificate signed by `fedpower federation sign`") from None
+        raise InputError(f"{path} must be a certificate signed by `fedpower node sign`") from None
 
 
 def party_of(certificate: x509.Certificate) -> str:
@@ -110,7 +110,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except _UNREADABLE:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} must be a private key made by `fedpower federation request`")
+        raise InputError(f"{path} must be a private key made by `fedpower node request`")
     return key
 
 
@@ -133,7 +133,7 @@ class Request:
         except _UNREADABLE:
             key, is_sound = None, False
         if not is_sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-            raise InputError(f"{path} must be a request made by `fedpower federation request`")
+            raise InputError(f"{path} must be a request made by `fedpower node request`")
         return cls(party=party, study=study, key=key)
 
 
@@ -149,7 +149,7 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / AUTHORITY_KEY).is_file() or not (folder / AUTHORITY_CERTIFICATE).is_file():
-            raise InputError(f"{folder} must be an authority made by `fedpower federation init`")
+            raise InputError(f"{folder} must be an authority made by `fedpower node ca-init`")
         self.folder = folder
         self.study = read_study(folder / STUDY_FILE)
         self.key = read_key(folder / AUTHORITY_KEY)
@@ -208,9 +208,9 @@ class Kit:
         """Open a complete kit; refuse one of another than ``party``, where it is given."""
         self.folder, self.tls = folder.absolute(), folder.absolute() / TLS
         if not (self.tls / AUTHORITY_CERTIFICATE).is_file() or not (folder / STUDY_FILE).is_file():
-            problem = "a kit made by `fedpower federation request`"
+            problem = "a kit made by `fedpower node request`"
             if (self.tls / NEXT_KEY).is_file():
-                problem = "complete, got one without its certificate; see `fedpower federation accept`"
+                problem = "complete, got one without its certificate; see `fedpower node accept`"
             raise InputError(f"{folder} must be {problem}")
         self.authority = read_certificate(self.tls / AUTHORITY_CERTIFICATE)
         self.certificate = read_certificate(self.tls / CERTIFICATE)
@@ -230,11 +230,11 @@ class Kit:
             with_key and read_key(key).public_key() != self.certificate.public_key()
         ):
             raise InputError(f"key, certificate and authority in {self.tls} must belong together")
-        for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "init")):
+        for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "ca-init")):
             if days_left(certificate) < 0:
                 raise InputError(
                     f"certificates in {self.folder} must be valid, got one that ended on "
-                    f"{ends(certificate)}; ask for another with `fedpower federation {renewed}`"
+                    f"{ends(certificate)}; ask for another with `fedpower node {renewed}`"
                 )
         return days_left(self.certificate)
 
@@ -280,7 +280,7 @@ def accept(folder: Path, signed: Path) -> Kit:
     except _UNREADABLE:
         is_signed = False
     if not is_signed:
-        raise InputError(f"{signed} must be a certificate signed by `fedpower federation sign`")
+        raise InputError(f"{signed} must be a certificate signed by `fedpower node sign`")
     waiting, known = tls / NEXT_KEY, tls / AUTHORITY_CERTIFICATE
     own = read_key(waiting if waiting.exists() else tls / KEY).public_key()
     if certificate.public_key() != own:

@@ -81,9 +81,9 @@ class LocalFederation:
         for name in names or (COORDINATOR, *self.silos):
             kit = (self.kits / name).absolute()
             if name == COORDINATOR:
-                commands[name] = [COORDINATOR, str(kit)]
+                commands[name] = ["node", "start", str(kit)]
             else:
-                commands[name] = ["silo", str(kit), str(kit / SILO_FILE)]
+                commands[name] = ["node", "start", str(kit), str(kit / SILO_FILE)]
                 with open_silo(self.study, read_silo(kit / SILO_FILE)):
                     pass
         for name, words in commands.items():
@@ -95,8 +95,7 @@ class LocalFederation:
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""
-        for name in names or tuple(self.processes):
-            stop(self.processes.pop(name))
+        stop(*(self.processes.pop(name) for name in names or tuple(self.processes)))
 
 
 @contextlib.contextmanager

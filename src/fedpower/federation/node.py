@@ -5,10 +5,9 @@ import os
 import queue
 import select
 import signal
-import socket
-import struct
 import sys
 import threading
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,41 +19,9 @@ from fedpower.federation.processes import end_group, end_with_starter
 
 SETTINGS = "FEDPOWER_NODE"  # the environment variable with a node's settings
 COMMAND = (sys.executable, "-u", "-m", "fedpower.federation.node")  # starts a node
-_LENGTH = struct.Struct("!Q")
 _PATIENCE_S = 10.0  # how long a connection may take before the operator is informed
 _WAITING = 2  # how many questions may wait for the vault; the coordinator asks one at a time
 logger = logging.getLogger("fedpower.federation.node")
-
-
-# Messages between node and vault: a length of eight bytes, then the content.
-def send_frame(stream: socket.socket, content: bytes) -> None:
-    """Send a message."""
-    stream.sendall(_LENGTH.pack(len(content)))
-    stream.sendall(content)
-
-
-def receive_frame(stream: socket.socket, *, most_bytes: int) -> bytes | None:
-    """Return the next message; None where the other side is gone. A longer one is refused unread."""
-    head = _read_exactly(stream, _LENGTH.size)
-    if head is None:
-        return None
-    (size,) = _LENGTH.unpack(head)
-    if size > most_bytes:
-        raise ProtocolError(
-            f"a message between node and vault must have at most {most_bytes} bytes, got {size}"
-        )
-    return _read_exactly(stream, size)
-
-
-def _read_exactly(stream: socket.socket, size: int) -> bytes | None:
-    content = bytearray(size)
-    left = memoryview(content)
-    while left:
-        read = stream.recv_into(left)
-        if read == 0:
-            return None
-        left = left[read:]
-    return bytes(content)
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,14 +37,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     confined: bool = False
     secrets: tuple[str, ...] = ()
 
-    def to_json(self) -> str:
-        return msgspec.json.encode(self).decode()
-
 
 class Node:
     """Passes questions to the vault and answers to the coordinator."""
 
-    def __init__(self, settings: NodeSettings, vault: socket.socket) -> None:
+    def __init__(self, settings: NodeSettings, vault: Connection) -> None:
         from fedpower.federation.links import ASK, Links  # noqa: PLC0415 (after confinement)
 
         self._settings = settings
@@ -103,10 +67,8 @@ class Node:
         threading.Timer(_PATIENCE_S, self._report_no_connection).start()
         while True:
             number, question = self._questions.get()
-            send_frame(self._vault, question)
-            answer = receive_frame(self._vault, most_bytes=settings.most_answer_bytes)
-            if answer is None:
-                return
+            self._vault.send_bytes(question)
+            answer = self._vault.recv_bytes(settings.most_answer_bytes)
             self._links.send("coordinator", ANSWER, number, answer)
 
     def _report_no_connection(self) -> None:
@@ -137,7 +99,7 @@ class Node:
 
 def become_node(settings: NodeSettings) -> NoReturn:
     """Turn this process into a node that connects to the socket of its vault."""
-    os.environ[SETTINGS] = settings.to_json()
+    os.environ[SETTINGS] = msgspec.json.encode(settings).decode()
     try:
         os.execv(COMMAND[0], COMMAND)  # noqa: S606 (our own interpreter)
     except OSError as error:
@@ -148,7 +110,7 @@ def become_node(settings: NodeSettings) -> NoReturn:
 def main() -> None:
     """Run a node with the settings in the environment."""
     if SETTINGS not in os.environ:
-        raise SystemExit("a node must be started by `fedpower silo`, got no settings")
+        raise SystemExit("a node must be started by `fedpower node start`, got no settings")
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
     logging.getLogger("nvflare").setLevel(logging.ERROR)
@@ -175,25 +137,23 @@ def main() -> None:
         logger.error("%s", error)
         sys.stdout.flush()
         os._exit(2)
-    except OSError as error:
+    except (OSError, EOFError) as error:
         logger.error("the node lost its vault: %s", error)
-    sys.stdout.flush()
-    end_group()
+        sys.stdout.flush()
+        end_group()
 
 
-def _connect(vault: int | str) -> socket.socket:
+def _connect(vault: int | str) -> Connection:
     if isinstance(vault, int):
         os.set_inheritable(vault, False)
-        return socket.socket(fileno=vault)
-    stream = socket.socket(socket.AF_UNIX)
+        return Connection(vault)
     try:
-        stream.connect(vault)
+        return Client(vault)
     except OSError as error:
         raise ProtocolError(
             f"the vault must listen at {vault}, got {(error.strerror or str(error)).lower()}; start it "
             "first, with --part vault, and let the node's user be in the socket's group"
         ) from None
-    return stream
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 A process that ended is not started again: that is what systemd or compose does (see examples/federation).
 """
 
+import contextlib
 import functools
 import os
 import signal
@@ -48,7 +49,9 @@ def end_with_starter() -> None:
         pipe = int(os.environ.pop(_LIFELINE))
         os.set_inheritable(pipe, False)
     except (ValueError, OSError):
-        raise SystemExit("a process must be started by `fedpower silo` or `fedpower run`") from None
+        raise SystemExit(
+            "a process must be started by `fedpower node start` or `fedpower study run`"
+        ) from None
 
     def watch() -> None:
         try:
@@ -76,30 +79,25 @@ def end_group() -> None:
 
 def wait_for_signal(*, until: Callable[[], bool] = lambda: False) -> bool:
     """Return True after Ctrl-C or SIGTERM, False once ``until`` holds."""
-    received: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
-        while not received:
-            if until():
-                return False
+        while not until():
             time.sleep(_POLL_S)
+    except KeyboardInterrupt:
         return True
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return False
 
 
-def stop(child: subprocess.Popen[bytes]) -> None:
-    """End a process and its group: ask first, then insist."""
+def stop(*children: subprocess.Popen[bytes]) -> None:
+    """End processes and their groups: ask first, then insist."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(child.pid, number)
-            child.wait(_STOP_S)
-        except ProcessLookupError:
-            break
-        except subprocess.TimeoutExpired:
-            continue
-    child.wait()
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+        ends = time.monotonic() + _STOP_S
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, ends - time.monotonic()))

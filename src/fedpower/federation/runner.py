@@ -120,7 +120,7 @@ def open_session(kit: Kit, *, patience: float = _CONNECT_S) -> Iterator[Coordina
             if time.monotonic() >= end:
                 raise ProtocolError(
                     f"the coordinator must answer at {kit.study.host}:{kit.study.port}, got no connection in "
-                    f"{patience:.0f} s; start it with `fedpower coordinator KIT` and check the network"
+                    f"{patience:.0f} s; start it with `fedpower node start KIT` and check the network"
                 )
             time.sleep(0.05)
         yield session

@@ -5,14 +5,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import msgspec
+from msgspec import structs
 
 from fedpower.engines.embedded import read_for, survey_silos
-from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError
+from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile, Table, read_toml
 from fedpower.privacy.ledger import (
     DEFAULT_VERSION,
@@ -60,6 +61,9 @@ class Data(Table, frozen=True):
     drop: tuple[str, ...] = ()
     extra_columns: Literal["refuse", "drop"] = "refuse"
 
+    def __repr__(self) -> str:
+        return "Data(...)"  # where rows are is nobody else's
+
     def given(self, *keys: str) -> dict[str, Any]:
         """Return those of the keys that were given."""
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
@@ -93,32 +97,25 @@ class _Identity(Table, frozen=True):
     path: str
 
 
-class _Terms(Table, frozen=True):
-    silo: str
+class _Terms(Table, frozen=True, rename={"name": "silo", "signs_with": "identity"}):
+    name: str
     data: Data
     columns: _Columns = _Columns()
     ledger: _Ledger | None = None
     agrees: _Agrees = _Agrees()
-    identity: _Identity | None = None
+    signs_with: _Identity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SiloFile:
+class SiloFile(_Terms, frozen=True, kw_only=True):
     """A silo's own terms, and where its file is."""
 
     path: Path
-    name: str
-    data: Data = field(repr=False)
-    columns: _Columns
-    ledger: _Ledger | None
-    agrees: _Agrees
-    signs_with: _Identity | None
 
     def identity(self) -> Identity:
         """Return the key with which the silo signs in a secure sum."""
         if self.signs_with is None:
             raise InputError(
-                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower identity new`"
+                f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower node key`"
             )
         return Identity.load(self.path.parent / self.signs_with.path)
 
@@ -126,7 +123,7 @@ class SiloFile:
         """Return what only the vault may open: this file, rows, ledger, signing key, password."""
         database = None if self.data.database is None else parse_address(self.data.database).path
         named = [self.data.path, self.data.password_file, database]
-        named += [each.path for each in (self.ledger, self.signs_with) if each is not None]
+        named += [table.path for table in (self.ledger, self.signs_with) if table is not None]
         secrets = [self.path, *(self.path.parent / name for name in named if name)]
         # Parts of a folder may be links to files elsewhere.
         parts = [part for path in secrets if path.is_dir() for part in path.rglob("*")]
@@ -148,18 +145,17 @@ class SiloFile:
                 f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
-        terms, _, _ = study.terms()
-        for name in _CAP:
-            most, wanted = getattr(self.agrees, name), getattr(terms, name)
-            if wanted > most:
+        (terms, _, _), limits = study.terms(), self.agrees
+        for name, wanted, limit, exceeds in (
+            ("epsilon", terms.epsilon, limits.epsilon, terms.epsilon > limits.epsilon),
+            ("delta", terms.delta, limits.delta, terms.delta > limits.delta),
+            ("min_silos", study.min_silos, limits.min_silos, study.min_silos < limits.min_silos),
+        ):
+            if exceeds:
+                way = "least" if name == "min_silos" else "most"
                 raise ProtocolError(
-                    f"silo {self.name!r} agrees to {name}={most:g} at most, got a study with {wanted:g}"
+                    f"silo {self.name!r} agrees to {name}={limit:g} at {way}, got a study with {wanted:g}"
                 )
-        fewest, given = self.agrees.min_silos, study.min_silos
-        if given < fewest:
-            raise ProtocolError(
-                f"silo {self.name!r} agrees to min_silos={fewest} at least, got a study with {given}"
-            )
         most, worst = self.agrees.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
@@ -174,13 +170,11 @@ class SiloFile:
         name, data, folder = f"the data of silo {self.name!r}", self.data, self.path.parent
         if study.options.network is not None:
             return self._network(study, name)
-        columns = msgspec.to_builtins(self.columns)
+        reading = cast("Reading", {**data.given(*_OF_PATH), **msgspec.to_builtins(self.columns)})
         if data.query is not None:
-            query = data.given("query", *_OF_QUERY)
-            source = open_query(query, name=name, folder=folder, **cast("Reading", columns))
+            source = open_query(data.given("query", *_OF_QUERY), name=name, folder=folder, **reading)
         else:
-            reading = {**data.given(*_OF_PATH), **columns}
-            source = open_source(folder / str(data.path), name=name, **cast("Reading", reading))
+            source = open_source(folder / str(data.path), name=name, **reading)
         unit = study.options.person.column
         # The column of ids is read next to the study's columns, and is not one of them.
         source = open_source(source, name=name, drop=tuple(column for column in data.drop if column != unit))
@@ -222,17 +216,17 @@ class SiloFile:
             owner = self.name if self.data.name is None else f"{self.name} --data {self.data.name}"
             raise LedgerError(
                 f"silo {self.name!r} must have its ledger, got none at {path}; put it back or, if there "
-                f"has never been one, make it with `fedpower budget init "
+                f"has never been one, make it with `fedpower ledger create "
                 f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
         ledger = Ledger.open(path)
         try:
             ledger.check_owner(self.name, self.data.name)
-            for name in _CAP:
+            for name, given in cap.items():
                 held = getattr(ledger.caps()[-1], name)
-                if cap[name] is not None and not math.isclose(cap[name], held):
+                if given is not None and not math.isclose(given, held):
                     raise InputError(
-                        f"the cap in {self.path} must be that of the ledger, got {name}={cap[name]:g} "
+                        f"the cap in {self.path} must be that of the ledger, got {name}={given:g} "
                         f"where {path} has {held:g}"
                     )
         except BaseException:
@@ -243,28 +237,23 @@ class SiloFile:
 
 def read_silo(path: Path) -> SiloFile:
     """Return a silo's own terms; any problem is reported in one sentence."""
-    terms = read_toml(path, _Terms, "the silo file")
-    path = path.absolute()
+    terms, path = read_toml(path, _Terms, "the silo file"), path.absolute()
     data, ledger, where = terms.data, terms.ledger, f"[data] of {path}"
     queried = data.query is not None or data.database is not None
     for key in ("query", "database") if queried else ("path",):
         if getattr(data, key) is None:
             raise InputError(f"{where} must have {key!r}, got none")
-    wrong = data.given("path", *_OF_PATH) if queried else data.given(*_OF_QUERY)
-    if wrong:
+    for key in data.given("path", *_OF_PATH) if queried else data.given(*_OF_QUERY):
         form = "query" if queried else "path"
-        raise InputError(f"{where} must be a path or a query, got {next(iter(wrong))} with {form}")
-    for key in ("name", "version"):
-        if getattr(data, key) is not None:
-            check_label(f"{key} in {where}", getattr(data, key))
+        raise InputError(f"{where} must be a path or a query, got {key} with {form}")
+    for key, label in data.given("name", "version").items():
+        check_label(f"{key} in {where}", label)
     if ledger is not None and (ledger.epsilon is None) != (ledger.delta is None):
         raise InputError(f"the cap in [ledger] of {path} must be epsilon and delta together, got one of them")
     for name in _CAP:
-        if not getattr(terms.agrees, name) > 0:  # nan is not above 0 either
-            raise InputError(
-                f"{name} in [agrees] of {path} must be above 0, got {getattr(terms.agrees, name)}"
-            )
-    return SiloFile(path, *(getattr(terms, name) for name in terms.__struct_fields__))
+        limit = getattr(terms.agrees, name)
+        require(limit > 0, f"{name} in [agrees] of {path}", "above 0", limit)  # nan is not above 0 either
+    return SiloFile(path=path, **structs.asdict(terms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

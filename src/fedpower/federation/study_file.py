@@ -19,7 +19,7 @@ from fedpower.estimator.terms import ATTEMPTS, build_study, public_treatment
 from fedpower.options import FLAT, Options, from_flat
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.study import SolverChoice, Study
-from fedpower.report.codebook_file import as_toml, toml_key
+from fedpower.report import codebook_file
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 from fedpower.rules.treatment import RowTreatment
@@ -63,7 +63,7 @@ def _explain(problem: str, path: Path, kind: type[Table]) -> str:
     problem, _, place = problem.partition(" - at `$.")
     keys = re.split(r"[.\[]", place.rstrip("`")) if place else []
     if match := _UNKNOWN.match(problem):
-        key, known = match[1], _type_at(kind, keys).__struct_fields__
+        key, known = match[1], _type_at(kind, keys).__struct_encode_fields__
         close = difflib.get_close_matches(key, known, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"its keys are {', '.join(known)}"
         return f"{_table(keys, path)} must have known keys only, got {key!r}; {hint}"
@@ -87,7 +87,7 @@ def _table(keys: list[str], path: Path) -> str:
 def _type_at(kind: Any, keys: list[str]) -> Any:
     """Return the type of a key, of which a table that may be missing is the first in a union."""
     for key in keys:
-        kind = {field.name: field.type for field in msgspec.structs.fields(kind)}[key]
+        kind = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}[key]
         kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
     return kind
 
@@ -251,13 +251,7 @@ class StudyFile:
 
 def to_toml(content: Mapping[str, Any]) -> str:
     """Return the text of a file with this content, the tables of a study in the order of the reference."""
-    names = [key for key in dict.fromkeys((*_ORDER, *content)) if key in content]
-    tables = [key for key in names if isinstance(content[key], Mapping)]
-    lines = [f"{key} = {as_toml(content[key])}" for key in names if key not in tables]
-    for name in tables:
-        pairs = (f"{toml_key(key)} = {as_toml(value)}" for key, value in content[name].items())
-        lines += ["", f"[{name}]", *pairs]
-    return "\n".join(lines) + "\n"
+    return codebook_file.to_toml({key: content[key] for key in (*_ORDER, *content) if key in content})
 
 
 def read_study(path: Path) -> StudyFile:

@@ -7,9 +7,10 @@ import os
 import re
 import socket
 import struct
-import sys
 import threading
 from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from fedpower.errors import InputError, ProtocolError
 from fedpower.federation import isolation
 from fedpower.federation.kits import Kit
-from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings, receive_frame, send_frame
+from fedpower.federation.node import COMMAND, SETTINGS, NodeSettings
 from fedpower.federation.processes import start_process, stop, wait_for_signal
 from fedpower.federation.silo_file import SiloFile
 from fedpower.federation.study_file import StudyFile
@@ -45,16 +46,18 @@ class Vault:
         self._one_at_a_time = threading.Lock()
         _release_memory()
 
-    def serve(self, stream: socket.socket) -> None:
+    def serve(self, node: Connection) -> None:
         """Answer what a node sends until it is gone."""
         most = most_question_bytes(self._study)
         try:
-            while (content := receive_frame(stream, most_bytes=most)) is not None:
-                send_frame(stream, self.answer(content))
-        except (OSError, ProtocolError) as error:
+            while True:
+                node.send_bytes(self.answer(node.recv_bytes(most)))
+        except EOFError:
+            pass
+        except OSError as error:
             logger.error("the connection to the node ended: %s", error)
         finally:
-            stream.close()
+            node.close()
 
     def answer(self, content: bytes) -> bytes:
         """Return the answer to a question; nothing where the bytes are no question."""
@@ -74,9 +77,7 @@ class Vault:
 
 
 def _release_memory() -> None:
-    """Return unused memory of Arrow and malloc to the system: a vault waits for most of its life."""
-    if arrow := sys.modules.get("pyarrow"):
-        arrow.default_memory_pool().release_unused()
+    """Return unused memory to the system: a vault waits for most of its life."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
@@ -99,11 +100,11 @@ def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:
 
 def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -> int:
     """Start a node, confined where the system can do it, and answer it until a signal comes."""
-    here, there = socket.socketpair()
+    here, there = Pipe()
     secrets = tuple(map(str, own.secrets()))
     settings = msgspec.structs.replace(settings, vault=there.fileno(), secrets=secrets)
     environment = {key: value for key, value in os.environ.items() if _NODE_VARIABLES.fullmatch(key)}
-    environment[SETTINGS] = settings.to_json()
+    environment[SETTINGS] = msgspec.json.encode(settings).decode()
     child = start_process(COMMAND, environment, pass_fds=(there.fileno(),))
     there.close()
     if not settings.confined:
@@ -160,7 +161,8 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         credentials = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         say(f"the node connected; {isolation.separation(uid, os.getuid())}")
-        threading.Thread(target=vault.serve, args=(stream,), name="node", daemon=True).start()
+        node = Connection(stream.detach())
+        threading.Thread(target=vault.serve, args=(node,), name="node", daemon=True).start()
 
 
 def _leave_network(own: SiloFile, say: Say) -> None:

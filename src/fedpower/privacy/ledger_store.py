@@ -30,7 +30,7 @@ _REFUSALS = {
     sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
     sqlite3.SQLITE_READONLY: "must stay in place and writable but is not; check where it is",
     sqlite3.SQLITE_READONLY_ROLLBACK: "must be at rest to be read but a change to it was interrupted; "
-    "let its owner run `fedpower budget` on it, which undoes that change",
+    "let its owner run `fedpower ledger show` on it, which undoes that change",
     sqlite3.SQLITE_CANTOPEN: "must be writable but is not; give this user the file and its folder",
     sqlite3.SQLITE_BUSY: "must be free within a minute but another process holds it; ask again",
     sqlite3.SQLITE_TOOBIG: "must keep what leaves but this is too large for it; ask for less",
@@ -225,7 +225,7 @@ def _check_private(path: Path) -> None:
     except FileNotFoundError:
         raise LedgerError(
             f"a ledger must exist before anything is released but there is none at {path}; create it with "
-            "`fedpower budget init`"
+            "`fedpower ledger create`"
         ) from None
     except OSError as error:
         raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
@@ -241,6 +241,6 @@ def _check_private(path: Path) -> None:
         raise LedgerError(f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner")
     if info.st_size == 0:
         raise LedgerError(
-            f"ledger {path} is empty; if `fedpower budget init` was interrupted delete it and run that "
+            f"ledger {path} is empty; if `fedpower ledger create` was interrupted delete it and run that "
             "again, else put back the file as it was last written"
         )

@@ -4,8 +4,9 @@ them.
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,13 +62,11 @@ class WordsOfKey:
         return np.frombuffer(stream.digest(8 * n), dtype="<u8").astype(np.uint64)
 
 
-def key_of(releases: Mapping[str, Sequence[Array]]) -> bytes:
+def key_of(releases: Mapping[str, NDArray[np.integer[Any]]]) -> bytes:
     """Return SHA-256 of the named releases, in an order that does not depend on how they came."""
     digest = hashlib.sha256(b"fedpower publication 1")
     for name in sorted(releases):
-        parts: list[bytes | memoryview] = [name.encode()]
-        parts += [np.ascontiguousarray(part, dtype="<f8").data.cast("B") for part in releases[name]]
-        for part in parts:
+        for part in (name.encode(), np.ascontiguousarray(releases[name], dtype="<u8").data.cast("B")):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.digest()

@@ -257,7 +257,7 @@ class Coordinator:
         self._ask = ask
         self._round = Round(
             number=len(self.history),
-            kind=ask.body.label if isinstance(ask.body, AskQuery) else ask.body.kind.removeprefix("ask-"),
+            kind=getattr(ask.body, "label", ask.body.kind.removeprefix("ask-")),
             step=ask.step,
             asked=asked,
             question=_digest(ask.body),

@@ -5,7 +5,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -57,17 +57,21 @@ class Enrolment(_Body, frozen=True, kw_only=True):
     data_version: str = ""
 
 
-class AskMean(_Body, frozen=True, kw_only=True):
-    """Asks for the mean row of a silo, for centring on the pooled mean."""
+class AskMoment(_Body, frozen=True, kw_only=True):
+    """Asks for the moment in float64 about its mean, or a part: only its mean is released privately.
 
-    variances: bool = False
+    The factor F of A_i = FᵀF has few rows where the silo has: it reveals as much as A_i itself, and no more.
+    """
+
+    label: Literal["mean", "variances", "moment", "factor"]
 
 
-class MeanRow(_Body, frozen=True, kw_only=True):
-    """The mean row of a silo, and the variances of its columns about it where they were asked for."""
+class MomentPart(_Body, frozen=True, kw_only=True):
+    """The variances, packed lower triangle or factor of a silo's moment (or nothing), and its mean row."""
 
-    mean: Array
-    variances: Array | None = None
+    values: Array
+    mean: Array | None = None
+    total_variance: float = 0.0
 
 
 class AskSteps(_Body, frozen=True, kw_only=True):
@@ -90,33 +94,6 @@ class LocalSteps(_Body, frozen=True, kw_only=True):
     total_variance: float | None = None
     misalignment: float | None = None
     made_for: str = ""
-
-
-class AskMoment(_Body, frozen=True, kw_only=True):
-    """Asks for the covariance itself, once; everything after it happens at the coordinator."""
-
-    public: bytes = b""
-
-
-class PackedMoment(_Body, frozen=True, kw_only=True):
-    """A silo's covariance, d(d+1)/2 numbers."""
-
-    triangle: Array
-    total_variance: float
-    mean: Array | None = None
-    made_for: str = ""
-
-
-class AskFactor(_Body, frozen=True, kw_only=True):
-    """Asks for the covariance of a silo with fewer rows than columns, as a factor with few rows."""
-
-
-class Factor(_Body, frozen=True, kw_only=True):
-    """A silo's exact covariance A_i = FᵀF of few rows: F reveals as much as A_i itself, and no more."""
-
-    factor: Array
-    total_variance: float
-    mean: Array | None = None
 
 
 class OpenSession(_Body, frozen=True, kw_only=True):
@@ -181,6 +158,8 @@ class QueryAnswer(_Body, frozen=True, kw_only=True):
 
     words: Words
     charged: int = 0
+    made_for: str = ""
+    """The run that a plain release was made for."""
 
 
 class KeyGone(_Body, frozen=True, kw_only=True):
@@ -193,10 +172,8 @@ class Refusal(_Body, frozen=True, kw_only=True):
     reason: str
 
 
-Question = Enrol | AskMean | AskSteps | AskMoment | AskFactor | OpenSession | AskQuery
-Answer = (
-    Enrolment | MeanRow | LocalSteps | PackedMoment | Factor | SessionKey | QueryAnswer | KeyGone | Refusal
-)
+Question = Enrol | AskMoment | AskSteps | OpenSession | AskQuery
+Answer = Enrolment | MomentPart | LocalSteps | SessionKey | QueryAnswer | KeyGone | Refusal
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,16 +27,8 @@ from fedpower.privacy.statement import (
 )
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
-from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings
-from fedpower.protocol.study import (
-    Study,
-    budget_of,
-    epsilon_of_attempts,
-    epsilon_within,
-    masses,
-    noise_law,
-    noise_shift,
-)
+from fedpower.protocol.solvers import Solution, SolverSettings
+from fedpower.protocol.study import Study, budget_of, epsilon_of_attempts, epsilon_within, masses
 from fedpower.sums.survey import STAGES
 
 
@@ -52,23 +44,10 @@ class Outcome:
     absent: tuple[str, ...] = ()
 
 
-def with_noise(settings: SolverSettings, study: Study, *, run: str) -> SolverSettings:
-    """Return the settings of a solver that knows its run and how noisy the silos' answers will be."""
-    budget = budget_of(study)
-    if isinstance(settings, UploadSettings | ClippedSettings):
-        return replace(settings, run=run)
-    if budget is None:
-        return settings
-    return replace(
-        settings,
-        shift=noise_shift(budget, study.weights),
-        noise=lambda sizes, norm: noise_law(budget, sizes, norm, study.weights),
-    )
-
-
-def conclude(coordinator: Coordinator, study: Study, settings: SolverSettings) -> Outcome:
+def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
     """Return the outcome of a coordinator that is done."""
     assert coordinator.done, "a run is concluded once"
+    study = settings.study
     solution: Solution = coordinator.outcome
     rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     made_for = {getattr(answer, "made_for", "") for closed in rounds for answer in closed.answers.values()}

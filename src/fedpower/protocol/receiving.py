@@ -17,20 +17,16 @@ from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
     Answer,
-    AskFactor,
-    AskMean,
     AskMoment,
     AskQuery,
     AskSteps,
     Enrol,
     Enrolment,
-    Factor,
     KeyGone,
     LocalSteps,
-    MeanRow,
     Member,
+    MomentPart,
     OpenSession,
-    PackedMoment,
     QueryAnswer,
     Question,
     SessionKey,
@@ -38,17 +34,14 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.query import query_of, tally_parts
 from fedpower.protocol.secure import gives_secret, is_member
 from fedpower.protocol.study import Study, budget_of
-from fedpower.rows.networks import MOST_LAYERS
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
 Array = NDArray[np.float64]
 
 _ANSWER_TO: dict[Any, tuple[type, ...]] = {
     Enrol: (Enrolment,),
-    AskMean: (MeanRow,),
+    AskMoment: (MomentPart,),
     AskSteps: (LocalSteps,),
-    AskMoment: (PackedMoment,),
-    AskFactor: (Factor,),
     OpenSession: (SessionKey,),
     AskQuery: (QueryAnswer, KeyGone),
 }
@@ -78,15 +71,20 @@ def most_question_bytes(study: Study) -> int:
 def most_answer_bytes(study: Study, question: Question | None = None) -> int:
     """Return the most bytes that an answer to a question can have, or to any question of a study."""
     d, exact = study.n_features, not study.is_private
-    square = study.noise == "moment" or (exact and (question is not None or d <= MOST_SQUARE_FEATURES))
-    numbers: dict[Any, int] = {
-        AskQuery: max((terms.size for terms in study.queries), default=0),
-        AskMoment: summary_size(d, with_mean=True) if square else 0,
-        AskFactor: MOST_FACTOR_BYTES // 8 + d if exact else 0,
-        AskMean: 2 * d,
-        AskSteps: 2 * d * study.iteration_rank,
+    square = exact and (question is not None or d <= MOST_SQUARE_FEATURES)
+    numbers = {
+        "query": max((terms.size for terms in study.queries), default=0),
+        "steps": 2 * d * study.iteration_rank,
+        "mean": d,
+        "variances": 2 * d,
+        "moment": summary_size(d, with_mean=True) if square else 0,
+        "factor": MOST_FACTOR_BYTES // 8 + d if exact else 0,
     }
-    most = max(numbers.values()) if question is None else numbers.get(type(question), 0)
+    if question is None:
+        most = max(numbers.values())
+    else:
+        what = question.label if isinstance(question, AskMoment) else question.kind.removeprefix("ask-")
+        most = numbers.get(what, 0)
     return HEADER_BYTES + 8 * most
 
 
@@ -125,8 +123,6 @@ def problem_with(
                 _expect(body.n_rows == n_rows, "a signed key", f"the {n_rows} rows of the enrolment")
             case KeyGone(), _:
                 _expect(study.aggregation == "secure", "an answer to a query", "numbers")
-            case QueryAnswer(), AskQuery():
-                _check_query(body, question, study, n_rows or 1)
             case _:
                 _check_numbers(body, question, study, n_rows or 1)
     except _MalformedError as problem:
@@ -169,9 +165,10 @@ def _check_key(
 def _check_query(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) -> None:
     what, budget, size = f"an answer to {ask.label!r}", budget_of(study), study.queries[ask.index].size
     _expect(body.words.shape == (size,), what, f"{size} numbers")
-    if study.aggregation == "secure":  # under masks any number is possible
-        charged = 1 <= body.charged <= study.attempts
-        _expect(charged, "a number of charged attempts", f"1 to {study.attempts}")
+    secure = study.aggregation == "secure"
+    least, most = (1, study.attempts) if secure else (0, 0)
+    _expect(least <= body.charged <= most, "a number of charged attempts", f"{least} to {most}")
+    if secure:  # under masks any number is possible
         return
     numbers = body.words.view(np.int64)
     if budget is None:
@@ -187,38 +184,48 @@ def _check_query(body: QueryAnswer, ask: AskQuery, study: Study, n_rows: int) ->
 
 def _check_numbers(body: Answer, ask: Question, study: Study, n_rows: int) -> None:
     """Check the arrays of an answer: those that were asked for, their shapes, and their ranges."""
-    d, exact = study.n_features, not study.is_private
-    peak = _peak(study, n_rows)
-    square = LARGEST_EXACT if exact else 2.0 * peak**2 + (MOST_LAYERS if study.network == "edge" else 0)
     made_for = ""
     match body, ask:
-        case MeanRow(), AskMean():
-            _check_array("a mean", body.mean, (d,), peak)
-            _check_array("variances", body.variances, (d,) if ask.variances else None, square)
-            positive = body.variances is None or float(np.min(body.variances)) >= 0
-            _expect(positive, "variances", "no negative number")
-        case PackedMoment(), _:
-            _check_array("a covariance", body.triangle, (d * (d + 1) // 2,), square)
-            _check_array("a mean", body.mean, (d,) if study.center else None, peak)
-            diagonal = body.triangle[np.cumsum(np.arange(1, d + 1)) - 1]
-            least = -ROUNDING * float(np.abs(diagonal).sum()) if exact else -math.inf
-            _check_total(body.total_variance, least, square * d)
+        case MomentPart(), AskMoment():
+            _check_moment(body, ask.label, study, n_rows)
+        case QueryAnswer(), AskQuery():
+            _check_query(body, ask, study, n_rows)
             made_for = body.made_for
-        case Factor(), _:
-            _expect(exact, "an answer in a private study", "noise")
-            count = len(body.factor) if body.factor.ndim == 2 else 0
-            _expect(count <= min(n_rows, d), "a factor", f"{min(n_rows, d)} rows at most")
-            _check_array("a factor", body.factor, (count, d), math.sqrt(LARGEST_EXACT))
-            _check_array("a mean", body.mean, (d,) if study.center else None, peak)
-            squares = float(np.vdot(body.factor, body.factor))
-            slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
-            _check_total(body.total_variance, squares - slack, squares + slack)
         case LocalSteps(), AskSteps():
             _check_steps(body, ask, study, n_rows)
             made_for = body.made_for
     named = len(made_for) <= _LONGEST_RUN and made_for.isprintable()
     _expect(named, "the run of a release", "a short printable name")
-    _expect(not made_for or study.noise == "moment", "an answer", "no release of an earlier run")
+    known = not made_for or (study.is_private and study.aggregation == "plain")
+    _expect(known, "an answer", "no release of an earlier run")
+
+
+def _check_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> None:
+    d, values, mean = study.n_features, body.values, body.mean
+    whole, count = label in ("moment", "factor"), 0
+    with_mean = study.center if whole else True
+    _check_array("a mean", mean, (d,) if with_mean else None, _peak(study, n_rows))
+    if label == "factor" and values.ndim == 2:
+        count = len(values)
+        _expect(count <= min(n_rows, d), "a factor", f"{min(n_rows, d)} rows at most")
+    what, shape, largest = {
+        "mean": ("a mean", (0,), 0.0),
+        "variances": ("variances", (d,), LARGEST_EXACT),
+        "moment": ("a covariance", (d * (d + 1) // 2,), LARGEST_EXACT),
+        "factor": ("a factor", (count, d), math.sqrt(LARGEST_EXACT)),
+    }[label]
+    _check_array(what, values, shape, largest)
+    least, most = 0.0, 0.0
+    if label == "variances":
+        _expect(float(np.min(values)) >= 0, what, "no negative number")
+    elif label == "moment":
+        least = -ROUNDING * float(np.abs(values[np.cumsum(np.arange(1, d + 1)) - 1]).sum())
+        most = LARGEST_EXACT
+    elif label == "factor":
+        squares = float(np.vdot(values, values))
+        slack = ROUNDING * (squares + (0.0 if mean is None else float(mean @ mean)))
+        least, most = squares - slack, squares + slack
+    _check_total(body.total_variance, least, most)
 
 
 def _check_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> None:

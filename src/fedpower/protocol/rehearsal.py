@@ -14,17 +14,14 @@ from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
 from fedpower.protocol.messages import (
     Answer,
-    AskMean,
     AskMoment,
     AskQuery,
     AskSteps,
-    Factor,
     LocalSteps,
-    MeanRow,
     Member,
     Message,
+    MomentPart,
     OpenSession,
-    PackedMoment,
     QueryAnswer,
     Question,
     Session,
@@ -40,7 +37,7 @@ from fedpower.protocol.silo import Silo, take_local_steps
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import NOISE_SHARE, Study, budget_of
+from fedpower.protocol.study import Study, Weights, budget_of
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
@@ -78,7 +75,6 @@ def cost(study: Study, *, n_rows: int, summed: bool) -> Rehearsed:
 
 def rehearse(
     settings: SolverSettings,
-    study: Study,
     *,
     spectrum: Array,
     noise_std: float,
@@ -87,6 +83,7 @@ def rehearse(
     rng: np.random.Generator,
 ) -> Rehearsed:
     """Return what ``settings`` would come to on a moment with these eigenvalues."""
+    study = settings.study
     d, summed = study.n_features, sums_at_once(settings)
     drawn = study.noise == "moment" or any(terms.label == MOMENT for terms in study.design)
     width = min(d, _MOST_COLUMNS) if drawn else d
@@ -114,17 +111,8 @@ def rehearse(
             solution: Solution = stop.value
         rounds: list[Round] = []
     else:
-        edge = noise_std * math.sqrt(2.0 * width) if study.noise == "moment" else 0.0
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
-        floor = NOISE_SHARE * noise_std * math.sqrt(width)
-        settings = replace(
-            settings,
-            n_features=width,
-            iteration_rank=study.iteration_rank,
-            gains=None,
-            shift=lambda sizes, steps: edge,
-            floor=lambda sizes: floor,
-        )
+        settings = replace(settings, study=study, gains=None, pooled_std=noise_std)
         releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), [_SILO], study=study, run="rehearsal")
         drive(coordinator, in_turn({_SILO: Silo(_SILO, study, releases)}))  # type: ignore[arg-type]
@@ -170,7 +158,7 @@ class _MadeUpSums(Sums):
     drawn_std: float
     rng: np.random.Generator
 
-    def total(self, query: Query) -> Generator[Ask, Round, Total]:
+    def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
         budget = budget_of(self.study)
         assert budget is not None
@@ -225,7 +213,6 @@ class _Pooled:
     ) -> None:
         self.n_rows = n_rows
         self._spectrum, self._std, self._rng = spectrum, noise_std, rng
-        self._center = np.zeros(spectrum.size) if study.center else None
         self._silo_std, self._moment = silo_std, None
         if study.noise == "moment":
             self._silo_std = silo_std / math.sqrt(2.0)
@@ -234,17 +221,13 @@ class _Pooled:
     def check_affordable(self) -> None:
         """Do nothing: a rehearsal spends nothing."""
 
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        return MeanRow(mean=read_only(np.zeros(self._spectrum.size)))  # the spectrum is about the mean
+    def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
+        # The spectrum is about the mean.
+        return MomentPart(values=read_only(np.empty(0)), mean=read_only(np.zeros(self._spectrum.size)))
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
         return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
-
-    def factor(self) -> Factor:
-        root = np.diag(np.sqrt(np.maximum(self._spectrum, 0.0)))
-        total = float(self._spectrum.sum())
-        return Factor(factor=read_only(root), total_variance=total, mean=self._center)
 
     def _multiply(self, basis: Array) -> Array:
         if self._moment is not None:
@@ -298,11 +281,14 @@ def query_bytes(study: Study, *, n_rows: int = 1, labels: list[str] | None = Non
         if labels is None or label in labels:
             public, number = _public(study, label), index + 2
             question: Question = AskQuery(index=index, label=label, public=public, session=session)
-            answer: Answer = QueryAnswer(words=np.zeros(0, dtype=np.uint64), charged=int(session is not None))
-            if label == MOMENT and session is None and study.noise != "clipped":
-                question = AskMoment(public=public)
+            secure = session is not None
+            answer: Answer = QueryAnswer(
+                words=np.zeros(0, dtype=np.uint64), charged=int(secure), made_for="" if secure else "0" * 16
+            )
+            if label == MOMENT and not study.is_private:
+                question = AskMoment(label="moment")
                 mean = np.zeros(0) if study.center else None
-                answer = PackedMoment(triangle=np.zeros(0), total_variance=1.0, mean=mean)
+                answer = MomentPart(values=np.zeros(0), total_variance=1.0, mean=mean)
             down += sent(number, question)
             up += sent(number, answer) + 8 * size
     return down, up

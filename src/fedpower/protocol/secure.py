@@ -117,7 +117,7 @@ class Identity:
         except OSError as error:
             raise InputError(
                 f"an identity must be a file that can be read, got {place} ({error.strerror}); make one with "
-                "`fedpower identity new`"
+                "`fedpower node key`"
             ) from None
         if os.name == "posix" and mode & 0o077:
             raise InputError(

@@ -13,36 +13,24 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
-from fedpower.linalg import (
-    is_orthonormal,
-    lower_of,
-    lower_triangle,
-    misalignment,
-    orth,
-    rotation,
-    symmetric_of,
-)
+from fedpower.linalg import is_orthonormal, lower_of, misalignment, orth, rotation, symmetric_of
 from fedpower.linalg.subspace import LARGE, Alignment, give_back
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.budget import MOMENT, Budget
+from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
     Answer,
-    AskFactor,
-    AskMean,
     AskMoment,
     AskQuery,
     AskSteps,
     Enrol,
     Enrolment,
-    Factor,
     KeyGone,
     LocalSteps,
-    MeanRow,
     Message,
+    MomentPart,
     OpenSession,
-    PackedMoment,
     QueryAnswer,
     Refusal,
     SessionKey,
@@ -95,7 +83,6 @@ class ExactReleases:
     def __init__(self, rows: Rows, study: Study) -> None:
         self._rows = rows
         self._study = study
-        self._center = study.center
 
     @property
     def n_rows(self) -> int:
@@ -104,10 +91,20 @@ class ExactReleases:
     def check_affordable(self) -> None:
         """Do nothing: there is no charge."""
 
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
-        mean = self._rows.summary.mean
-        variances = read_only(self._rows.summary.diagonal(mean)) if ask.variances else None
-        return MeanRow(mean=read_only(mean), variances=variances)
+    def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
+        rows, whole = self._rows, ask.label in ("moment", "factor")
+        mean = None if whole and not self._study.center else rows.summary.mean
+        values: dict[str, Callable[[], Array]] = {
+            "mean": lambda: np.empty(0),
+            "variances": lambda: rows.summary.diagonal(mean),
+            "moment": lambda: frozen(lower_of(rows.moment(mean))),
+            "factor": lambda: rows.factor(mean),
+        }
+        return MomentPart(
+            values=read_only(values[ask.label]()),
+            mean=None if mean is None else read_only(mean),
+            total_variance=rows.summary.trace(mean) if whole else 0.0,
+        )
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         rows, center = self._rows, ask.center
@@ -122,30 +119,9 @@ class ExactReleases:
             total_variance=float(ask.gains**2 @ rows.summary.diagonal(center)),
         )
 
-    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        mean = self._rows.summary.mean if self._center else None
-        return packed(self._rows.moment(mean), mean, self._rows.summary.trace(mean))
-
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:
         counts = query_of(self._study, ask.label, ask.public).evaluate(self._rows, (0,))
         return QueryAnswer(words=frozen(counts.view(np.uint64)))
-
-    def factor(self) -> Factor:
-        mean = self._rows.summary.mean if self._center else None
-        return Factor(
-            factor=read_only(self._rows.factor(mean)),
-            total_variance=self._rows.summary.trace(mean),
-            mean=None if mean is None else read_only(mean),
-        )
-
-
-def packed(moment: Array, mean: Array | None, trace: float) -> PackedMoment:
-    """Return a moment as it is sent."""
-    return PackedMoment(
-        triangle=frozen(lower_of(moment)),
-        total_variance=trace,
-        mean=None if mean is None else read_only(mean),
-    )
 
 
 class PrivateReleases:
@@ -168,7 +144,7 @@ class PrivateReleases:
             release, rows=rows, terms=self._terms, ledger=ledger, noise=source, channel=Plain(rows.n_rows)
         )
         self.sessions = sessions
-        self._moment: tuple[bytes, tuple[Array, Array | None, float], str] | None = None
+        self._moment: tuple[tuple[Array, Array | None, float], str] | None = None
         self._square: Array | None = None
 
     @property
@@ -210,8 +186,8 @@ class PrivateReleases:
         asked = query_of(self._study, ask.label, ask.public)
         sessions = self.sessions
         if ask.session is None or sessions is None:
-            integers, _ = self._release(asked)
-            return QueryAnswer(words=frozen(integers.view(np.uint64)))
+            integers, made_for = self._release(asked, run=run)
+            return QueryAnswer(words=frozen(integers.view(np.uint64)), made_for=made_for)
         sessions.check(ask.session, run)
         # Refused before the key is bound to the session.
         noise_of(asked, self._budget, tuple(ask.session.sizes.values()))
@@ -224,29 +200,15 @@ class PrivateReleases:
             sessions.advance(channel)
         return QueryAnswer(words=frozen(integers.view(np.uint64)), charged=self.attempts_charged)
 
-    def moment(self, ask: AskMoment, *, run: str) -> PackedMoment:
-        # With every digit: what hides a silo's own in the sum is added there, for all of them together.
-        (below, mean, trace), made_for = self._noised_moment(run, ask.public)
-        if mean is not None:
-            rows, columns = lower_triangle(mean.size)
-            below = below - mean[rows] * mean[columns]
-            trace -= float(mean @ mean)
-        return PackedMoment(
-            triangle=read_only(below),
-            total_variance=trace,
-            mean=None if mean is None else read_only(mean),
-            made_for="" if self._study.noise == "clipped" else made_for,
-        )
-
-    def mean(self, ask: AskMean, *, run: str) -> MeanRow:
+    def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
             query = StepMean(budget=self._budget, n_rows=self.n_rows)
             integers, _ = self._release(query)
             noise = noise_of(query, self._budget, (self.n_rows,))
-            return MeanRow(mean=read_only(noise.values(integers)))
+            return _only(noise.values(integers))
         (_, mean, _), _ = self._noised_moment(run)
         assert mean is not None, "a study that centres releases the mean"
-        return MeanRow(mean=read_only(mean))
+        return _only(mean)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         if self._has_steps():
@@ -269,9 +231,6 @@ class PrivateReleases:
         # The noise off the diagonal is also about that of a product's entries.
         product = read_only(rounded(outcome.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
-
-    def factor(self) -> Factor:
-        raise ProtocolError("a private study releases no factor of the moment")
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
         if ask.shift != 0 or ask.pooled is not None:
@@ -306,20 +265,22 @@ class PrivateReleases:
             outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
         )
 
-    def _noised_moment(self, run: str, public: bytes = b"") -> tuple[tuple[Array, Array | None, float], str]:
-        if not any(terms.label == MOMENT for terms in self._study.queries):
-            raise ProtocolError("the moment must be asked for in a study that lists it")
-        query = moment_of(self._study, public)
-        if self._moment is None or self._moment[0] != public:
+    def _noised_moment(self, run: str) -> tuple[tuple[Array, Array | None, float], str]:
+        if self._moment is None:
+            query = moment_of(self._study)
             integers, made_for = self._release(query, run=run)
             values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
-            self._moment, self._square = (public, query.read(values, self.n_rows), made_for), None
-        return self._moment[1:]
+            self._moment = (query.read(values, self.n_rows), made_for)
+        return self._moment
 
     def _has_steps(self) -> bool:
         if self._study.noise == "clipped" or self._study.preparation:
             raise ProtocolError("this study must be asked for the queries that it lists")
         return self._study.noise in ("step", "paper")
+
+
+def _only(mean: Array) -> MomentPart:
+    return MomentPart(values=read_only(np.empty(0)), mean=read_only(mean))
 
 
 def _product_of(values: Array, basis: Array) -> Array:
@@ -409,16 +370,12 @@ class Silo:
         if self.study.aggregation == "secure" and not isinstance(ask, OpenSession | AskQuery):
             raise ProtocolError("nothing but a secure sum leaves a silo of this study; open a session")
         match ask:
-            case AskMean():
-                _check_mean(ask, self.study)
-                return releases.mean(ask, run=run)
+            case AskMoment():
+                _check_moment(ask, self.study)
+                return releases.moment(ask, run=run)
             case AskSteps():
                 _check_steps(ask, self.study)
                 return releases.steps(_cleaned(ask), run=run)
-            case AskMoment():
-                return releases.moment(ask, run=run)
-            case AskFactor():
-                return releases.factor()
             case AskQuery():
                 if (ask.session is None) == (self.study.aggregation == "secure"):
                     raise ProtocolError("a query must have a session with aggregation='secure' only")
@@ -430,10 +387,10 @@ class Silo:
         raise ProtocolError("a silo must be sent a question")
 
 
-def _check_mean(ask: AskMean, study: Study) -> None:
-    if ask.variances and study.is_private:
-        raise ProtocolError("a private study releases no variances")
-    if not study.center and not ask.variances:
+def _check_moment(ask: AskMoment, study: Study) -> None:
+    if ask.label != "mean" and study.is_private:
+        raise ProtocolError("a private study releases no exact moment, and no variances or factor of it")
+    if ask.label == "mean" and not study.center:
         raise ProtocolError("this study does not centre on the pooled mean; ask for no mean")
 
 
@@ -508,7 +465,7 @@ def assemble(
     else:
         if ledger is None:
             raise InputError(
-                "a private study must be charged to a ledger; create one with `fedpower budget init`"
+                "a private study must be charged to a ledger; create one with `fedpower ledger create`"
             )
         if isinstance(source, SeededNoiseForExperiments) and not ledger.owner.for_experiments:
             raise InputError(
@@ -520,7 +477,7 @@ def assemble(
             if identity is None:
                 raise InputError(
                     f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
-                    "`fedpower identity new`"
+                    "`fedpower node key`"
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(

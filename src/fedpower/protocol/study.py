@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -212,7 +212,7 @@ class Study:
         )
         yield (
             all(re.fullmatch("[0-9a-f]{64}", key) for key in keys),
-            "an identity must be 64 hexadecimal digits in lower case, as `fedpower identity show` prints it",
+            "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it",
         )
         yield (
             1 <= self.colluders < self.min_silos <= len(keys),
@@ -433,51 +433,41 @@ def sums_moment(study: Study) -> bool:
     return study.is_private and any(terms.label == MOMENT for terms in study.queries)
 
 
-def noise_shift(
-    budget: Budget, weights: Weights = "rows"
-) -> Callable[[Mapping[str, int], int], float] | None:
-    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
-    if budget.mode != "moment":
-        return None
-
-    def shift(sizes: Mapping[str, int], n_local_steps: int) -> float:
-        if n_local_steps > 1:
-            return max(budget.spectral_edge(count) for count in sizes.values())
-        return pooled_std(budget, sizes, weights) * math.sqrt(2.0 * budget.n_features)
-
-    return shift
-
-
 NOISE_SHARE = 0.01
 """Iterating stops at this share of the least error that the noise can leave."""
 
 
-def noise_floor(study: Study) -> Callable[[Mapping[str, int]], float] | None:
-    """Return how small an error is worth iterating for, from the silos' sizes; None without noise."""
+def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
+    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
+    budget = budget_of(study)
+    if budget is None or study.noise != "moment":
+        return 0.0
+    if n_local_steps > 1:
+        return max(budget.spectral_edge(count) for count in sizes.values())
+    return pooled_std(study, sizes) * math.sqrt(2.0 * study.n_features)
+
+
+def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
+    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases; 0 without noise."""
     budget = budget_of(study)
     if budget is None:
-        return None
-    return lambda sizes: NOISE_SHARE * pooled_std(budget, sizes, study.weights) * math.sqrt(study.n_features)
-
-
-def pooled_std(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
-    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases."""
+        return 0.0
     if budget.n_sharing is not None:
         rows = tuple(sizes.values())
         return budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
-    return pooled(budget, sizes, weights)
+    return pooled(budget, sizes, study.weights)
 
 
-def noise_law(
-    budget: Budget, sizes: Mapping[str, int], center_norm: float = 0.0, weights: Weights = "rows"
-) -> NoiseLaw:
+def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
     """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
-    std = pooled_std(budget, sizes, weights)
+    budget, std = budget_of(study), pooled_std(study, sizes)
+    if budget is None:
+        return None
     if budget.mode in ("moment", "clipped"):
         return NoiseLaw(once=True, std=std)
     mean_std = 0.0
     if budget.center:
-        mass = masses(sizes, weights)
+        mass = masses(sizes, study.weights)
         total = sum(mass.values())
         mean_std = math.hypot(
             *(

@@ -113,17 +113,23 @@ def write_code_book(book: CodeBook, path: str | PathLike[str], *, force: bool = 
 
 
 def rendered(book: CodeBook) -> str:
-    """Return the text of a code book's file: plain values first, then tables, then lists of tables."""
+    """Return the text of a code book's file."""
     file = CodeBookFile.of(book)
+    content = msgspec.to_builtins(file, builtin_types=(date,))
+    return _HEAD + (_COMPUTED if file.column else "") + to_toml(content)
+
+
+def to_toml(content: Mapping[str, Any]) -> str:
+    """Return the text of a file: plain values first, then tables, then lists of tables."""
     tables, lists, lines = [], [], []
-    for key, value in msgspec.to_builtins(file, builtin_types=(date,)).items():
+    for key, value in content.items():
         if isinstance(value, Mapping):
             tables += ["", f"[{toml_key(key)}]", *_pairs(value)]
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             lists += [line for entry in value for line in ("", f"[[{toml_key(key)}]]", *_pairs(entry))]
         else:
             lines += _pairs({key: value})
-    return _HEAD + (_COMPUTED if file.column else "") + "\n".join([*lines, *tables, *lists]) + "\n"
+    return "\n".join([*lines, *tables, *lists]) + "\n"
 
 
 def _pairs(table: Mapping[str, Any]) -> list[str]:
@@ -154,7 +160,7 @@ def read_code_book(path: str | PathLike[str]) -> CodeBook:
     Parameters
     ----------
     path
-        A TOML file that `write_code_book`, `fedpower prepare` or `fedpower inspect` wrote, or a person.
+        A TOML file that `write_code_book`, `fedpower fit` or `fedpower inspect` wrote, or a person.
     """
     where = f"the code book {path}"
     try:

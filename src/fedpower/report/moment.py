@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 CODE_BOOK, ANALYSIS = "codebook.toml", "analysis.json"
 RELEASED = (RUN, MOMENT, CODE_BOOK, PRIVACY, REPORT)  # all that the folder of a moment may hold
-# All that the folder of `fedpower communities` may hold
+# All that the folder of `FedCommunities.save` may hold
 MOMENT_AND_COMMUNITIES = (RUN, MOMENT, ANALYSIS, "communities.csv", "rates.csv", PRIVACY, REPORT)
 
 
@@ -179,7 +179,7 @@ class Moment(Released):
             title=f"The pooled moment of {count(self.n_features, thing)}",
             sentences=(
                 "It was paid for once. Everything computed from it costs nothing more and keeps this "
-                "promise: fedpower derive lists what can be.",
+                "promise: fedpower analyze lists what can be.",
                 noise,
             ),
             tables=(Table(title="Means and variances", headings=heads, rows=rows, file="columns.csv"),),
@@ -244,13 +244,13 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
     Parameters
     ----------
     folder
-        What `fedpower release` wrote, or the result of a fit that noised the covariance.
+        The result of a fit that noised the covariance, or what `FedMoment.save` wrote.
     """
     place = Path(folder)
     if (place / RUN).is_file() and not (place / MOMENT).is_file():
         raise InputError(
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
-            "with --solver moment, or use `fedpower release`"
+            "with --solver moment"
         )
     return read_folder(place, MOMENT, _moment_of, command="release")
 

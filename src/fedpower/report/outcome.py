@@ -1,6 +1,7 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,12 +68,9 @@ def result_of(
         solver,
         rules=rules,
         angles={
+            **asdict(angles),
             "confidence": CONFIDENCE,
-            "components": angles.components,
-            "subspaces": angles.subspaces,
             "determined": angles.components <= DETERMINED,
-            "noise_components": angles.noise_components,
-            "noise_subspaces": angles.noise_subspaces,
             "variances": denoised * to_variance,
             "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
         },
@@ -126,13 +124,13 @@ def _angles(outcome: Outcome, cut: Clipping | None) -> Angles:
     solution = outcome.solution
     if solution.angles is not None:
         return solution.angles
-    about: dict[str, Any] = {"n_features": outcome.study.n_features}
+    width = outcome.study.n_features
     if solution.law is None:
-        return exact_angles(solution.values, solution.rank, **about)
+        return exact_angles(solution.values, solution.rank, n_features=width)
     return product_angles(
         solution.values if solution.last_values is None else solution.last_values,
         solution.rank,
-        **about,
+        n_features=width,
         total_variance=solution.total_variance,
         law=solution.law,
         cut=0.0 if cut is None else float(cut.moves(1)[0]),
@@ -178,21 +176,16 @@ def _record(
     return msgspec.convert(plain(content), Record, strict=False)
 
 
-_OF_PERSONS = {"unit", "rows_per_unit"}  # recorded only where a person is the unit
-_OF_NETWORKS = {"network", "edge_weight"}  # recorded only of networks
-
-
 def recorded(options: Options) -> dict[str, Any]:
     """Return the options of a fit by their flat names, in JSON's types."""
-    left = set() if options.person.column is not None else set(_OF_PERSONS)
-    left |= set() if isinstance(options.unit, Edge | Node) else _OF_NETWORKS
-    values = options.flat()
-    values["codebook"] = _book_name(options.codebook)
+    values, book, left = options.flat(), options.codebook, set[str]()
+    if book is None or (book.is_draft and book.rules is None):
+        values["codebook"] = None
+    else:
+        values["codebook"] = "rules" if book.is_draft or book.follows_rules else "numbers"
+    if options.person.column is None:
+        left |= {"unit", "rows_per_unit"}
+    if not isinstance(options.unit, Edge | Node):
+        left |= {"network", "edge_weight"}
     left |= {name for name in ("energy", "scores_epsilon") if values[name] is None}
     return {name: plain(values[name]) for name in sorted(FLAT) if name in values and name not in left}
-
-
-def _book_name(book: CodeBook | None) -> str | None:
-    if book is None or (book.is_draft and book.rules is None):
-        return None
-    return "rules" if book.is_draft or book.follows_rules else "numbers"

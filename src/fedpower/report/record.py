@@ -188,10 +188,11 @@ class Record(Part):
     def standardized(self) -> bool:
         """Whether the columns were brought to variance 1."""
         given = self.parameters
-        asked = given.get("standardize")
-        if asked is None:  # then those of a code book are
-            asked = self.code_book is not None or given.get("codebook") is not None
-        return bool(asked) and not given.get("normalize") and not given.get("network")
+        by_book = self.code_book is not None or given.get("codebook") is not None
+        asked = given.get("standardize", by_book)
+        return bool(by_book if asked is None else asked) and not (
+            given.get("normalize") or given.get("network")
+        )
 
     @property
     def clipping_summary(self) -> str | None:
@@ -300,22 +301,20 @@ def versions() -> dict[str, str]:
 
 def plain(value: Any) -> Any:
     """Return a value in JSON's types: infinity as ``"inf"``, NaN as None, arrays as lists."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
+    elif hasattr(value, "to_dict"):  # a labelled vector
+        value = value.to_dict()
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, set | frozenset):
-        return plain(sorted(value))
-    if isinstance(value, np.ndarray | list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
+    if isinstance(value, set | frozenset | list | tuple):
+        return [plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if isinstance(value, float):
         return value if math.isfinite(value) else (None if math.isnan(value) else str(value))
-    if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
-    if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value))
-    if hasattr(value, "to_dict"):  # a labelled vector
-        return plain(value.to_dict())
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
 
 
@@ -399,6 +398,6 @@ def signature(arrays: Path, record: Record) -> str:
 def _check_signature(place: Path, record: Record) -> None:
     if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
         raise InputError(
-            f"{place} must be as `fedpower release` wrote it, got files that were changed since; restore "
+            f"{place} must be as `fedpower fit` wrote it, got files that were changed since; restore "
             "the folder, or release again: with the same ledgers that costs nothing"
         )

@@ -325,7 +325,7 @@ _Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 
 
 def svmlight_source(
-    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False
+    path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False, **others: Any
 ) -> ArraySource:
     """Return the source of a svmlight file; without `n_features` a pass finds the width."""
     base = 0 if zero_based else 1

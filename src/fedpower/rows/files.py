@@ -14,13 +14,13 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
 from fedpower.errors import InputError, installing, require
@@ -32,13 +32,12 @@ from fedpower.values import pl, require_distinct, shown
 # --- formats ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """How files with a suffix are read."""
 
-    open: Callable[..., Any]  # from path and name (and, of text, its form) to a part, or a source of arrays
-    is_text: bool = False
+    open: Callable[..., Any]  # from path, name and options, to a part where it is a table, else a source
     is_table: bool = True
+    is_text: bool = False
 
 
 FORMATS: dict[str, Format] = {}
@@ -47,28 +46,26 @@ FORMATS: dict[str, Format] = {}
 
 def register(suffix: str, scan: Callable[[Path], pl.LazyFrame], *, kind: str, counted: bool = False) -> None:
     """Make files with a suffix tables: what a function returns a lazy frame of, in every pass again."""
-    FORMATS[suffix] = Format(lambda path, name: _scanned(path, name, kind, scan, counted=counted))
+
+    def part(path: Path, name: str, **_: Any) -> Part:
+        must = f"a complete {kind} file"
+        with polars_runs(name, must):
+            frame = scan(path)
+            schema = frame.collect_schema()
+            n_rows = int(frame.select(pl.len()).collect().item()) if counted else None
+            index = [column for column in schema if column.startswith("__index_level_")]
+            if kind == "Parquet":
+                index = pandas_index(json.loads(pl.read_parquet_metadata(path).get("pandas") or "null"))
+        read = lazy_read(lambda: scan(path), name, must)
+        return Part(name=name, cells=cells_of(schema, without=index), read=read, n_rows=n_rows, path=path)
+
+    FORMATS[suffix] = Format(part)
 
 
 def format_of(path: Path) -> tuple[str, Format | None]:
     """Return the longest known suffix of a path and its format; None where it has none."""
     suffix = max((known for known in FORMATS if path.name.lower().endswith(known)), key=len, default="")
     return suffix, FORMATS.get(suffix)
-
-
-def _scanned(
-    path: Path, name: str, kind: str, scan: Callable[[Path], pl.LazyFrame], *, counted: bool
-) -> Part:
-    must = f"a complete {kind} file"
-    with polars_runs(name, must):
-        frame = scan(path)
-        schema = frame.collect_schema()
-        n_rows = int(frame.select(pl.len()).collect().item()) if counted else None
-        index = [column for column in schema if column.startswith("__index_level_")]
-        if kind == "Parquet":
-            index = pandas_index(json.loads(pl.read_parquet_metadata(path).get("pandas") or "null"))
-    read = lazy_read(lambda: scan(path), name, must)
-    return Part(name=name, cells=cells_of(schema, without=index), read=read, n_rows=n_rows, path=path)
 
 
 def _scan_parquet(path: Path) -> pl.LazyFrame:
@@ -134,7 +131,7 @@ class TextForm:
             object.__setattr__(self, "encoding", name)
 
 
-def _text_part(path: Path, name: str, form: TextForm, usual: str) -> Part:
+def _text_part(path: Path, name: str, *, form: TextForm, usual: str, **_: Any) -> Part:
     """Return a CSV or TSV file, gzipped or not; its form is found from its beginning."""
     try:
         with _opened_text(path) as stream:
@@ -158,20 +155,25 @@ def _text_part(path: Path, name: str, form: TextForm, usual: str) -> Part:
     _require_header(name, heading)
     if not rows:
         require_shape(name, 0, len(heading))
-    cells = {}
-    for place, column in enumerate(heading):
-        words = {row[place].strip().lower() for row in rows if len(row) > place} - {""}
-        logical = bool(words) and words <= {"true", "false"}
-        cells[column] = Cells(
-            own=column, dtype=pl.String(), decimal=decimal, separator=separator, logical=logical
-        )
+    columns = ([row[place] for row in rows if len(row) > place] for place in range(len(heading)))
+    cells = {
+        column: text_cells(column, words, decimal=decimal, separator=separator)
+        for column, words in zip(heading, columns, strict=True)
+    }
     text = _Text(path, name, heading, separator, decimal, encoding)
     return Part(name=name, cells=cells, read=text.read, path=path)
 
 
-for _gz in ("", ".gz"):
-    FORMATS[f".csv{_gz}"] = Format(lambda path, name, form: _text_part(path, name, form, ","), is_text=True)
-    FORMATS[f".tsv{_gz}"] = Format(lambda path, name, form: _text_part(path, name, form, "\t"), is_text=True)
+def text_cells(column: str, words: Iterable[str | None], *, decimal: str, separator: str = ",") -> Cells:
+    """Return a column of text whose cells are read as numbers without a rule, or as true and false."""
+    found = {word.strip().lower() for word in words if word} - {""}
+    logical = bool(found) and found <= {"true", "false"}
+    return Cells(own=column, dtype=pl.String(), decimal=decimal, separator=separator, logical=logical)
+
+
+for _suffix, _usual in ((".csv", ","), (".tsv", "\t")):
+    for _gz in ("", ".gz"):
+        FORMATS[_suffix + _gz] = Format(partial(_text_part, usual=_usual), is_text=True)
 
 
 class _Text:
@@ -187,12 +189,14 @@ class _Text:
         self._blank: list[int] | None = None if len(columns) > 1 else []
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        past, last = 0, self._columns[-1]
+        past, wanted, last = 0, [*numbers, *words], self._columns[-1]
         while True:
             typed = [] if self._as_text.intersection(numbers) else numbers
+            schema = {name: pl.Float64 if name in typed else pl.String for name in self._columns}
             row = 0
             try:
-                for batch in self._scan(typed, [*numbers, *words], max_rows):
+                frame = self._scan(schema, self._separator).select(list(dict.fromkeys([*wanted, last])))
+                for batch in frame.collect_batches(chunk_size=max_rows, maintain_order=True):
                     start, row = row, row + len(batch)
                     if row > past:
                         some = batch[max(past - start, 0) :]
@@ -201,25 +205,20 @@ class _Text:
                         if some[last].null_count() and (blank := self._blank_rows()):
                             places = pl.int_range(row - len(some), row, eager=True)
                             some = some.filter(~places.is_in(blank))
-                        yield some.select([*numbers, *words])
+                        yield some.select(wanted)
                 return
             except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError):
                 if not typed:  # or again as text: Polars' own words quote the cell
                     break
                 self._as_text |= set(typed)
         with suppress(csv.Error, OSError, EOFError, UnicodeError):
-            self._blank = None
-            self._blank_rows()
+            list(self._irregular())
         raise _unreadable(self._name, self._encoding)
 
-    def _scan(self, typed: list[str], wanted: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        schema = {name: pl.Float64 if name in typed else pl.String for name in self._columns}
+    def _scan(self, schema: Mapping[str, Any], separator: str, **more: Any) -> pl.LazyFrame:
         source = self._path if self._encoding == "utf-8" else self._bytes().read()
-        frame = pl.scan_csv(
-            source, has_header=False, skip_rows=1, schema=schema, separator=self._separator, glob=False
-        )
-        frame = frame.select(list(dict.fromkeys([*wanted, self._columns[-1]])))
-        yield from frame.collect_batches(chunk_size=max_rows, maintain_order=True)
+        options = {"has_header": False, "skip_rows": 1, "glob": False, **more}
+        return pl.scan_csv(source, schema=schema, separator=separator, **options)
 
     def _bytes(self) -> IO[bytes]:
         if self._encoding == "utf-8":
@@ -234,11 +233,11 @@ class _Text:
         return self._blank
 
     def _is_regular(self) -> bool:
-        source = self._path if self._encoding == "utf-8" else self._bytes().read()
-        line, options = pl.col("line"), {"has_header": False, "quote_char": None, "glob": False}
-        lines = pl.scan_csv(source, schema={"line": pl.String}, separator="\0", skip_rows=1, **options)  # type: ignore[arg-type]
+        """Return whether every line has as many separators as the heading and no quotes, in a fast pass."""
+        line = pl.col("line")
         count = line.str.count_matches(self._separator, literal=True)
         odd = line.is_null() | line.str.contains('"', literal=True) | (count != len(self._columns) - 1)
+        lines = self._scan({"line": pl.String}, "\0", quote_char=None)
         try:
             return not lines.select(odd.any()).collect(engine="streaming").item()
         except pl.exceptions.PolarsError:
@@ -341,48 +340,21 @@ def sheet_of(path: Path) -> tuple[Path, str | None]:
     return Path(text[:cut]), text[cut + 1 :]
 
 
-def sheet_table(path: Path, name: str, sheet: str | None = None) -> Table:
-    """Return a sheet of a workbook, whose first row names its columns."""
-    with _opened_sheet(path, name, sheet) as rows:
-        heading = next(rows, None)
-    if heading is None:
-        raise InputError(
-            f"{name} must have a row of column names and rows, got an empty sheet; name another one"
-        )
-    columns = [_as_written(cell) or "" for cell in heading]
-    _require_header(name, columns)
-
-    def series(cells: list[Any], *, is_word: bool) -> pl.Series:
-        """Return cells as numbers where all of them are, else as text as it is written."""
-        if not is_word and all(isinstance(cell, int | float) or cell == "" for cell in cells):
-            return pl.Series(values=[None if cell == "" else float(cell) for cell in cells], dtype=pl.Float64)
-        return pl.Series(values=[_as_written(cell) for cell in cells], dtype=pl.String)
+def sheet_table(path: Path, name: str, *, sheet: str | None, **_: Any) -> Table:
+    """Return a sheet of a workbook, whose first row names its columns, as text."""
+    frame = _sheet(path, name, sheet)
+    cells = {column: text_cells(column, frame[column], decimal=".") for column in frame.columns}
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        places = {column: columns.index(column) for column in (*numbers, *words)}
-        with _opened_sheet(path, name, sheet) as rows:
-            next(rows)
-            while part := list(islice(rows, max_rows)):
-                yield pl.DataFrame(
-                    {
-                        column: series([row[at] for row in part], is_word=column in words)
-                        for column, at in places.items()
-                    }
-                )
+        return _sheet(path, name, sheet).select([*numbers, *words]).iter_slices(max_rows)
 
-    cells = {column: Cells(own=column, decimal=".") for column in columns}
     return Table(name=name, parts=(Part(name=name, cells=cells, read=read, path=path),), sheet=sheet)
 
 
-def _as_written(cell: Any) -> str | None:
-    """Return a cell as text, a whole number without decimals as sheets show it; None if empty."""
-    if cell == "":
-        return None
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+FORMATS[SHEETS] = Format(sheet_table, is_table=False)
 
 
-@contextmanager
-def _opened_sheet(path: Path, name: str, sheet: str | None) -> Iterator[Iterator[list[Any]]]:
+def _sheet(path: Path, name: str, sheet: str | None) -> pl.DataFrame:
     try:
         calamine: Any = import_module("python_calamine")
     except ImportError:
@@ -395,13 +367,27 @@ def _opened_sheet(path: Path, name: str, sheet: str | None) -> Iterator[Iterator
                 have = shown(book.sheet_names)
                 raise InputError(f"{name} must name a sheet of {path}, one of {have}, got another")
             opened = book.get_sheet_by_index(0) if sheet is None else book.get_sheet_by_name(sheet)
-            yield (row for row in opened.iter_rows() if any(cell != "" for cell in row))
+            rows = [row for row in opened.iter_rows() if any(cell != "" for cell in row)]
     except calamine.PasswordError:
         raise InputError(f"{name} must be a workbook without a password, got one that has it") from None
     except (calamine.CalamineError, OSError):
         raise InputError(
             f"{name} must be a complete .xlsx workbook, got one that is truncated or damaged"
         ) from None
+    if not rows:
+        raise InputError(
+            f"{name} must have a row of column names and rows, got an empty sheet; name another one"
+        )
+
+    def written(cell: Any) -> str | None:  # a whole number without decimals, as sheets show it
+        if cell == "":
+            return None
+        return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+    columns = [written(cell) or "" for cell in rows[0]]
+    _require_header(name, columns)
+    cells = [[written(cell) for cell in row] for row in rows[1:]]
+    return pl.DataFrame(cells, dict.fromkeys(columns, pl.String), orient="row")
 
 
 # --- folders ----------------------------------------------------------------------------------------------
@@ -455,7 +441,10 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
         if missing or more:
             got = f"none named {shown(missing)}" if missing else f"also {shown(more)}"
             raise InputError(f"{part.name} must have the columns of {parts[0].name}, got {got}")
-    keys = _folder_keys(tables, base_of(path), parts[0].cells, name)
+    keys = [_keys_of(file.relative_to(base_of(path)), parts[0].cells) for file in tables]
+    odd = next((file for file, own in zip(tables, keys, strict=True) if list(own) != list(keys[0])), None)
+    if odd is not None:
+        raise InputError(f"every part of {name} must be in folders of the same keys, got others for {odd}")
     return Table(
         name=name, parts=tuple(_with_keys(part, parts[0], own) for part, own in zip(parts, keys, strict=True))
     )
@@ -465,51 +454,32 @@ def part_of(path: Path, name: str, form: TextForm) -> Part:
     """Return a file that is one table."""
     _, kind = format_of(path)
     assert kind is not None
-    part: Part = kind.open(path, name, form) if kind.is_text else kind.open(path, name)
+    part: Part = kind.open(path, name, form=form)
     return part
 
 
-def _folder_keys(
-    files: Sequence[Path], base: Path, columns: Mapping[str, Any], name: str
-) -> list[dict[str, Any]]:
-    """Return for each file the keys in the names of its folders, as Hive writes them: ``year=2024``."""
-    keys: list[dict[str, str | None]] = []
-    for file in files:
-        words = [word.partition("=") for word in file.relative_to(base).parent.parts if "=" in word]
-        null = "__HIVE_DEFAULT_PARTITION__"
-        keys.append({key: None if value == null else unquote(value) for key, _, value in words})
-    odd = next((place for place, own in enumerate(keys) if list(own) != list(keys[0])), None)
-    if odd is not None:
-        raise InputError(
-            f"every part of {name} must be in folders of the same keys, got others for {files[odd]}"
-        )
-
-    def is_whole(word: str | None) -> bool:
-        return word is None or (word.removeprefix("-").isdecimal() and len(word) < 16)
-
-    wanted = [key for key in keys[0] if key not in columns]
-    whole = {key for key in wanted if all(is_whole(own[key]) for own in keys)}
-    return [
-        {key: int(word) if key in whole and (word := own[key]) is not None else own[key] for key in wanted}
-        for own in keys
-    ]
+def _keys_of(file: Path, columns: Collection[str]) -> dict[str, str | None]:
+    """Return the keys in the names of a file's folders, as Hive writes them: ``year=2024``."""
+    words = [word.partition("=") for word in file.parent.parts if "=" in word]
+    null = "__HIVE_DEFAULT_PARTITION__"
+    found = {key: None if value == null else unquote(value) for key, _, value in words}
+    return {key: value for key, value in found.items() if key not in columns}
 
 
-def _with_keys(part: Part, first: Part, keys: Mapping[str, Any]) -> Part:
-    """Return a part with columns in the order of the first, and with the keys of its folders."""
+def _with_keys(part: Part, first: Part, keys: Mapping[str, str | None]) -> Part:
+    """Return a part with columns in the order of the first, and with the keys of its folders as text."""
     cells = {name: part.cells[name] for name in first.cells}
     if not keys:
         return replace(part, cells=cells)
     read: Read = part.read
-    known = {key: pl.Int64() if isinstance(value, int) else pl.String() for key, value in keys.items()}
 
     def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         own, others = ([name for name in names if name not in keys] for names in (numbers, words))
         if not own and not others:  # the number of rows is wanted still, of whatever column
             others = [next(iter(cells.values())).own]
-        added = [pl.lit(keys[key], dtype=kind).alias(key) for key, kind in known.items()]
+        added = [pl.lit(value, dtype=pl.String()).alias(key) for key, value in keys.items()]
         for batch in read(own, others, max_rows):
             yield batch.with_columns(added).select([*numbers, *words])
 
-    more = {key: Cells(own=key, dtype=kind) for key, kind in known.items()}
+    more = {key: text_cells(key, (), decimal=".") for key in keys}
     return replace(part, cells=cells | more, read=reading, keys=keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from fedpower.rows.arrays import ArraySource, array_source, canonical
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
-from fedpower.values import Block, SparseBlock, is_sparse, pl
+from fedpower.values import is_sparse, pl
 
 _MAX_DENSE_FEATURES = 4096
 """Up to this width rows are hashed as dense float64, beyond it as their nonzero entries."""
@@ -44,18 +44,16 @@ def stored_under(source: RowSource) -> StoredData:
     opened_from: StoredData | None = getattr(source, "stored_data", None)
     if opened_from is not None:
         return opened_from
-    if not isinstance(source, TableSource):
-        paths = _paths(source)
-        return stored_files(paths, source.name) if paths else partial(_rows_digest, source)
-    table = source.table
-    query = table.query
+    query = source.table.query if isinstance(source, TableSource) else None
     if query is not None:
         query.watch_cells()  # passes from now on are over the same cells
         return lambda watch=UNWATCHED: query.digest(watch)
-    paths = [part.path for part in table.parts if part.path is not None]
+    paths = _paths(source)
     if not paths:
-        return partial(_table_digest, table)
-    keys = [{key: str(value) for key, value in part.keys.items()} for part in table.parts]
+        return partial(_digest_of, source)
+    keys: list[dict[str, str]] = []
+    if isinstance(source, TableSource):
+        keys = [{key: str(value) for key, value in part.keys.items()} for part in source.table.parts]
     return stored_files(paths, source.name, keys if any(keys) else ())
 
 
@@ -87,6 +85,8 @@ def _innermost(source: RowSource) -> RowSource:
 
 
 def _paths(source: RowSource) -> list[Path]:
+    if isinstance(source, TableSource):
+        return [part.path for part in source.table.parts if part.path is not None]
     path = getattr(source, "path", None)
     return [] if path is None else [path, *getattr(source, "beside", ())]
 
@@ -122,108 +122,82 @@ def stored_files(paths: Sequence[Path], name: str, keys: Sequence[dict[str, str]
     return digest
 
 
-def _rows_digest(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    if isinstance(source, DaskSource):
-        return _dask_digest(source, watch)
-    width, read = source.n_features, source.blocks
-    if isinstance(source, ArraySource):
-        width, read = source.width, source.read
-    rows = _RowHash(width)
-    for block in read(block_rows(width)):
-        watch.saw(int(block.shape[0]))
-        rows.add(block)
-    return rows.digest()
+# --- rows and cells in memory -----------------------------------------------------------------------------
 
 
-def _dask_digest(source: DaskSource, watch: Watch) -> str:
-    rows, cells = _RowHash(source.width), _CellHash()
-    for partition in source.partitions:
-        part = partition.compute()
-        watch.saw(len(part))
-        if not len(part):
-            continue
-        table = frame_table(part, source.name)
-        if table is not None:
-            cells.add(table, UNWATCHED)
-        else:
-            for block in array_source(part, source.name).read(block_rows(source.width)):
-                rows.add(block)
-    return cells.digest() if cells.n_rows else rows.digest()
+def _digest_of(source: RowSource, watch: Watch = UNWATCHED) -> str:
+    digest = _Digest()
+    if isinstance(source, TableSource):
+        digest.add_table(source.table, watch)
+    elif isinstance(source, DaskSource):
+        for partition in source.partitions:
+            part = partition.compute()
+            watch.saw(len(part))
+            table = frame_table(part, source.name) if len(part) else None
+            if table is not None:
+                digest.add_table(table, UNWATCHED)
+            elif len(part):
+                digest.add_rows(array_source(part, source.name), UNWATCHED)
+    else:
+        digest.add_rows(source, watch)
+    return digest.hexdigest()
 
 
-def _table_digest(table: Table, watch: Watch = UNWATCHED) -> str:
-    cells = _CellHash()
-    cells.add(table, watch)
-    return cells.digest()
-
-
-class _CellHash:
-    """The SHA-256 of a table's cells as they are, whatever batches they come in."""
+class _Digest:
+    """The SHA-256 of named streams of bytes, whatever blocks of rows they come in."""
 
     def __init__(self) -> None:
-        self.n_rows = 0
-        self._streams: dict[str, list[Any]] = {}
+        self._n_rows = 0
+        self._streams: dict[str, Any] = {}
 
-    def add(self, table: Table, watch: Watch) -> None:
+    def _add(self, **parts: Any) -> None:
+        for name, data in parts.items():
+            self._streams.setdefault(name, hashlib.sha256()).update(data)
+
+    def add_table(self, table: Table, watch: Watch) -> None:
+        """Add which cells are there, the lengths of texts, and the cells, column by column."""
         for part, _, batch in table.batches((), _CELL_ROWS, words=table.columns):
             watch.saw(0)
-            self.n_rows += len(batch)
+            self._n_rows += len(batch)
             for name in table.columns:
-                streams = self._streams.setdefault(name, [hashlib.sha256() for _ in range(3)])
-                for stream, data in zip(streams, _bytes_of(batch[part.cells[name].own]), strict=True):
-                    stream.update(data)
+                there, sizes, cells = _bytes_of(batch[part.cells[name].own])
+                self._add(**{f"there {name}": there, f"sizes {name}": sizes, f"cells {name}": cells})
 
-    def digest(self) -> str:
-        head = json.dumps(["fedpower.cells/1", self.n_rows, list(self._streams)])
+    def add_rows(self, source: RowSource, watch: Watch) -> None:
+        """Add all columns of rows of numbers: dense, or of wide rows what is not 0."""
+        width, read = source.n_features, source.blocks
+        if isinstance(source, ArraySource):
+            width, read = source.width, source.read
+        self._add(width=str(width).encode())
+        buffer = np.empty((max(1, CHUNK // width), width), dtype="<f8")  # the same few pages of memory
+        for block in read(block_rows(width)):
+            watch.saw(int(block.shape[0]))
+            self._n_rows += int(block.shape[0])
+            if width > _MAX_DENSE_FEATURES:
+                nonzero = canonical(block if is_sparse(block) else sparse.csr_array(block))
+                nonzero.eliminate_zeros()
+                counts, places = (np.astype(x, "<i8") for x in (np.diff(nonzero.indptr), nonzero.indices))
+                self._add(counts=counts.data, places=places.data, cells=nonzero.data.astype("<f8").data)
+                continue
+            rows = block.toarray() if is_sparse(block) else np.asarray(block)
+            for start in range(0, len(rows), len(buffer)):
+                part = rows[start : start + len(buffer)]
+                self._add(cells=np.add(part, 0.0, out=buffer[: len(part)]).data)
+
+    def hexdigest(self) -> str:
+        head = json.dumps(["fedpower.cells/2", self._n_rows, list(self._streams)])
         state = hashlib.sha256(head.encode())
-        for streams in self._streams.values():
-            for stream in streams:
-                state.update(stream.digest())
+        for stream in self._streams.values():
+            state.update(stream.digest())
         return state.hexdigest()
 
 
-def _bytes_of(cells: pl.Series) -> Iterator[bytes]:
-    """Yield which cells are there, the lengths of texts, and the cells."""
-    yield cells.is_not_null().to_numpy().tobytes()
+def _bytes_of(cells: pl.Series) -> tuple[bytes, bytes, bytes]:
+    there = cells.is_not_null().to_numpy().tobytes()
     if cells.dtype.is_integer() or cells.dtype.is_float():
-        yield b""
-        yield cells.fill_null(0).to_numpy().tobytes()
-        return
+        return there, b"", cells.fill_null(0).to_numpy().tobytes()
     try:
         texts = cells.cast(pl.String).fill_null("")
     except pl.exceptions.PolarsError:  # lists, structures, other bytes than text
         texts = pl.Series(values=[repr(cell) for cell in cells.to_list()], dtype=pl.String)
-    yield texts.str.len_bytes().to_numpy().tobytes()
-    yield "".join(texts.to_list()).encode()
-
-
-class _RowHash:
-    """The SHA-256 of rows of numbers, from the blocks of a pass in their order."""
-
-    def __init__(self, width: int) -> None:
-        self._head = json.dumps(["fedpower.rows/1", width, None])
-        self._streams = [hashlib.sha256() for _ in range(3 if width > _MAX_DENSE_FEATURES else 1)]
-        self._total = 0
-
-    def add(self, block: Block) -> None:
-        self._total += int(block.shape[0])
-        if len(self._streams) == 1:
-            rows = block.toarray() if is_sparse(block) else np.asarray(block)
-            step = max(1, CHUNK // int(rows.shape[1]))
-            buffer = np.empty((step, rows.shape[1]), dtype="<f8")  # the same few pages of memory
-            for start in range(0, int(rows.shape[0]), step):
-                part = rows[start : start + step]
-                self._streams[0].update(np.add(part, 0.0, out=buffer[: len(part)]).data)
-            return
-        nonzero: SparseBlock = canonical(block if is_sparse(block) else sparse.csr_array(block))
-        nonzero.eliminate_zeros()
-        parts: Any = (np.diff(nonzero.indptr), "<i8"), (nonzero.indices, "<i8"), (nonzero.data, "<f8")
-        for stream, (numbers, dtype) in zip(self._streams, parts, strict=True):
-            stream.update(numbers.astype(dtype).tobytes())
-
-    def digest(self) -> str:
-        state = hashlib.sha256(self._head.encode())
-        state.update(self._total.to_bytes(8, "little"))
-        for stream in self._streams:
-            state.update(stream.digest())
-        return state.hexdigest()
+    return there, texts.str.len_bytes().to_numpy().tobytes(), "".join(texts.to_list()).encode()

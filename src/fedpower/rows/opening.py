@@ -3,7 +3,7 @@
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
@@ -26,7 +26,6 @@ from fedpower.rows.arrays import (
 from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
     FORMATS,
-    SHEETS,
     Format,
     TextForm,
     base_of,
@@ -34,26 +33,28 @@ from fedpower.rows.files import (
     folder_table,
     format_of,
     is_pattern,
-    part_of,
     sheet_of,
-    sheet_table,
 )
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Table, as_labels, frame_table, harmonised, table_source
+from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import shown
 
-_ARRAYS = {
+_ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
     ".npy": npy_source,
     ".npz": npz_source,
     ".h5ad": h5ad_source,
     ".bed": plink_source,
     ".pgen": pgen_source,
 }
-FORMATS.update({suffix: Format(opened, is_table=False) for suffix, opened in _ARRAYS.items()})
-_SVMLIGHT_FILES = tuple(f".{kind}{gz}" for kind in ("svm", "libsvm", "svmlight") for gz in ("", ".gz"))
+for _suffix, _open_array in _ARRAYS.items():
+    FORMATS[_suffix] = Format(lambda path, name, make=_open_array, **_: make(path, name), is_table=False)
+FORMATS[".toml"] = Format(lambda path, name, **_: _described(path, name), is_table=False)
+for _suffix in (".svm", ".libsvm", ".svmlight"):
+    for _gz in ("", ".gz"):
+        FORMATS[_suffix + _gz] = Format(svmlight_source, is_table=False)
 
 
 class Reading(TypedDict, total=False):
@@ -82,7 +83,8 @@ def open_source(
     **reading: Unpack[Reading],
 ) -> RowSource:
     """Return a source of rows over an array, a table, a file, a query or another source."""
-    source = _open(data, name, n_features, zero_based, reading)
+    opened = _open(data, name, reading, n_features=n_features, zero_based=zero_based)
+    source = table_source(opened) if isinstance(opened, Table) else opened
     if isinstance(source, ArraySource) and source.columns is None and columns:
         source, columns = source.named(tuple(columns)), None
     if drop:
@@ -118,86 +120,62 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
     return tuple(column for column in columns if column not in unwanted)
 
 
-def _open(
-    data: Any, name: str | None, n_features: int | None, zero_based: bool, reading: Reading
-) -> RowSource:
-    if not any(reading.values()):
-        if isinstance(data, np.ndarray):
-            return array_source(data, name or "the array")
-        if is_dask(data):  # before what follows: Dask's delayed objects have every attribute
-            return dask_source(data, name)
-        if callable(getattr(data, "blocks", None)) and isinstance(data, RowSource):
-            renames = name is not None and is_dataclass(data)
-            return replace(data, name=name) if renames else data  # type: ignore[type-var]
-    table = _open_table(data, name, reading)
-    if table is not None:
-        return table_source(table)
-    if isinstance(data, str | os.PathLike):
-        path = existing(data)
-        _, kind = _format(path)
-        if kind is not None:
-            return cast("RowSource", kind.open(path, name or str(path)))
-        return svmlight_source(path, name or str(path), n_features=n_features, zero_based=zero_based)
-    if sparse.issparse(data):
-        return sparse_source(data, name or "the sparse matrix")
-    if is_anndata(data):
-        return anndata_source(data, name or "the AnnData")
-    if is_tensor(data):
-        return tensor_source(data, name or "the tensor")
-    raise InputError(
-        f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
-        f"{type(data).__name__}"
-    )
+def _renamed(source: Any, name: str) -> Any:
+    can_be = bool(name) and is_dataclass(source) and not isinstance(source, type)
+    return replace(source, name=name) if can_be else source
 
 
-# --- tables -----------------------------------------------------------------------------------------------
+_KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Table | RowSource]], ...] = (
+    (lambda data: isinstance(data, np.ndarray), "the array", array_source),
+    (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
+    (lambda data: isinstance(data, RowSource), "", _renamed),
+    (lambda data: isinstance(data, SqlQuery), "the query", query_table),
+    (sparse.issparse, "the sparse matrix", sparse_source),
+    (is_anndata, "the AnnData", anndata_source),
+    (is_tensor, "the tensor", tensor_source),
+)
+"""What rows in memory may be: how they are known, what sentences call them, and what opens them."""
 
 
-def _open_table(data: Any, name: str | None, reading: Reading) -> Table | None:
+def _open(data: Any, name: str | None, reading: Reading, **svmlight: Any) -> Table | RowSource:
     form = TextForm(**{key: reading.get(key) for key in _FORM})  # type: ignore[arg-type]
     harmony = [reading.get(key) or {} for key in _HARMONY]
     is_path = isinstance(data, str | os.PathLike)
     called = name or (data if is_path else type(data).__name__)
     if form != TextForm() and not (is_path and is_text(data)):
         raise InputError(f"separator, decimal and encoding must go with text files, got {called}")
-    if isinstance(data, SqlQuery):
-        table: Table | None = query_table(data, name or "the query")
+    if is_path:
+        opened: Table | RowSource | None = _at(Path(data), name, form, svmlight)
     else:
-        table = _path_table(Path(data), name, form) if is_path else frame_table(data, name)
+        kind = next((kind for kind in _KINDS if kind[0](data)), None)
+        opened = frame_table(data, name) if kind is None else kind[2](data, name or kind[1])
+    if opened is None:
+        raise InputError(
+            f"{name or 'a source'} must be an array, a sparse matrix, a table, a path or a query, got "
+            f"{type(data).__name__}"
+        )
     if not any(harmony):
-        return table
-    if table is None:
+        return opened
+    if not isinstance(opened, Table):
         raise InputError(f"rename, factors and offsets must go with tables, got {called}")
-    return harmonised(table, *harmony)  # type: ignore[arg-type]
+    return harmonised(opened, *harmony)  # type: ignore[arg-type]
 
 
-def _path_table(path: Path, name: str | None, form: TextForm) -> Table | None:
+def _at(path: Path, name: str | None, form: TextForm, svmlight: Mapping[str, Any]) -> Table | RowSource:
+    """Return what is at a path."""
     file, sheet = sheet_of(path)
     name = name or str(path)
     if path.is_dir() or is_pattern(path):
         return folder_table(path, name, form)
-    suffix, kind = _format(existing(file))
-    if suffix == SHEETS:
-        return sheet_table(file, name, sheet)
-    if suffix == ".toml":
-        return _described(file, name)
-    if kind is None or not kind.is_table:
-        return None
-    return Table(name=name, parts=(part_of(file, name, form),))
-
-
-def _format(path: Path) -> tuple[str, Format | None]:
-    suffix, kind = format_of(path)
-    others = (SHEETS, ".toml", *_SVMLIGHT_FILES)
+    _, kind = format_of(existing(file))
     if kind is None:
-        suffix = next((known for known in others if path.name.lower().endswith(known)), "")
-    if not suffix:
-        known = ", ".join([*FORMATS, *others])
-        raise InputError(f"{path} must end in one of {known}, got '{path.suffix}'")
-    return suffix, kind
+        raise InputError(f"{path} must end in one of {', '.join(FORMATS)}, got '{path.suffix}'")
+    opened: Part | Table | RowSource = kind.open(file, name, form=form, sheet=sheet, **svmlight)
+    return Table(name=name, parts=(opened,)) if isinstance(opened, Part) else opened
 
 
 def _described(path: Path, name: str) -> Table:
+    """Return the table that a TOML file describes: a query or a path, and the names and units of columns."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -207,20 +185,19 @@ def _described(path: Path, name: str) -> Table:
         raise InputError(f"{name} must have a table [data] with query and database, or path, got none")
     if not isinstance(columns, dict) or not columns.keys() <= set(_HARMONY):
         raise InputError(f"[columns] of {name} must have only the keys {', '.join(_HARMONY)}, got another")
-    reading, place = cast("Reading", columns), data.get("path")
+    place, reading = data.get("path"), {key: data[key] for key in _FORM if key in data} | columns
     if place is None:
-        opened: Any = query_of(data, name=f"[data] of {name}", folder=path.parent)
+        given: Any = query_of(data, name=f"[data] of {name}", folder=path.parent)
     else:
         unknown = [key for key in data if key not in ("path", *_FORM)]
         if unknown or not isinstance(place, str) or place.endswith(".toml"):
             got = shown(unknown) if unknown else "another path"
             raise InputError(f"[data] of {name} must have the path of rows and {', '.join(_FORM)}, got {got}")
-        opened = path.parent / place
-        reading = cast("Reading", {key: data[key] for key in _FORM if key in data} | columns)
-    table = _open_table(opened, name, reading)
-    if table is None:
+        given = path.parent / place
+    opened = _open(given, name, cast("Reading", reading))
+    if not isinstance(opened, Table):
         raise InputError(f"path in [data] of {name} must be that of a table, got a file of arrays")
-    return table
+    return opened
 
 
 # --- paths ------------------------------------------------------------------------------------------------
@@ -278,8 +255,8 @@ def split_by_group(
     **reading: Unpack[Reading],
 ) -> dict[str, RowSource]:
     """Return one source per distinct value of a column, keyed and sorted by the value as a string."""
-    table = _open_table(data, None, reading)
-    if table is None:
+    table = _open(data, None, reading)
+    if not isinstance(table, Table):
         raise InputError(f"a table must be given to split by '{column}', got {type(data).__name__}")
     if column not in table.columns:
         have = shown(table.columns)

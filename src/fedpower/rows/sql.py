@@ -26,15 +26,17 @@ from fedpower.values import pl, require_distinct
 # --- where a database is ----------------------------------------------------------------------------------
 
 _FORMS = "sqlite:///path.db, duckdb:///path.duckdb or postgresql://host:5432/name"
-_SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 _SETTINGS = frozenset({
     "channel_binding", "connect_timeout", "gssencmode", "host", "hostaddr", "krbsrvname", "passfile",
     "port", "service", "sslcert", "sslcrl", "sslkey", "sslmode", "sslrootcert",
     "target_session_attrs", "user",
 })  # fmt: skip
-"""Parameters of libpq that a URL may set after its question mark."""
+"""Parameters of libpq that a URL may set after its question mark: no password is among them."""
 
-_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]#@]*)(?::(?P<port>\d*))?")
+_POSTGRES = re.compile(
+    r"(?:(?P<user>[^:@/?#]*)@)?(?P<hosts>[^@/?#]*)(?:/(?P<name>[^@/?#]*))?(?:\?(?P<given>[^@#]*))?"
+)
+_HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::(?P<port>\d*))?")
 _FIRST_WORD = re.compile(r"(?:\s|\(|--[^\n]*(?:\n|$)|/\*.*?\*/)*([A-Za-z]*)", re.DOTALL)
 _QUERIES = ("SELECT", "WITH", "VALUES")
 
@@ -69,30 +71,21 @@ def parse_address(database: str) -> Address:
 
 
 def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
-    head, _, query = rest.partition("?")
-    netloc, _, name = head.partition("/")
-    person, _, netloc = netloc.rpartition("@")
-    hosts = [_HOST.fullmatch(word) for word in netloc.split(",")]
-    try:
-        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError:
-        given = {"": ""}
-    if ":" in person or _SECRETS & {key.lower() for key in given}:
+    match = _POSTGRES.fullmatch(rest)
+    hosts = [_HOST.fullmatch(word) for word in match["hosts"].split(",")] if match else [None]
+    given = dict(parse_qsl(match["given"] or "", keep_blank_values=True)) if match else {}
+    if match is None or not all(hosts) or not given.keys() <= _SETTINGS:
         raise InputError(
-            "database must not carry a password, got a URL with one; give password_env or password_file"
+            "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full without a "
+            f"password and with no parameters but {', '.join(sorted(_SETTINGS))}, got another; give the "
+            "password by password_env or password_file"
         )
-    odd = set("@/#") & set(name) or set("@#") & set(query)
-    if odd or not given.keys() <= _SETTINGS or not all(hosts):
-        raise InputError(
-            "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full with no "
-            f"parameters but {', '.join(sorted(_SETTINGS))}, got another"
-        )
-    ports = [match["port"] or "" for match in hosts if match]
+    ports = [host["port"] or "" for host in hosts if host]
     settings = {
-        "host": ",".join(unquote(match["host"].strip("[]")) for match in hosts if match),
+        "host": ",".join(unquote(host["host"].strip("[]")) for host in hosts if host),
         "port": ",".join(ports) if any(ports) else "",
-        "dbname": unquote(name),
-        "user": unquote(person),
+        "dbname": unquote(match["name"] or ""),
+        "user": unquote(match["user"] or ""),
         **given,
     }
     return tuple((key, value) for key, value in settings.items() if value)
@@ -217,7 +210,7 @@ class _Dialect:
     first: tuple[str, ...] = ()
     number: str = "{c}"
     text: str = "CAST({c} AS VARCHAR)"
-    cell: tuple[str, ...] = ("CAST({c} AS VARCHAR)",)
+    cell: str = "CAST({c} AS VARCHAR)"  # for digests: no two cells that differ are the same text
     select: str = "SELECT {chosen} FROM (\n{q}\n) AS fedpower_rows({names})"
     option: str = ""
     of_bytes: bool = False  # whether a batch is limited by its bytes, not by its rows
@@ -231,11 +224,8 @@ _DIALECTS = {
         number=_REAL + "END",
         text="CASE WHEN typeof({c}) = 'real' AND {c} = CAST({c} AS INTEGER) "
         "THEN CAST(CAST({c} AS INTEGER) AS TEXT) ELSE CAST({c} AS TEXT) END",
-        cell=(  # numbers as they are, since text has only fifteen of their digits, and all else as text
-            _REAL + "ELSE 0.0 END",
-            "CASE typeof({c}) WHEN 'real' THEN '' WHEN 'integer' THEN '' WHEN 'null' THEN 'null' "
-            "ELSE quote({c}) END",
-        ),
+        cell="CASE typeof({c}) WHEN 'real' THEN printf('%!.17g', {c} + 0.0) WHEN 'null' THEN NULL "
+        "ELSE quote({c}) END",
         select="WITH fedpower_rows({names}) AS (\n{q}\n) SELECT {chosen} FROM fedpower_rows",
         option="adbc.sqlite.query.batch_rows",
     ),
@@ -412,36 +402,17 @@ class _CellTally:
         self._sum = np.zeros(_LANES, dtype=np.uint64)
 
     def add(self, batch: pl.DataFrame) -> None:
-        """Count rows of columns of float64, −0 as +0, or text, with its place and length before it."""
-        numbers = batch.select(pl.selectors.float())
-        texts = [
-            _counted_text(place, name)
-            for place, (name, kind) in enumerate(batch.schema.items())
-            if not kind.is_float()
-        ]
-        lines = (
-            batch.select(pl.concat_str(texts).alias("line"))["line"].to_list() if texts else [""] * len(batch)
-        )
-        block = numbers.to_numpy(order="c") + 0.0 if numbers.width else np.empty((len(batch), 0))
-        data, width = block.astype("<f8").tobytes(), 8 * numbers.width
-        digests = b"".join(
-            hashlib.blake2b(data[at * width : (at + 1) * width] + line.encode()).digest()
-            for at, line in enumerate(lines)
-        )
+        """Count rows of cells as text, each with its length before it, -1 for null."""
+        size = pl.all().str.len_bytes().cast(pl.Int64).fill_null(-1)
+        cells = pl.format("{} {} ", size, pl.all().fill_null(""))
+        lines = batch.cast(pl.String).select(cells).select(pl.concat_str(pl.all()).alias("line"))
+        digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines["line"])
         self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
         self._n_rows += len(batch)
 
     def digest(self) -> str:
-        head = json.dumps(["fedpower.rows in any order/2", self._columns, self._n_rows])
+        head = json.dumps(["fedpower.rows in any order/3", self._columns, self._n_rows])
         return hashlib.sha256(head.encode() + self._sum.astype("<u8").tobytes()).hexdigest()
-
-
-def _counted_text(place: int, name: str) -> pl.Expr:
-    """Return a text with its place and length before it, -1 for null; nothing where it is empty."""
-    text = pl.col(name).cast(pl.String)
-    size = text.str.len_bytes().cast(pl.Int64).fill_null(-1)
-    written = pl.format("{} {} {} ", pl.lit(place), size, text.fill_null(""))
-    return pl.when(text == "").then(pl.lit("")).otherwise(written)
 
 
 class StoredQuery:
@@ -460,7 +431,7 @@ class StoredQuery:
         wanted = [self.columns[name][1].format(c=places[name]) for name in numbers]
         wanted += [self._dialect.text.format(c=places[name]) for name in words]
         tally = _CellTally(tuple(self.columns)) if self._watched else None
-        cells = [cell.format(c=place) for place in places.values() for cell in self._dialect.cell if tally]
+        cells = [self._dialect.cell.format(c=place) for place in places.values() if tally]
         for received in self._run([*wanted, *cells], max_rows, width=len(wanted)):
             batch = received[:, : len(wanted)]
             if tally is not None:

@@ -217,8 +217,8 @@ class TableSource:
             cells = None if label is None else batch[part.cells[label].own]
             key = (part.name, *batch.dtypes)  # text may come as numbers first
             if key not in plans:
-                how = {"gaps": self.gaps, "plain": self.rules is None}
-                plans[key] = [(rule, compiled(rule, part.cells, batch.schema, **how)) for rule in rules]
+                how, schema = {"gaps": self.gaps, "plain": self.rules is None}, batch.schema
+                plans[key] = [(rule, compiled(rule, part.cells, schema, **how)) for rule in rules]
             block = self._block(part, rows, batch, plans[key])
             for column in others:
                 others[column] += int(np.count_nonzero(block[:, self.columns.index(f"{column}=other")]))

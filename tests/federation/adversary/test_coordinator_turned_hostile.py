@@ -22,10 +22,10 @@ from adversary.hostile import (
     untouched,
     wait_for,
 )
+from federations import ASK_MOMENT
 from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.runner import open_session
 from fedpower.protocol.messages import (
-    AskMoment,
     AskQuery,
     AskSteps,
     Enrol,
@@ -134,8 +134,8 @@ class TestHostileCoordinator:
     def test_questions_of_other_studies_and_silos_are_refused_and_cost_nothing(self, stage, presiding):
         with untouched(stage):
             for content in (
-                question(stage, AskMoment(), study="0" * 64),
-                question(stage, AskMoment(), silo="south"),
+                question(stage, ASK_MOMENT, study="0" * 64),
+                question(stage, ASK_MOMENT, silo="south"),
                 question(stage, OpenSession(attempt=1)),
                 question(
                     stage,
@@ -147,9 +147,9 @@ class TestHostileCoordinator:
 
     def test_however_often_it_asks_it_gets_the_same_bytes_for_one_charge(self, stage, presiding):
         """Under other runs, in other rounds, reordered and repeated."""
-        first = decode(presiding.asked("north", question(stage, AskMoment()), 1))
+        first = decode(presiding.asked("north", question(stage, ASK_MOMENT), 1))
         for number, run in enumerate(("a" * 16, "b" * 16, "c" * 16), start=2):
-            content = question(stage, AskMoment(), run=run, number=number)
+            content = question(stage, ASK_MOMENT, run=run, number=number)
             again = decode(presiding.asked("north", content, number))
             assert again.body.triangle.tobytes() == first.body.triangle.tobytes()
         assert len(stage.record().charges["north"]) == 1
@@ -196,8 +196,8 @@ def test_a_hostile_runner_reaches_no_silo(stage, tmp_path):
                 assert cell_request(cell, target, channel, topic, payload) is None
     with untouched(stage), peer(stage, "runner") as runner:
         for kind in ("ask", "answer", "reply"):
-            runner.put(COORDINATOR, {"kind": kind, "number": 1}, question(stage, AskMoment()))
-            runner.put("north", {"kind": kind, "number": 1}, question(stage, AskMoment()))
+            runner.put(COORDINATOR, {"kind": kind, "number": 1}, question(stage, ASK_MOMENT))
+            runner.put("north", {"kind": kind, "number": 1}, question(stage, ASK_MOMENT))
         time.sleep(0.5)
         assert runner.got == []
     stage.honest_run(tmp_path / "honest")

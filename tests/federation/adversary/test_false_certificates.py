@@ -135,7 +135,7 @@ def test_a_silo_of_another_authority_gets_no_connection(stage, foreign, tmp_path
     shutil.copy(stage.ledger("north"), kit / "north.ledger")
     before = stage.record().charges
     stage.stop("north")
-    with party(log, "silo", str(kit), str(kit / "silo.toml")):
+    with party(log, "node", "start", str(kit), str(kit / "silo.toml")):
         wait_for(lambda: REFUSED in log.read_text(errors="replace"), "a refusal")
         assert stage.connected() == set(HONEST) - {"north"}
     assert "connected to the coordinator" not in log.read_text(errors="replace")

@@ -22,7 +22,7 @@ from adversary.hostile import (
     wait_for,
 )
 from fedpower.federation.kits import COORDINATOR
-from fedpower.protocol.messages import Enrolment, Message, PackedMoment, decode, encode
+from fedpower.protocol.messages import Enrolment, Message, QueryAnswer, decode, encode
 
 pytestmark = pytest.mark.federation
 
@@ -219,7 +219,7 @@ def test_garbage_duplicates_reordered_and_foreign_answers_count_for_nothing(stag
     def lie(east, number, question):
         if enrolled(east, number, question):
             return
-        zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0)
+        zeros = QueryAnswer(words=np.zeros(22, dtype=np.uint64))
         for silo in (*HONEST, "east"):  # first in others' names and to other numbers
             for other in (number + 1, max(0, number - 1), 10**9):
                 answered(east, other, question, zeros, silo=silo)
@@ -235,7 +235,7 @@ def test_garbage_duplicates_reordered_and_foreign_answers_count_for_nothing(stag
 def test_an_answer_in_another_silo_s_name_is_set_aside(stage, tmp_path):
     def lie(east, number, question):
         if not enrolled(east, number, question):
-            zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0)
+            zeros = QueryAnswer(words=np.zeros(22, dtype=np.uint64))
             answered(east, number, question, zeros, silo="north")
 
     state, _ = run_beside(stage, tmp_path, lie)
@@ -259,7 +259,7 @@ def test_an_inflated_number_of_rows_stops_nobody(stage, tmp_path):
 
     def lie(east, number, question):
         if not enrolled(east, number, question, n_rows=10**9):
-            zeros = PackedMoment(triangle=np.zeros(21), total_variance=0.0, made_for=question.run)
+            zeros = QueryAnswer(words=np.zeros(22, dtype=np.uint64), made_for=question.run)
             answered(east, number, question, zeros)
 
     state, _ = run_beside(stage, tmp_path, lie)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from adversary.hostile import HONEST, SILOS, Peer, Stage, wait_for
+from federations import ASK_MOMENT
 from fedpower.federation.kits import COORDINATOR
 from fedpower.protocol.messages import (
-    AskMoment,
     AskQuery,
     KeyGone,
     Member,
@@ -94,7 +94,7 @@ def test_a_forged_place_and_all_but_masked_sums_are_refused_and_cost_nothing(sta
         assert isinstance(chair.masked("north", forged), Refusal)
     single = Session(study=honest.study, run=honest.run, attempt=1, members=honest.members[:1])
     assert isinstance(chair.masked("north", single), Refusal)
-    assert isinstance(chair.ask("north", AskMoment()), Refusal)
+    assert isinstance(chair.ask("north", ASK_MOMENT), Refusal)
     assert charges(stage) == before
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from adversary.hostile import Stage, untouched, wait_for
+from federations import ASK_MOMENT
 from fedpower.federation import isolation
 from fedpower.federation.kits import COORDINATOR
-from fedpower.protocol.messages import AskMoment, Enrol, Message, OpenSession, encode
+from fedpower.protocol.messages import Enrol, Message, OpenSession, encode
 
 pytestmark = [
     pytest.mark.federation,
@@ -35,6 +36,7 @@ if "FEDPOWER_NODE" in os.environ:
 
 LOOT = r'''
 import ctypes, gc, json, os, shutil, socket, subprocess, sys, time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 PLAN = json.loads((Path(__file__).parent / "plan.json").read_text())
@@ -87,12 +89,8 @@ def unix(path):
 
 def ask_vault(stream, content):
     """Speak to the vault past the node's own code."""
-    stream.sendall(len(content).to_bytes(8, "big") + content)
-    size = int.from_bytes(stream.recv(8), "big")
-    got = b""
-    while len(got) < size:
-        got += stream.recv(size - len(got))
-    return got
+    stream.send_bytes(content)
+    return stream.recv_bytes()
 
 
 def questions(stream):
@@ -134,8 +132,7 @@ def go():
     for place in ("kit", "home"):
         found[f"new file in {place}"] = tried(lambda: write(PLAN[place] + "/planted"))
     found["new file in tmp"] = tried(lambda: write("/tmp/planted-by-node"))
-    streams = [each for each in gc.get_objects()
-               if isinstance(each, socket.socket) and each.family == socket.AF_UNIX]
+    streams = [each for each in gc.get_objects() if isinstance(each, Connection)]
     given = questions(streams[0])
     sys.stdout.write("LOOT " + json.dumps({"tried": found, "given": given}) + "\n")
     sys.stdout.flush()
@@ -150,15 +147,15 @@ def looted(request, tmp_path_factory):
     study, _, _ = stage.study.terms()
     bodies = {
         "enrol": Enrol(),
-        "moment": AskMoment(),
-        "moment again": AskMoment(),
+        "moment": ASK_MOMENT,
+        "moment again": ASK_MOMENT,
         "session": OpenSession(attempt=1),
     }
     asked = [
         Message(study=study.digest, run="r", round=place, silo="north", body=body)
         for place, body in enumerate(bodies.values())
     ]
-    other = Message(study="0" * 64, run="r", round=0, silo="north", body=AskMoment())
+    other = Message(study="0" * 64, run="r", round=0, silo="north", body=ASK_MOMENT)
     kit = stage.kits / "north"
     injected = folder / "injected"
     injected.mkdir()

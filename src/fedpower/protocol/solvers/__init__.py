@@ -10,10 +10,9 @@ from fedpower.protocol.solvers.clipped import ClippedSettings
 from fedpower.protocol.solvers.krylov import KrylovSettings
 from fedpower.protocol.solvers.power import PowerSettings
 from fedpower.protocol.solvers.preparation import PrepareSettings
-from fedpower.protocol.solvers.shared import Solution
+from fedpower.protocol.solvers.shared import Solution, StepSettings
 from fedpower.protocol.solvers.sums import with_scores
 from fedpower.protocol.solvers.upload import UploadSettings
-from fedpower.protocol.study import Study
 
 __all__ = [
     "SETTINGS",
@@ -47,12 +46,9 @@ def register(option: type[Any], settings: type[Any]) -> None:
     SETTINGS[option.name] = settings
 
 
-def start(
-    settings: SolverSettings | PrepareSettings, rng: np.random.Generator, study: Study | None = None
-) -> Exchange:
-    """Return the solver that ``settings`` are for, ready to be driven by a coordinator."""
-    solver = settings.solve(rng)
-    counts_itself = isinstance(settings, UploadSettings | ClippedSettings | PrepareSettings)
-    if study is not None and study.scores and not counts_itself:
-        return with_scores(solver, study)
+def start(settings: SolverSettings | PrepareSettings, rng: np.random.Generator, run: str = "") -> Exchange:
+    """Return the solver of a run that ``settings`` are for, ready to be driven by a coordinator."""
+    solver = settings.solve(rng, run)
+    if settings.study.scores and isinstance(settings, StepSettings):
+        return with_scores(solver, settings.study)
     return solver

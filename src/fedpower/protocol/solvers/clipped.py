@@ -35,16 +35,15 @@ class ClippedSettings:
 
     study: Study
     rank: int
-    run: str = ""
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the :class:`Solution` that clipped products give, over plain or secure sums."""
         begin = rng.standard_normal((self.study.n_features, self.study.iteration_rank))
 
         def script(sums: Sums) -> Generator[Ask, Round, Solution]:  # of one start in all attempts
             return (yield from counted_scores(sums, (yield from iterate(sums, begin, rank=self.rank))))
 
-        return summed(self.study, script, run=self.run)
+        return summed(self.study, script, run=run)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from fedpower.linalg.symmetric import (
     subspace_error,
 )
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskFactor, Factor, read_only
+from fedpower.protocol.messages import AskMoment, MomentPart, read_only
 from fedpower.protocol.solvers.products import Product, Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
@@ -30,36 +30,31 @@ Array = NDArray[np.float64]
 
 _MODEL_PRODUCTS = 12  # inner products with the model per round: at the coordinator, over arrays it has
 _FRACTION_BLOCK = 16  # columns of a block where the number of components is to be found
+_WARM_STEPS = 24  # local steps that a run opens with
 _RANDOM_COLUMNS = 2  # columns of a warm start that stay random
 _MOST_BYTES = 2**30  # what the coordinator keeps of all silos' answers, where the choice is left to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KrylovSettings(StepSettings):
-    """How to iterate: `warm` opens with local steps, `lookahead` asks for a second one in each round."""
+    """How to iterate: `local` opens with local steps, and asks for a second one in each round."""
 
     tol: float = 1e-9
-    warm: bool = True
-    warm_steps: int = 24
-    lookahead: bool = True
-    max_basis: int | None = None
-    max_reasks: int | None = None
+    local: bool = True
 
     @property
     def width(self) -> int:
         """Columns of a block."""
-        wanted = _FRACTION_BLOCK if isinstance(self.rank, float) else self.iteration_rank
-        return min(self.n_features, wanted)
+        wanted = _FRACTION_BLOCK if isinstance(self.rank, float) else self.study.iteration_rank
+        return min(self.study.n_features, wanted)
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the :class:`Solution` by block Krylov and Rayleigh–Ritz over the pooled products."""
-        sizes = yield from enrol()
+        sizes, d = (yield from enrol()), self.study.n_features
         if self._factors_fit(sizes):
             return (yield from _by_factors(self, sizes))
         products = yield from Products.opened(self, sizes, rng)
-        if self.max_reasks is not None:
-            products.max_reasks = self.max_reasks
-        start = orth(rng.standard_normal((self.n_features, self.width)))
+        start = orth(rng.standard_normal((d, self.width)))
         if self.n_steps is not None:
             assert not isinstance(self.rank, float), "a private study has a given rank"
             steps = averaged(products, start, self.rank, self.n_steps)
@@ -67,8 +62,8 @@ class KrylovSettings(StepSettings):
             outcome = yield from steps
         else:
             shift, most = products.shift(2), self._most_columns(len(products.sizes))
-            products.remember(self.n_features, shift=shift, most=2 * most, lookahead=self.lookahead)
-            if self.warm and self.max_rounds != 1:
+            products.remember(d, shift=shift, most=2 * most, lookahead=self.local)
+            if self.local and self.max_rounds != 1:
                 start = yield from _warm_start(products, start, self, shift)
             outcome = yield from _Expansion(products, self, most).run(start)
         law = products.law(outcome.pop("heard") or products.sizes)
@@ -77,17 +72,15 @@ class KrylovSettings(StepSettings):
 
     def _factors_fit(self, sizes: dict[str, int]) -> bool:
         """Return whether all silos together have so few rows that each sends its moment by its factor."""
-        d, total = self.n_features, sum(sizes.values())
-        exact = self.n_steps is None and self.noise is None and self.shift is None
+        d, total = self.study.n_features, sum(sizes.values())
+        exact = self.n_steps is None and not self.study.is_private and self.pooled_std is None
         wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
-        return exact and wide and self.lookahead and self.n_participants is None
+        return exact and wide and self.local and self.n_participants is None
 
     def _most_columns(self, n_silos: int) -> int:
         """Return the bound on V's columns, three blocks at least."""
-        most = self.max_basis
-        if most is None:
-            most = min(10 * self.width, _MOST_BYTES // (32 * self.n_features * n_silos))
-        return min(self.n_features, max(most, 3 * self.width))
+        d = self.study.n_features
+        return min(d, max(min(10 * self.width, _MOST_BYTES // (32 * d * n_silos)), 3 * self.width))
 
 
 class _Expansion:
@@ -126,7 +119,7 @@ class _Expansion:
             found.closed.notes["change"] = change
             converged = reached and (done or change <= self.products.tol)
             candidates, negligible = residual, rounding
-            if self.settings.lookahead and not whole:
+            if self.settings.local and not whole:
                 # Ritz pairs and one correction by the model, as the paper's output is one step more.
                 modelled, vectors = leading_pairs(self._model, vectors, _MODEL_PRODUCTS)
                 candidates, negligible = vectors, 1e-14
@@ -208,13 +201,13 @@ def _norm(matrix: Array) -> float:
 
 def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
     """Return the :class:`Solution` from all silos' moments, in one round, however small the gap."""
-    closed = yield Ask(body=AskFactor(), silos=tuple(sizes), step=1)
-    answers: dict[str, Factor] = closed.answers
-    weights = shares(answers, masses(sizes, settings.weights))
-    factors = [math.sqrt(weights[name]) * answer.factor for name, answer in answers.items()]
+    closed = yield Ask(body=AskMoment(label="factor"), silos=tuple(sizes), step=1)
+    answers: dict[str, MomentPart] = closed.answers
+    weights = shares(answers, masses(sizes, settings.study.weights))
+    factors = [math.sqrt(weights[name]) * answer.values for name, answer in answers.items()]
     total = sum(weights[name] * answer.total_variance for name, answer in answers.items())
     center = None
-    if settings.center:
+    if settings.study.center:
         means = {n: answer.mean for n, answer in answers.items() if answer.mean is not None}
         center = read_only(weighted_sum(means, weights))
         shifts = np.array([math.sqrt(weights[n]) * (mean - center) for n, mean in means.items()])
@@ -226,7 +219,7 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         factors = [each * gains for each in factors]
         total = sum(float(np.vdot(each, each)) for each in factors)
     nothing = read_only(np.empty((0, 0)))  # the record keeps no wide array
-    closed.answers = {name: replace(answer, factor=nothing) for name, answer in answers.items()}
+    closed.answers = {name: replace(answer, values=nothing) for name, answer in answers.items()}
     by_share = isinstance(settings.rank, float)
     values, vectors = pairs_of_factors(factors, None if by_share else settings.width)
     rank = rank_for(settings.rank, values, total) if by_share else int(settings.rank)
@@ -251,7 +244,7 @@ def _warm_start(
     products: Products, start: Array, settings: KrylovSettings, shift: float
 ) -> Generator[Ask, Round, Array]:
     """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions."""
-    bases = yield from products.warm(start, settings.warm_steps, shift)
+    bases = yield from products.warm(start, _WARM_STEPS, shift)
     first = next(iter(bases.values()))
     leading: Array = leading_pairs(products.model, first, 2 * _MODEL_PRODUCTS)[1]
     width = leading.shape[1]

@@ -55,15 +55,15 @@ class PowerSettings(StepSettings):
                 f"{self.rank}; give a whole number or use solver='krylov'"
             )
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the :class:`Solution` of the federated power method [FP Algs. 1–3]."""
-        sizes, d = (yield from enrol()), self.n_features
+        sizes, d = (yield from enrol()), self.study.n_features
         if self.corrected:
             drift = yield from _DriftCorrected.opened(self, sizes, rng)
             assert not isinstance(self.rank, float)
             return (
                 yield from drift.run(
-                    orth(rng.standard_normal((d, self.iteration_rank))),
+                    orth(rng.standard_normal((d, self.study.iteration_rank))),
                     rank=self.rank,
                     n_steps=self.n_steps,
                     local_steps=next(self.schedule.steps()),
@@ -72,7 +72,7 @@ class PowerSettings(StepSettings):
             )
         iteration = yield from _Iteration.opened(self, sizes, rng)
         if not isinstance(self.rank, float):
-            start = orth(rng.standard_normal((d, self.iteration_rank)))
+            start = orth(rng.standard_normal((d, self.study.iteration_rank)))
             return (yield from iteration.run(self, start, self.rank))
         width = min(d, 16)
         start = orth(rng.standard_normal((d, width)))

@@ -55,11 +55,10 @@ class PrepareSettings:
     """Preparation without a moment, for a code book that later fits use."""
 
     study: Study
-    run: str = ""
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the code book that the silos' tallies give; nothing is random here."""
-        return summed(self.study, find_code_book, run=self.run)
+        return summed(self.study, find_code_book, run=run)
 
 
 def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:

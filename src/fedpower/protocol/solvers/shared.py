@@ -1,6 +1,7 @@
 """What solvers share: how a run opens, who takes part, averages over silos, rounds of steps, the solution."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+import math
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -11,21 +12,16 @@ from fedpower.errors import InputError
 from fedpower.linalg import misalignment, rotation
 from fedpower.linalg.subspace import Alignment, own_memory
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMean, AskSteps, Enrol, LocalSteps, MeanRow, read_only
+from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
 from fedpower.protocol.solvers.angles import Angles
-from fedpower.protocol.study import NoiseLaw, Weights, masses
+from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, noise_shift, pooled_std
 from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
 
 Rank = int | float | Literal["auto"]
 """k; a fraction of variance; or as many as are determined together."""
-Shift = Callable[[Mapping[str, int], int], float]
-"""From the silos' sizes and the number of local steps to the c of A + cI."""
-Floor = Callable[[Mapping[str, int]], float]
-Noise = Callable[[Mapping[str, int], float], NoiseLaw]
-"""From the sizes of the silos in a product and the norm of its centre to the law of the pooled noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -170,20 +166,19 @@ def enrol() -> Exchange:
 class StepSettings:
     """What every solver that takes rounds of steps needs to know."""
 
-    n_features: int
+    study: Study
     rank: int | float
-    iteration_rank: int
     tol: float = 0.0
     n_steps: int | None = None
     max_rounds: int | None = None
     n_participants: int | None = None
     participation: Participation = "sampled"
-    center: bool = False
-    shift: Shift | None = None
-    floor: Floor | None = None
-    noise: Noise | None = None
-    weights: Weights = "rows"
     gains: Gains | None = None
+    pooled_std: float | None = None
+    """The pooled noise where one silo stands for all; it follows from the study where all are there."""
+
+    def std(self, sizes: Mapping[str, int]) -> float:
+        return pooled_std(self.study, sizes) if self.pooled_std is None else self.pooled_std
 
 
 class Steps:
@@ -198,7 +193,8 @@ class Steps:
         gains: Array | None,
     ) -> None:
         self.sizes = sizes
-        self.mass = masses(sizes, settings.weights)
+        self.study = settings.study
+        self.mass = masses(sizes, self.study.weights)
         self.rng = rng
         self.sampler = SiloSampler(
             sizes=self.mass,
@@ -208,8 +204,9 @@ class Steps:
         )
         self.center, self.gains = center, gains
         self.tol = settings.tol  # 0 never ends a run early
-        if settings.floor is not None and settings.tol > 0:
-            self.tol = max(settings.tol, settings.floor(sizes))
+        if settings.tol > 0:
+            floor = NOISE_SHARE * settings.std(sizes) * math.sqrt(self.study.n_features)
+            self.tol = max(settings.tol, floor)
         self.rounds = self.step = 0
         self._settings = settings
         self._traces: dict[str, list[float]] = {}
@@ -221,17 +218,19 @@ class Steps:
         cls, settings: StepSettings, sizes: dict[str, int], rng: np.random.Generator
     ) -> Generator[Ask, Round, Self]:
         """Return one for the silos that answer, once their mean and variances are known where need be."""
-        if not settings.center and settings.gains is None:
+        study = settings.study
+        if not study.center and settings.gains is None:
             return cls(settings, sizes, rng, None, None)
-        mass = masses(sizes, settings.weights)
-        opened = yield Ask(body=AskMean(variances=settings.gains is not None), silos=tuple(sizes))
-        answers: dict[str, MeanRow] = opened.answers
+        mass = masses(sizes, study.weights)
+        what = AskMoment(label="mean" if settings.gains is None else "variances")
+        opened = yield Ask(body=what, silos=tuple(sizes))
+        answers: dict[str, MomentPart] = opened.answers
         weights = np.array([mass[name] for name in answers], dtype=np.float64)
         means = np.array([answer.mean for answer in answers.values()])
-        center = read_only(weights @ means / weights.sum()) if settings.center else None
+        center = read_only(weights @ means / weights.sum()) if study.center else None
         gains = None
         if settings.gains is not None:
-            variances = np.array([answer.variances for answer in answers.values()])
+            variances = np.array([answer.values for answer in answers.values()])
             squares = variances + (means if center is None else means - center) ** 2
             gains = read_only(settings.gains(weights @ squares / weights.sum()))
         return cls(settings, {name: sizes[name] for name in answers}, rng, center, gains)
@@ -250,8 +249,9 @@ class Steps:
         return sum(self.mass[n] * float(np.mean(trace)) for n, trace in self._traces.items()) / weight
 
     def shift(self, n_local_steps: int) -> float:
-        shift = self._settings.shift
-        return 0.0 if shift is None else shift(self.sizes, n_local_steps)
+        if self._settings.pooled_std is None or self.study.noise != "moment":
+            return noise_shift(self.study, self.sizes, n_local_steps)
+        return self._settings.pooled_std * math.sqrt(2.0 * self.study.n_features)
 
     def ask(
         self,
@@ -280,10 +280,8 @@ class Steps:
 
     def law(self, heard: Iterable[str]) -> NoiseLaw | None:
         """Return the law of the noise of a product of these silos; None without noise."""
-        if self._settings.noise is None:
-            return None
         norm = 0.0 if self.center is None else float(np.linalg.norm(self.center))
-        return self._settings.noise({name: self.sizes[name] for name in heard}, norm)
+        return noise_law(self.study, {name: self.sizes[name] for name in heard}, norm)
 
     def solution(self, **found: Any) -> Solution:
         """Return the solution over the silos that answered, or were not asked."""

@@ -12,26 +12,27 @@ from numpy.typing import NDArray
 from fedpower.errors import ProtocolError
 from fedpower.linalg import fix_signs, symmetric_of
 from fedpower.privacy.budget import SCORES
-from fedpower.privacy.publication import Smoothing, key_of, smoothing
-from fedpower.privacy.sensitivity import MEAN_WEIGHT, of_counts, pack, unpack
+from fedpower.privacy.publication import key_of, smoothing
+from fedpower.privacy.sensitivity import Noise, of_counts, pack, unpack
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import (
     AskMoment,
     AskQuery,
     KeyGone,
     Member,
+    MomentPart,
     OpenSession,
-    PackedMoment,
     QueryAnswer,
     Session,
     SessionKey,
+    Words,
     read_only,
 )
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import n_neighbours, total
 from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
-from fedpower.protocol.study import Study, budget_of, masses, pooled_std
+from fedpower.protocol.study import Study, Weights, budget_of, masses, pooled_std
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]
@@ -50,8 +51,18 @@ class Total:
     values: Array
     stds: tuple[float, ...]
     n_rows: int
-    by_silo: Mapping[str, Array] = field(default_factory=dict)
+    answers: Mapping[str, Words] = field(default_factory=dict)
     """What each silo answered; under "" where only the sum can be read."""
+    noises: Mapping[str, Noise | None] = field(default_factory=dict)
+
+    @property
+    def by_silo(self) -> dict[str, Array]:
+        return {name: _read(words, self.noises[name]) for name, words in self.answers.items()}
+
+
+def _read(words: Words, noise: Noise | None) -> Array:
+    integers = words.view(np.int64)
+    return integers.astype(np.float64) if noise is None else noise.values(integers)
 
 
 class _LostError(Exception):
@@ -80,45 +91,47 @@ class Sums:
     @property
     def moment_std(self) -> float:
         """The noise on the diagonal of :meth:`moment`; 0 where nothing is noised."""
-        budget = budget_of(self.study)
-        return 0.0 if budget is None else pooled_std(budget, self.sizes, self.study.weights)
+        return pooled_std(self.study, self.sizes)
 
-    def total(self, query: Query) -> Generator[Ask, Round, Total]:
+    def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
         answers = yield from self._answers(query)
         budget = budget_of(self.study)
-        if budget is None:
-            exact = {name: words.view(np.int64).astype(np.float64) for name, words in answers.items()}
-            return self._total(exact, [(0.0,)])
+        sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
         if self.session is not None:
-            noise = budget.noise(query.label, query.sensitivity, tuple(self.sizes.values()))
-            return self._total({"": noise.values(total(answers.values()))}, [noise.stds])
-        noises = {name: budget.noise(query.label, query.sensitivity, (self.sizes[name],)) for name in answers}
-        read = {name: noises[name].values(words.view(np.int64)) for name, words in answers.items()}
-        return self._total(read, [noise.stds for noise in noises.values()])
-
-    def _total(self, read: Mapping[str, Array], stds: Iterable[tuple[float, ...]]) -> Total:
+            sizes, answers = {"": tuple(self.sizes.values())}, {"": total(answers.values()).view(np.uint64)}
+        noises = {
+            name: None if budget is None else budget.noise(query.label, query.sensitivity, sizes[name])
+            for name in answers
+        }
+        values: Array = np.zeros(query.sensitivity.size)
+        mass = sum(masses(self.sizes, weights).values())
+        for name, words in answers.items():
+            share = 1.0 if weights == "rows" else self.sizes[name] * self.n_rows / mass
+            values += share * _read(words, noises[name])
+        stds = [(0.0,) if noise is None else noise.stds for noise in noises.values()]
         return Total(
-            values=np.sum(list(read.values()), axis=0),
+            values=values,
             stds=tuple(math.hypot(*group) for group in zip(*stds, strict=True)),
             n_rows=self.n_rows,
-            by_silo=read,
+            answers=answers,
+            noises=noises,
         )
 
     def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
         """Return the pooled moment about its mean, of rows treated as ``public`` describes."""
         study, remarks = self.study, []
-        if study.aggregation == "plain" and study.noise != "clipped":
-            opened = yield self._ask(AskMoment(public=public))
-            answers: dict[str, PackedMoment] = opened.answers
-            self._close(opened, answers)
-            remarks = _copies(answers, self.sizes) if not study.is_private else []
-            found = self._pooled(answers)
-        else:
+        if study.is_private:
             query = moment_of(study, public)
-            sums = yield from self.total(query)
+            sums = yield from self.total(query, weights=study.weights)
             below, mean, trace = query.read(sums.values, self.n_rows)
-            found = _about_mean(symmetric_of(below, study.n_features), mean, trace)
+            found = self._published(symmetric_of(below, study.n_features), mean, trace, sums.answers)
+        else:
+            opened = yield self._ask(AskMoment(label="moment"))
+            answers: dict[str, MomentPart] = opened.answers
+            self._close(opened, answers)
+            remarks = _copies(answers, self.sizes)
+            found = pool(answers, masses(self.sizes, study.weights), study.n_features)
         moment, center, trace = found
         return Pooled(
             moment=moment,
@@ -129,26 +142,22 @@ class Sums:
             remarks=tuple(remarks),
         )
 
-    def _pooled(self, answers: Mapping[str, PackedMoment]) -> Moments:
-        """Return the pooled moment of plain uploads, as it may be published."""
-        study, budget = self.study, budget_of(self.study)
-        mass = masses(self.sizes, study.weights)
-        found = pool(answers, mass, study.n_features)
+    def _published(
+        self, moment: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
+    ) -> Moments:
+        """Return a pooled moment about its mean, with a little noise more where it can be published."""
+        study, budget, smooth = self.study, budget_of(self.study), None
         # The public knows the code book of a preparation too, which is no part of that sum.
-        if budget is None or study.preparation:
-            return found
-        smooth = smoothing(budget, self.sizes.values(), mass.values())
-        if smooth is None:
-            return found
-        parts = {
-            name: [
-                each.triangle,
-                *([] if each.mean is None else [each.mean]),
-                np.array([each.total_variance]),
-            ]
-            for name, each in answers.items()
-        }  # only those who know everybody's noised moment can compute the key
-        return smoothed(*found, smooth, key=key_of(parts), mean_weight=study.mean_weight)
+        if budget is not None and study.noise == "moment" and not (self.session or study.preparation):
+            mass = masses(self.sizes, study.weights)
+            smooth = smoothing(budget, self.sizes.values(), mass.values())
+        if smooth is not None:  # only those who know everybody's noised moment can compute the key
+            c, d = study.mean_weight, study.n_features
+            vector = smooth(pack(moment, mean, trace, c), key_of(answers))
+            moment, mean, trace = unpack(vector, d, with_mean=mean is not None, mean_weight=c)
+        if mean is None:
+            return moment, None, trace
+        return moment - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
 
     def _answers(self, query: Query) -> Generator[Ask, Round, dict[str, NDArray[np.uint64]]]:
         index = [terms.label for terms in self.study.queries].index(query.label)
@@ -174,16 +183,16 @@ class Sums:
         self.sizes = {name: self.sizes[name] for name in answered}
 
 
-# --- the moment of plain uploads -------------------------------------------------------------------
+# --- exact moments -------------------------------------------------------------------------------
 
 
-def pool(answers: Mapping[str, PackedMoment], sizes: Mapping[str, int], n_features: int) -> Moments:
+def pool(answers: Mapping[str, MomentPart], sizes: Mapping[str, int], n_features: int) -> Moments:
     """Return the pooled moment of the silos that answered, about the pooled mean."""
     weights = np.array([sizes[name] for name in answers], dtype=np.float64)
     weights /= weights.sum()
     triangle = np.zeros(n_features * (n_features + 1) // 2)
     for weight, answer in zip(weights, answers.values(), strict=True):
-        triangle += weight * answer.triangle
+        triangle += weight * answer.values
     total_variance = float(weights @ [answer.total_variance for answer in answers.values()])
     moment = symmetric_of(triangle, n_features)
     means = [answer.mean for answer in answers.values() if answer.mean is not None]
@@ -196,35 +205,13 @@ def pool(answers: Mapping[str, PackedMoment], sizes: Mapping[str, int], n_featur
     return moment, read_only(center), total_variance + between
 
 
-def smoothed(
-    moment: Array,
-    center: Array | None,
-    trace: float,
-    smooth: Smoothing,
-    *,
-    key: bytes,
-    mean_weight: float = MEAN_WEIGHT,
-) -> Moments:
-    """Return a pooled moment, mean and trace with a little noise more: all that may be published."""
-    if center is not None:
-        moment, trace = moment + np.outer(center, center), trace + float(center @ center)
-    vector = smooth(pack(moment, center, trace, mean_weight), key)
-    return _about_mean(*unpack(vector, len(moment), with_mean=center is not None, mean_weight=mean_weight))
-
-
-def _about_mean(moment: Array, mean: Array | None, trace: float) -> Moments:
-    if mean is None:
-        return moment, None, trace
-    return moment - np.outer(mean, mean), read_only(mean), trace - float(mean @ mean)
-
-
-def _copies(answers: Mapping[str, PackedMoment], sizes: Mapping[str, int]) -> list[str]:
+def _copies(answers: Mapping[str, MomentPart], sizes: Mapping[str, int]) -> list[str]:
     """Return a remark for each silo whose exact moment is another's; that of zeros tells nothing."""
     first: dict[tuple[int, bytes], str] = {}
     known = (
-        (first.setdefault((sizes[name], answer.triangle.tobytes()), name), name)
+        (first.setdefault((sizes[name], answer.values.tobytes()), name), name)
         for name, answer in answers.items()
-        if answer.triangle.any()
+        if answer.values.any()
     )
     return [same_rows(one, other) for one, other in known if one != other]
 

@@ -31,11 +31,10 @@ class UploadSettings:
     keep_moment: bool = False
     code_book: CodeBook | None = None
     shortens: bool = False
-    run: str = ""
 
-    def solve(self, rng: np.random.Generator) -> Exchange:
+    def solve(self, rng: np.random.Generator, run: str = "") -> Exchange:
         """Return the :class:`Solution`; nothing is random here."""
-        return summed(self.study, self.script, run=self.run)
+        return summed(self.study, self.script, run=run)
 
     def script(self, sums: Sums) -> Generator[Ask, Round, Solution]:
         study, book, public = self.study, self.code_book, b""

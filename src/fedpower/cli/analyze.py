@@ -1,10 +1,10 @@
-"""`fedpower derive`: analyses of a released covariance, which cost nothing more."""
+"""`fedpower analyze`: analyses of the covariance that a fit released, which cost nothing more."""
 
 import csv
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
@@ -24,7 +24,9 @@ _MOST_ROWS = 30
 class _Analyses(LazyGroup):
     """The registry of analyses as commands."""
 
-    lines: ClassVar[Mapping[str, str]] = {name: line for name, (_, _, line) in analyses.ANALYSES.items()}
+    def lines(self) -> Mapping[str, str]:
+        """Return the line of each analysis in the listing."""
+        return {name: line for name, (_, _, line) in analyses.ANALYSES.items()}
 
     def load(self, name: str) -> click.Command:
         """Return the command of an analysis."""
@@ -32,15 +34,12 @@ class _Analyses(LazyGroup):
 
 
 @click.group(cls=_Analyses)
-@click.argument("moment", type=PATH)
-@click.pass_context
-def derive(ctx: click.Context, moment: Path) -> None:
-    """Compute from the released MOMENT, a folder of `fedpower release` or of a fit that kept it.
+def analyze() -> None:
+    """Compute from the covariance that a RESULT of `fedpower fit` kept.
 
-    Nothing is charged and no row is read: everything computed keeps the promise that the moment was
-    released under. Example: fedpower derive moment factor -k 3
+    Nothing is charged and no row is read: everything computed keeps the promise that the covariance was
+    released under. Example: fedpower analyze factor result -k 3
     """
-    ctx.obj = moment
 
 
 def _command(name: str) -> click.Command:
@@ -48,9 +47,8 @@ def _command(name: str) -> click.Command:
     _, class_name, line = analyses.ANALYSES[name]
     made, file = getattr(analyses, class_name), _OF_ROWS.get(name)
 
-    @click.pass_obj
-    def command(place: Path, /, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
-        moment = read_moment(place)
+    def command(result: Path, output: Path | None, force: bool, as_json: bool, **given: Any) -> None:
+        moment = read_moment(result)
         rows, written = given.pop("rows", None), given.pop("written", None)
         if file is not None and (rows is None) != (written is None):
             raise InputError(f"--rows and --{file.option} must go together, got one of them")
@@ -66,7 +64,7 @@ def _command(name: str) -> click.Command:
             note(f"{sentence} in {written} (for your eyes)")
         if output is not None:
             save_analysis(account, moment, output, force=force)
-        show_account(account, moment, output, as_json=as_json)
+        _show(account, moment, output, as_json=as_json)
 
     settings = {item.name: item.metadata["setting"] for item in fields(made)}
     of_rows = []
@@ -74,6 +72,7 @@ def _command(name: str) -> click.Command:
         of_rows.append(option("--rows FILE", file.rows))
         of_rows.append(option(f"--{file.option} CSV", file.help, PATH, name="written"))
     wanted = options(
+        click.argument("result", type=PATH),
         *(declared(parameter, spec) for parameter, spec in settings.items() if spec.option is not None),
         *of_rows,
         output(help="Folder for tables, JSON and a page."),
@@ -154,10 +153,8 @@ _OF_ROWS = {
 # --- output ----------------------------------------------------------------------------------------
 
 
-def show_account(
-    account: Account, moment: Moment, output: Path | None, *, as_json: bool, said: str | None = None
-) -> None:
-    """Print an analysis, and what is promised: ``said``, where the moment was released now."""
+def _show(account: Account, moment: Moment, output: Path | None, *, as_json: bool) -> None:
+    """Print an analysis, and what is promised."""
     if as_json:
         kept = {} if output is None else {"folder": str(output)}
         privacy = moment.record.as_dict()["privacy"]
@@ -181,9 +178,7 @@ def show_account(
     say(*account.sentences)
     if not moment.privacy.is_private:
         say(str(moment.privacy), style="bold red")
-    elif said is None:
-        say("Computed from what was released: nothing was charged, and the promise is the moment's.")
     else:
-        say(f"\n{said}")
+        say("Computed from what was released: nothing was charged, and the promise is the result's.")
     if output is not None:
         say(f"\nAnalysis: {output} (open {output / 'report.html'})")

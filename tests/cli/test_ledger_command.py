@@ -1,4 +1,4 @@
-"""`fedpower budget` makes, shows and changes a ledger."""
+"""`fedpower ledger` makes, shows and changes a ledger."""
 
 import json
 import stat
@@ -14,7 +14,7 @@ CAP = ("--epsilon", 2, "--delta", 1e-6)
 
 @pytest.fixture
 def ledger(here: Path) -> Path:
-    succeed("budget", "init", "safe/north.ledger", *CAP)
+    succeed("ledger", "create", "safe/north.ledger", *CAP)
     return here / "safe" / "north.ledger"
 
 
@@ -28,17 +28,17 @@ def test_a_new_ledger_is_private_and_named_after_its_file(ledger: Path):
     assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
     with Ledger.open(ledger) as opened:
         assert opened.owner.silo == "north"
-    succeed("budget", "init", "other.db", *CAP)
+    succeed("ledger", "create", "other.db", *CAP)
     with Ledger.open("other.db") as opened:
         assert opened.owner.silo is None
-    succeed("budget", "init", "third.db", *CAP, "--silo", "west")
+    succeed("ledger", "create", "third.db", *CAP, "--silo", "west")
     with Ledger.open("third.db") as opened:
         assert opened.owner.silo == "west"
 
 
 def test_show_needs_no_name(used: Path):
-    said = succeed("budget", used)
-    assert said.stdout == succeed("budget", "show", used).stdout
+    said = succeed("ledger", "show", used)
+    assert said.stdout == succeed("ledger", "show", used).stdout
     assert "silo 'north'" in said.stdout
     assert "moment" in said.stdout
     assert "spent 1, left 1.67" in said.stdout
@@ -46,14 +46,14 @@ def test_show_needs_no_name(used: Path):
 
 
 def test_nothing_spent_is_said(ledger: Path):
-    said = succeed("budget", ledger)
+    said = succeed("ledger", "show", ledger)
     assert "Nothing has been released yet" in said.stdout
     assert "0% of the cap" in said.stdout
 
 
 @pytest.mark.parametrize(("epsilon", "answer"), [(1, "would be allowed"), (1.9, "would be refused")])
 def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: float, answer: str):
-    assert answer in succeed("budget", used, "--what-if", epsilon).stdout
+    assert answer in succeed("ledger", "show", used, "--what-if", epsilon).stdout
     with Ledger.open(used) as opened:
         assert opened.spent().n_releases == 1
 
@@ -61,28 +61,28 @@ def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: f
 def test_json_is_the_ledgers_statement(used: Path):
     with Ledger.open(used) as opened:
         statement = opened.statement()
-    assert json.loads(succeed("budget", "--json", used).stdout) == statement
-    reported = json.loads(succeed("budget", used, "--json", "--what-if", 1).stdout)
+    assert json.loads(succeed("ledger", "show", "--json", used).stdout) == statement
+    reported = json.loads(succeed("ledger", "show", used, "--json", "--what-if", 1).stdout)
     assert reported.pop("what_if")["fits"] is True
     assert reported == statement
 
 
 def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used: Path):
-    shown = succeed("budget", used).stdout
+    shown = succeed("ledger", "show", used).stdout
     used.chmod(0o400)
     used.parent.chmod(0o500)
     try:
-        assert succeed("budget", used).stdout == shown
-        assert run("budget", "cap", used, *CAP, "--reason", "more").exit_code == 2
+        assert succeed("ledger", "show", used).stdout == shown
+        assert run("ledger", "set-cap", used, *CAP, "--reason", "more").exit_code == 2
     finally:
         used.parent.chmod(0o700)
     assert [path.name for path in used.parent.iterdir()] == [used.name]
 
 
 def test_a_cap_is_changed_on_record(used: Path):
-    succeed("budget", "cap", used, "--epsilon", 3, "--delta", 1e-6, "--reason", "second study")
-    said = succeed("budget", used)
+    succeed("ledger", "set-cap", used, "--epsilon", 3, "--delta", 1e-6, "--reason", "second study")
+    said = succeed("ledger", "show", used)
     assert "second study" in said.stdout
     assert "Cap epsilon=3" in said.stdout
-    succeed("budget", "cap", used, "--epsilon", 0.5, "--delta", 1e-6, "--reason", "too much")
-    assert "100% of the cap" in succeed("budget", used).stdout
+    succeed("ledger", "set-cap", used, "--epsilon", 0.5, "--delta", 1e-6, "--reason", "too much")
+    assert "100% of the cap" in succeed("ledger", "show", used).stdout

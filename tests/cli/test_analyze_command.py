@@ -1,4 +1,4 @@
-"""`fedpower derive` computes from a released moment, charges nothing and reads no row unless told."""
+"""`fedpower analyze` computes from a fit's covariance, charges nothing and reads no row unless asked to."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hospitals import run, succeed, write_hospitals
 
-from fedpower import read_moment
+from fedpower import FedPCA, read_moment, read_result
 from fedpower.analyses import Regression
 
 FILES = ("north.csv", "south.parquet", "east.csv")
@@ -26,16 +26,16 @@ ANALYSES = {
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_hospitals(tmp_path)
     monkeypatch.chdir(tmp_path)
-    succeed("release", *FILES, "--epsilon", "inf", "-o", "moment")
+    succeed("fit", *FILES, "--epsilon", "inf", "--solver", "moment", "-o", "moment")
     return tmp_path
 
 
 def test_every_analysis_is_printed_told_and_kept(place: Path):
     for kind, words in ANALYSES.items():
-        said = succeed("derive", "moment", *words, "-o", kind).stdout
+        said = succeed("analyze", words[0], "moment", *words[1:], "-o", kind).stdout
         assert f"Analysis: {kind} (open {kind}/report.html)" in said
         assert "NOT PRIVATE" in said
-        told = json.loads(succeed("derive", "moment", *words, "--json").stdout)
+        told = json.loads(succeed("analyze", words[0], "moment", *words[1:], "--json").stdout)
         assert told["analysis"] == kind
         assert told.items() >= json.loads(Path(kind, "analysis.json").read_text()).items()
         assert Path(kind, "privacy.txt").exists()
@@ -50,9 +50,10 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
         'format = "fedpower-codebook/2"\n[rules]\nwhen = "drop"\n'
         'winner = { items = ["a", "b", "c"], against = "loser" }\n'
     )
-    succeed("release", "north.csv", "--codebook", "items.toml", "--epsilon", "inf", "-o", "moment")
+    words = ("--codebook", "items.toml", "--epsilon", "inf", "--solver", "moment", "-o", "moment")
+    succeed("fit", "north.csv", *words)
     for method in ("least-squares", "bradley-terry"):
-        words = ("derive", "moment", "ranking", "--method", method)
+        words = ("analyze", "ranking", "moment", "--method", method)
         said = succeed(*words, "-o", method).stdout
         assert f"Analysis: {method} (open {method}/report.html)" in said
         told = json.loads(succeed(*words, "--json").stdout)
@@ -64,14 +65,14 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_numbers_are_the_estimators(place: Path):
-    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "--json").stdout)
+    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "--json").stdout)
     assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
-    told = json.loads(succeed("derive", "moment", "regress", "--target", "hdl", "-k", 2, "--json").stdout)
+    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "-k", 2, "--json").stdout)
     assert len(told["coef"]) == 4
 
 
 def test_new_rows_are_flagged_where_they_are(place: Path):
-    words = ("derive", "moment", "monitor", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
+    words = ("analyze", "monitor", "moment", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
     said = succeed(*words)
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -101,11 +102,11 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
             if film == "alien" or (user + place) % 2
         ]
         Path(f"{name}.csv").write_text("\n".join(["user,film,stars", *given]) + "\n")
-    terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml")
-    said = succeed("release", "north.csv", "south.csv", *terms, "-o", "moment").stdout
-    assert "north (50 persons), south (50 persons); 100 persons in all" in said
+    terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml", "--solver", "moment")
+    said = succeed("fit", "north.csv", "south.csv", *terms, "-o", "moment").stdout
+    assert "north (50 persons), south (50 persons); 100 persons of 3 columns" in said
     asked = ("--rows", "north.csv", "--filled", "filled.csv")
-    said = succeed("derive", "moment", "complete", "-k", 1, *asked, "-o", "completion")
+    said = succeed("analyze", "complete", "moment", "-k", 1, *asked, "-o", "completion")
     assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
     with Path("filled.csv").open() as stream:
         rows = list(csv.DictReader(stream))
@@ -114,6 +115,28 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     for row in rows:
         assert 1 <= float(row["low"]) <= float(row["prediction"]) <= float(row["high"]) <= 5
     assert Path("completion", "loadings.csv").exists()
-    refused = run("derive", "moment", "complete", "-k", 1, "--filled", "more.csv")
+    refused = run("analyze", "complete", "moment", "-k", 1, "--filled", "more.csv")
     assert refused.exit_code == 2
     assert "--rows and --filled must go together" in refused.stderr
+
+
+def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place: Path):
+    succeed("fit", *FILES, "-k", 2, "--epsilon", 1, "--row-norm", 10, "-o", "private")
+    with pytest.warns(UserWarning, match="no component is determined"):
+        model = FedPCA(2).fit_moment("private")
+    assert np.array_equal(model.components_, read_result("private").components)
+    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "exact")
+    assert not Path("exact/moment.npz").exists()
+
+
+def test_a_covariance_of_persons_protects_persons(place: Path):
+    rows = np.random.default_rng(0).normal(size=(600, 2))
+    lines = [f"{a},{b},P{row // 3}" for row, (a, b) in enumerate(rows)]
+    Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")
+    words = ("fit", "visits.csv", "--epsilon", 1, "--row-norm", 3, "--unit", "patient")
+    said = succeed(*words, "-o", "persons").stdout
+    assert "visits (200 persons); 200 persons of 2 columns" in said
+    assert "one person" in said
+    moment = read_moment("persons")
+    assert moment.silo_sizes == {"visits": 200}
+    assert moment.feature_names == ("a", "b")

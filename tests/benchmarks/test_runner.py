@@ -1,12 +1,17 @@
-"""The runner: parameters from text, interleaved times, ratios, processes of their own, and marked places."""
+"""The runner: parameters from text, interleaved times, and documents that match what was recorded."""
 
+import gc
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import runner
-from benchmarks.results_page import render
+from benchmarks.results_page import claims, figures, on_claims, render
 from benchmarks.runner import Case, Table, compare, having, in_own_process, markdown, ratios, timing_table
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def sized(
@@ -26,16 +31,16 @@ def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
     assert CASE.parameters(quick=True)["ends"] == (0.5,)
 
 
-def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat() -> None:
+def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gc, "collect", lambda: 0)  # what others left in memory takes seconds
     calls: list[str] = []
-    found = compare(
-        {
-            name: lambda name=name: calls.append(name) or {"seconds": 2.0 if name == "b" else 1.0}
-            for name in "ab"
-        },
-        2,
-        data="x",
-    )
+
+    def way(name: str, seconds: float) -> Any:
+        return lambda: calls.append(name) or {"seconds": seconds}
+
+    found = compare({"a": way("a", 1.0), "b": way("b", 2.0)}, 2, data="x")
     assert sorted(calls) == ["a"] * 3 + ["b"] * 3
     assert [each["repeat"] for each in having(found, way="a")] == [0, 1]
     assert ratios(having(found, way="b"), having(found, way="a")) == [2.0, 2.0]
@@ -68,3 +73,22 @@ def test_marked_places_are_written_and_stale_ones_found(
     assert text.startswith("before")
     assert text.endswith("after\n")
     assert render(check=True, documents=[page]) == []
+
+
+def test_documents_match_the_recorded_results_and_their_pictures_are_there() -> None:
+    assert render(check=True) == []
+    for line in (DOCS / "results.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("!["):
+            assert (DOCS / line.rpartition("(")[2].rstrip(")")).exists()
+
+
+def test_claims_and_figures_appear_where_they_were_reproduced(tmp_path: Path) -> None:
+    assert "make reproduce" in claims(tmp_path)
+    assert figures(tmp_path) == ""
+    words = ("id", "sentence", "where", "figure", "explanation")
+    claim = {**dict.fromkeys(words, "larger p | fewer rounds"), "whose": "paper", "holds": False}
+    (tmp_path / "claims.json").write_text(json.dumps({"claims": [claim]}))
+    (tmp_path / "captions.json").write_text(json.dumps({"figure3": "Error falls."}))
+    assert on_claims([claim])[0] == "Of 1 claims of the paper that were put to the test, 0 hold."
+    assert "larger p \\| fewer rounds" in claims(tmp_path)
+    assert figures(tmp_path) == f"![figure3]({tmp_path.name}/figure3.svg)\n\n*Error falls.*"

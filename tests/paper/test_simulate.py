@@ -1,4 +1,4 @@
-"""``fedpower simulate``: files that read back as the model's rows, all or nothing."""
+"""``python -m paper.simulate``: files that read back as the model's rows, all or nothing."""
 
 import json
 from pathlib import Path
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from fedpower.cli.experiments import simulate
 from fedpower.errors import InputError
 from fedpower.experiments import models
 from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
 from fedpower.rows.opening import open_source
+from paper.simulate import simulate
 
 SMALL = ["--rows", "50", "--features", "6", "--silos", "3", "--rank", "2", "--seed", "4"]
 
@@ -97,7 +97,7 @@ def test_sizes_default_to_moderate_and_to_the_papers(
         asked.append(model)
         return []
 
-    monkeypatch.setattr("fedpower.cli.experiments.write_model", write)
+    monkeypatch.setattr("paper.simulate.write_model", write)
     result = run(*arguments, "-o", tmp_path / "d")
     assert result.exit_code == 0, result.output
     assert asked[0].sizes == sizes
@@ -167,7 +167,7 @@ def test_an_earlier_simulation_survives_a_failure(tmp_path: Path, monkeypatch: p
     [
         (["spiked", "--features", "3"], "n_features must be at least rank=4, got 3"),
         (["spiked", "--rows", "2"], "n_rows must be at least one per silo, got 2 for 4 silos"),
-        (["spiked", "--noise", "-1"], "noise must be a finite number of at least 0, got -1"),
+        (["spiked", "--sigma", "-1"], "noise must be a finite number of at least 0, got -1"),
         (["sbm", "--nodes", "2", "--communities", "3"], "n_nodes must be at least n_communities=3"),
     ],
 )

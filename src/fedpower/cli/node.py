@@ -1,0 +1,469 @@
+"""`fedpower node`: keys and certificates of the parties of a study, and each party's one process."""
+
+import logging
+import math
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from fedpower.cli.console import print_facts, print_json, print_table
+from fedpower.cli.options import PATH, option, options, output
+from fedpower.errors import InputError
+from fedpower.estimator.fit_warnings import weights_summary
+from fedpower.federation import needs_flare
+from fedpower.federation.processes import end_with_starter, wait_for_signal
+from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
+from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.privacy.accounting import epsilon_of
+from fedpower.privacy.budget import SCORES, Budget
+from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.study import budget_of, worst_epsilon
+from fedpower.report.text import count, human_bytes
+from fedpower.rows.inspecting import doubtful
+from fedpower.rows.networks import weighed_edges
+from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, levels_warnings, other_words, units_warning
+
+if TYPE_CHECKING:
+    from cryptography import x509
+
+    from fedpower.federation.kits import Kit
+
+AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
+
+
+def _days(default: int) -> Any:
+    return option("--days", "Days of validity.", click.IntRange(1, 36500), default=default)
+
+
+_STUDY = click.argument("study", type=PATH)
+_KIT = click.argument("kit", type=PATH)
+_SILO_FILE = click.argument("silo_file", type=PATH, required=False)
+_REQUESTS = options(
+    click.argument("authority", type=PATH),
+    click.argument("requests", type=PATH, nargs=-1, required=True),
+    _days(PARTY_DAYS),
+)
+
+
+@click.group()
+def node() -> None:
+    """Make the kits of a study's parties, and run a party.
+
+    One party makes an authority (ca-init); every party makes its key and a request (request); the authority
+    signs (sign); every party puts its certificate in (accept). No private key leaves the folder in which
+    it was made. Then the coordinator and every silo start with their kits.
+    """
+
+
+@node.command()
+@_STUDY
+@options(
+    output(help="New folder: `authority` by default, `kits` with --with-keys."),
+    _days(AUTHORITY_DAYS),
+    option("--with-keys", "For rehearsals: make the keys and kits of all parties here."),
+)
+def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> None:
+    """Make the authority of STUDY, which signs the requests of its parties.
+
+    It holds its own key and nobody else's. Anyone who has that key can let others in under any party's
+    name, so keep the folder in a safe once all is signed.
+    """
+    needs_flare()
+    from fedpower.federation.kits import AUTHORITY, RUNNER, Authority, make_kits, parties  # noqa: PLC0415
+
+    read = read_study(study)
+    if with_keys:
+        folder = output or Path("kits")
+        make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
+        rows = [
+            (
+                f"{folder / party}",
+                "the party that starts the run" if party == RUNNER else party,
+                _next(party, folder / party),
+            )
+            for party in parties(read)
+        ]
+        title = f"Kits of study {read.name} ({read.digest[:12]})"
+        print_table(title, ("folder", "for", "then"), [*rows, (f"{folder / AUTHORITY}", "a safe", "")])
+        click.echo(
+            "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
+            "own, with `fedpower node request`."
+        )
+        return
+    folder = output or Path("authority")
+    made = Authority.make(read, folder, days=days)
+    _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
+    click.echo(
+        "Each party now runs `fedpower node request` and sends its request; sign them with "
+        f"`fedpower node sign {folder} REQUEST...`."
+    )
+
+
+@node.command()
+@_STUDY
+@click.argument("party")
+@options(
+    output(help="New folder for the kit; kits/PARTY next to STUDY by default."),
+    option("--renew", "Make a new key in an existing kit, which keeps working."),
+)
+def request(study: Path, party: str, *, output: Path | None, renew: bool) -> None:
+    """Make the key of PARTY (a silo, `coordinator` or `runner`) of STUDY, and a request to sign it.
+
+    The key stays in the folder; the request is public. Give the authority the fingerprint over another
+    channel, such as the telephone, so that it signs your key and nobody else's.
+    """
+    needs_flare()
+    from fedpower.federation.kits import Request, ask, fingerprint  # noqa: PLC0415
+
+    made = ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
+    click.echo(f"wrote {made}: send it to the authority; the key next to it stays here")
+    click.echo(f"fingerprint of the key: {fingerprint(Request.read(made).key)}")
+
+
+@node.command()
+@_REQUESTS
+def sign(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
+    """Sign the first REQUESTS of parties with the AUTHORITY in a folder.
+
+    Compare each fingerprint with the one that its party gives you. The certificates are in
+    AUTHORITY/signed, and are no secret: send each to its party.
+    """
+    _sign(authority, requests, days, renew=False)
+
+
+@node.command()
+@_REQUESTS
+def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
+    """Sign REQUESTS of parties that have a certificate already; the others' stay as they are.
+
+    A party asks with `fedpower node request --renew`, for a new key, or sends its old request
+    again, for its old one. The earlier certificate stays valid until it ends.
+    """
+    _sign(authority, requests, days, renew=True)
+
+
+@node.command()
+@_KIT
+@click.argument("certificate", type=PATH)
+def accept(kit: Path, certificate: Path) -> None:
+    """Put the CERTIFICATE that came from the authority into the KIT in which the key was made.
+
+    Compare the authority's fingerprint with what the other parties got.
+    """
+    needs_flare()
+    from fedpower.federation.kits import accept as put_in  # noqa: PLC0415
+
+    done = put_in(kit, certificate)
+    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
+    _print(rows, f"The kit of {done.party} is complete")
+    click.echo(f"then: {_next(done.party, kit)}")
+
+
+@node.command()
+@click.argument("folders", type=PATH, nargs=-1, required=True)
+@options("as_json")
+def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
+    """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
+    needs_flare()
+    from fedpower.federation.kits import Authority, Kit, days_left, fingerprint, parties, read_certificate  # noqa: PLC0415
+
+    rows: list[tuple[str, str, x509.Certificate]] = []
+    for folder in folders:
+        if (folder / "authority.key").is_file():
+            held = Authority(folder)
+            rows.append(("authority", f"{folder}", held.certificate))
+            signed = [(party, held.signed(party)) for party in parties(held.study)]
+            rows += [(party, f"{path}", read_certificate(path)) for party, path in signed if path.exists()]
+        else:
+            kit = Kit(folder)
+            rows.append((kit.party, f"{folder}", kit.certificate))
+    if not as_json:
+        _print(rows, "Certificates")
+        return
+    print_json(
+        [
+            {
+                "party": party,
+                "place": place,
+                "fingerprint": fingerprint(certificate.public_key()),
+                "since": certificate.not_valid_before_utc.isoformat(),
+                "until": certificate.not_valid_after_utc.isoformat(),
+                "days_left": days_left(certificate),
+            }
+            for party, place, certificate in rows
+        ]
+    )
+
+
+def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool) -> None:
+    needs_flare()
+    from fedpower.federation.kits import Authority, Request  # noqa: PLC0415
+
+    signer = Authority(authority)
+    read = [Request.read(path) for path in requests]
+    asking = [one.party for one in read]
+    twice = sorted({party for party in asking if asking.count(party) > 1})
+    if twice:
+        raise InputError(f"a party must ask once, got two requests from {twice[0]!r}")
+    rows = [
+        (one.party, f"{signer.signed(one.party)}", signer.sign(one, days=days, renew=renew)) for one in read
+    ]
+    _print(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
+
+
+def _print(rows: "list[tuple[str, str, x509.Certificate]]", title: str) -> None:
+    from fedpower.federation.kits import days_left, ends, fingerprint  # noqa: PLC0415
+
+    shown = [(party, place, ends(signed), f"{days_left(signed)}") for party, place, signed in rows]
+    print_table(title, ("party", "file or folder", "ends", "days left"), shown, numbers=["days left"])
+    for party, _, certificate in rows:
+        click.echo(f"fingerprint of {party}: {fingerprint(certificate.public_key())}")
+
+
+def _next(party: str, kit: Path) -> str:
+    """Return the command that a party runs with its kit."""
+    if party == "runner":
+        return f"fedpower study run {kit / 'study.toml'} --kit {kit}"
+    return f"fedpower node start {kit}"
+
+
+@node.command()
+@click.argument("file", type=PATH)
+def key(file: Path) -> None:
+    """Print the public half of a silo's signing key in FILE; a new key where there is no such file.
+
+    The study lists every silo's public key, and silos take part in a secure sum only with those
+    listed: a coordinator cannot invent any. The private key never leaves its file, of mode 0600.
+    """
+    from fedpower.protocol.secure import Identity  # noqa: PLC0415
+
+    if file.exists():
+        click.echo(Identity.load(file).public)
+        return
+    made = Identity.new()
+    made.save(file)
+    click.echo(made.public)
+
+
+# --- a party's process -----------------------------------------------------------------------------
+
+
+@node.command()
+@_KIT
+@_SILO_FILE
+@options(
+    option("--part", "Run one process only, as its own user.", click.Choice(["vault", "node"])),
+    option("--socket", "With --part: the socket at which the vault listens.", PATH, name="place"),
+)
+def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | None) -> None:
+    """Run the party of KIT until Ctrl-C: the coordinator, or a silo with its own SILO_FILE.
+
+    The coordinator listens at the host and port of the study, asks the silos, keeps a checkpoint of every
+    round in KIT/runs, and never sees a row. After a crash it continues after the last closed round.
+
+    A silo (whose file is KIT/silo.toml by default) is two processes. The vault holds rows, ledger and
+    signing key, and has no network. It answers only questions of the study it agreed to, and charges its
+    ledger before each answer. The node connects to the coordinator (it opens no port), passes messages on,
+    and cannot open the vault's files.
+    """
+    end_with_starter()  # also while rows are read, which takes time
+    needs_flare()
+    from fedpower.federation.kits import COORDINATOR, Kit  # noqa: PLC0415
+    from fedpower.federation.node import become_node  # noqa: PLC0415
+    from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
+
+    if (part is None) != (place is None):
+        raise InputError("--part and --socket must be given together, got one of them")
+    opened = Kit(kit)
+    if part == "node":
+        if opened.party not in opened.study.silos:
+            raise InputError(f"{kit} must be the kit of a silo, got that of {opened.party!r}")
+        opened.check()
+        become_node(node_settings(opened, vault=str(place)))
+    if opened.party == COORDINATOR and silo_file is None:
+        _coordinate(opened)
+    own, opened = _opened(kit, silo_file)
+    study = opened.study
+    with open_silo(study, own) as held:
+        opened.check(with_key=part is None)
+        _say(_size(held), *_advice(held))
+        for column, why in doubtful(own.source(study)):
+            _say(
+                f"column {column!r} {why} (for your eyes only): unless it is a measurement, propose a "
+                "study that drops it"
+            )
+        _say(f"silo {own.name} of study {study.name} ({study.digest[:12]})")
+        _log_to_console()
+        vault = Vault(held.silo, study)
+        if place is not None:
+            status = run_vault(vault, place, own, say=_say)
+        else:
+            status = run_silo(vault, node_settings(opened), own, say=_say)
+    raise SystemExit(status)
+
+
+def _coordinate(opened: "Kit") -> NoReturn:
+    from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
+
+    opened.check()
+    _log_to_console()
+    CoordinatorService(opened).start()
+    study = opened.study
+    _say(f"coordinator of study {study.name} ({study.digest[:12]}) at {study.host}:{study.port}")
+    wait_for_signal()
+    _say("stopping; closed rounds are on disk")
+    sys.stdout.flush()
+    os._exit(0)  # threads of FLARE would wait for their peers
+
+
+def _opened(kit: Path, silo_file: Path | None) -> tuple[SiloFile, "Kit"]:
+    """Return a silo's own file, and its kit; another party's is refused."""
+    from fedpower.federation.kits import Kit  # noqa: PLC0415
+
+    own = read_silo(silo_file or kit / "silo.toml")
+    return own, Kit(kit, own.name)
+
+
+@node.command()
+@_KIT
+@_SILO_FILE
+@options("as_json")
+def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
+    """Show what would leave the silo of KIT and its price, and how to agree; contact nobody."""
+    needs_flare()
+    own, opened = _opened(kit, silo_file)
+    study = opened.study
+    with open_silo(study, own) as held:
+        title = f"What would leave {held.silo.name} in study {study.name}"
+        print_facts(title, _facts(study, held, own.data.version), as_json=as_json)
+    if not as_json:
+        click.echo(
+            "Nobody was contacted and nothing was charged. To agree to this study and to no other, "
+            f'{own.path} has:\n[agrees]\nstudy = "{study.digest}"'
+        )
+
+
+def _log_to_console() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+    logging.getLogger("nvflare").setLevel(logging.ERROR)
+
+
+def _say(*sentences: str) -> None:
+    for sentence in sentences:
+        click.echo(f"fedpower: {sentence}", color=False)
+    sys.stdout.flush()
+
+
+def _size(node: OpenSilo) -> str:
+    """Return how many rows, or persons and their rows, or nodes a silo has, for its operator."""
+    terms, moment = node.study, node.moment
+    if terms.network:
+        return f"read a network on {terms.n_features} nodes"
+    if not terms.unit:
+        return f"read {moment.n_rows} rows of {terms.n_features} columns"
+    read = f"read {moment.n_read} rows of {terms.n_features} columns, of "
+    if terms.rows_per_unit == 1:
+        return f"{read}{moment.n_rows} persons"
+    return f"{read}which {moment.n_rows} count"
+
+
+def _advice(node: OpenSilo) -> list[str]:
+    """Return what an operator should consider before taking part; it goes no further."""
+    moment, study = node.moment, node.study
+    if study.network == "edge":
+        odd = weights_summary(weighed_edges({node.silo.name: moment.source}).values())
+        return [] if odd is None else [f"{odd} {ONLY_YOU}"]
+    advice = []
+    if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
+        clipped, rows = moment.n_clipped, moment.n_read
+        more = ""
+        if 2 * clipped > rows:
+            more = ": propose public centres and scales, or a larger bound, for the next study"
+        advice.append(
+            f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
+            f"clipped {ONLY_YOU}{more}"
+        )
+    levels = {place for group in study.groups for place in group}
+    units = units_warning(moment, levels=levels, columns=study.columns)
+    return [*advice, *([] if units is None else [units]), *levels_warnings(moment.source)]
+
+
+def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
+    """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
+    terms, moment = node.study, node.moment
+    budget = budget_of(terms)
+    by_edge, secure = terms.network == "edge", terms.aggregation == "secure"
+    facts: dict[str, Any] = {"study": study.digest}
+    if terms.unit:
+        facts |= {"persons": moment.n_rows, "rows_of_theirs": moment.n_read}
+    else:
+        facts["networks" if by_edge else "rows"] = moment.n_rows
+    facts["nodes" if terms.network else "columns"] = terms.n_features
+    if by_edge:
+        (weighed,) = weighed_edges({node.silo.name: moment.source}).values()
+        facts["edges_capped_at_the_maximum"] = weighed.n_capped
+    else:
+        facts["rows_clipped_by_the_bound"] = None if isinstance(moment, Survey) else moment.n_clipped
+        others = {name: count for name, (count, _) in other_words(moment.source).items() if count}
+        facts |= {"rows_with_other_levels": others} if others else {}
+    if advice := _advice(node):
+        facts["advice"] = "; ".join(advice)
+    if budget is None:
+        return {**facts, "leaves": "exact numbers: this study is NOT private"}
+    things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
+    without = f"the number of {'networks, which is 1' if by_edge else things}"
+    noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
+    std = f"{budget.std(moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0):.3g}"
+    if secure:
+        without += "; in each session a key, a signature and how many attempts were charged"
+        std = f"of the sum, by the {'networks' if by_edge else 'rows'} in the session"
+    one = epsilon_of(budget.study_mu, budget.left_delta)
+    facts |= {
+        "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
+        "leaves_without_noise": without,
+        "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
+        noise: std,
+    }
+    if secure and isinstance(node.silo.releases, PrivateReleases):
+        facts |= {
+            "epsilon_of_one_attempt": f"{one:.4g}",
+            "attempts_at_most": terms.attempts,
+            "attempts_charged_so_far": node.silo.releases.attempts_charged,
+        }
+    facts |= {
+        "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
+        "delta": f"{budget.delta:g}",
+    }
+    if node.ledger is not None:
+        facts |= {
+            "data_version_told_to_all": version,
+            "ledger_cap": f"{node.ledger.spent().cap:g}",
+            "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
+            "ledger_left": f"{node.ledger.spent().left:.4g}",
+            "affordable": node.affordable,
+        }
+    return facts
+
+
+def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
+    """Return what leaves the silo in a private study, noised."""
+    scores = ", then counts of rows by their scores" if budget.share(SCORES) else ""
+    if budget.mode != "moment":
+        parts = f"{count(budget.n_steps, 'product')} of d×{budget.iteration_rank}"
+        parts += " with the trace" if budget.with_trace else ""
+        parts += " and the mean row" if budget.center else ""
+        return f"{parts}{scores}, each noised{' as printed' if budget.mode == 'paper' else ''}"
+    prepares = bool(budget.share(*STAGES))
+    parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
+    if prepares:
+        parts = f"tallies of where cells lie and how long rows are, then {parts}"
+    parts += f"{scores} on two components" if scores else ""
+    if not secure:
+        return f"{parts}, {'each ' if prepares or scores else ''}noised once"
+    return (
+        f"{parts} under masks, with this silo's share of the noise: readable only in the sum over all "
+        "silos of a session"
+    )
