@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.engines.inprocess import available_cores, blas_threads
-from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Answers, Asking, Coordinator, Exchange, drive, in_turn
@@ -22,9 +21,16 @@ from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import UNWATCHED, RowSource
 from fedpower.rules.treatment import RowTreatment
+<<<<<<< HEAD
 from fedpower.sums.lattice import ExactMoments, Words
 from fedpower.sums.local import KernelChoice, LocalMoment
 from fedpower.sums.moment import Moments
+=======
+from fedpower.sums.kernel import KernelChoice
+from fedpower.sums.lattice import ExactMoments, exact_moment
+from fedpower.sums.moment import Moments, accumulate_moment
+from paper.models import Model
+>>>>>>> main
 
 Array = NDArray[np.float64]
 Ledgers = Mapping[str, Ledger]

@@ -1,9 +1,18 @@
 """Price lists for tests, from the terms of a study."""
 
+import math
 from typing import Any
 
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, of_moment
 from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.sums.lattice import SIDE
+
+
+def moment_bound(n_rows: int, *, center: bool = False, mean_weight: float = MEAN_WEIGHT) -> float:
+    """How far one row moves the moment of so many, its mean and its trace, in units of the bound."""
+    moved = of_moment(2, mean_weight=mean_weight if center else 0.0)
+    return math.sqrt(moved.squared) / (n_rows * SIDE**2)
 
 
 def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any) -> Budget:

@@ -9,11 +9,11 @@ from fedpower import CodeBook, FedPCA, Noise
 from fedpower.errors import InputError, RefusedError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
-from fedpower.experiments.models import spiked_covariance
 from fedpower.linalg import sin_theta
 from fedpower.privacy.ledger import Ledger
 from fedpower.report.result import read_result
 from fits import fed_pca
+from paper.models import spiked_covariance
 
 WIDE = {"epsilon": 4.0, "delta": 1e-6, "normalize": True}
 

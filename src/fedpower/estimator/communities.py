@@ -6,21 +6,21 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 
 from fedpower.analyses.communities import Communities
 from fedpower.errors import require
-from fedpower.estimator.fedpca import FedMoment, keep_arguments, keep_columns
+from fedpower.estimator.fedpca import FedMoment, FedPCA, keep_arguments
 from fedpower.estimator.fit_warnings import NoiseWarning, warn
-from fedpower.estimator.fitting import named_silos
+from fedpower.estimator.fitting import named_sources
+from fedpower.estimator.terms import options_of
 from fedpower.options import Aggregation, Edge, Node
 from fedpower.report.files import new_folder
 from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release
-from fedpower.rows.networks import open_network, require_same_nodes
 from fedpower.rules.codebook import CodeBook
 
 
-class FedCommunities(ClusterMixin, BaseEstimator):
+class FedCommunities(ClusterMixin, FedMoment):
     """Communities of nodes, from networks that silos hold and do not pool.
 
     Each silo releases its adjacency matrix with noise, once (``unit="edge"``), or the second moment of its
@@ -94,34 +94,12 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             A public labelling to compare with.
         **run
             As in `FedPCA.fit_silos`.
-
-        Returns
-        -------
-        FedCommunities
-            Itself.
         """
-        unit: Any = {"edge": Edge(), "row": Node()}.get(str(self.unit), self.unit)
-        require(isinstance(unit, Edge | Node), "unit", "'edge', 'row', Edge() or Node()", self.unit)
-        opened = {
-            name: open_network(
-                silo, unit=unit.name, nodes=self.nodes, name=label, edge_weight=unit.max_weight
-            )
-            for name, (silo, label) in named_silos(silos).items()
-        }
-        require_same_nodes(opened.values())
+        opened = named_sources(silos, options_of(self._model()), nodes=self.nodes)
         analysis = Communities(self.n_communities, labels=y, random_state=self.random_state)
         for network in opened.values():  # refused before anything is released
             analysis.compared(network.columns or [f"x{place}" for place in range(network.n_features)])
-        release = FedMoment(
-            unit=unit,
-            codebook=CodeBook(normalize=True) if isinstance(unit, Node) else None,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            aggregation=self.aggregation,
-            n_jobs=self.n_jobs,
-        ).fit_silos(opened, **run)
-        self.moment_, self.privacy_ = release.moment_, release.privacy_
-        keep_columns(self, release.n_features_in_, self.moment_.feature_names)
+        super().fit_silos(opened, **run)
         self.analysis_ = analysis.fit(self.moment_)
         if self.moment_.noise_std > 0 and not self.analysis_.determined_:
             warn(
@@ -131,15 +109,18 @@ class FedCommunities(ClusterMixin, BaseEstimator):
             )
         return self
 
-    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write what was released and what was found as a folder, with its page, and return where it is.
+    def _model(self) -> FedPCA:
+        unit: Any = {"edge": Edge(), "row": Node()}.get(str(self.unit), self.unit)
+        require(isinstance(unit, Edge | Node), "unit", "'edge', 'row', Edge() or Node()", self.unit)
+        shared = {name: getattr(self, name) for name in ("epsilon", "delta", "aggregation", "n_jobs")}
+        book = CodeBook(normalize=True) if isinstance(unit, Node) else None
+        return FedMoment(unit=unit, codebook=book, **shared)._model()
 
-        Parameters
-        ----------
-        folder
-            A new or empty folder; `fedpower analyze` finds other communities in it.
-        force
-            Whether an earlier one in the folder is replaced.
+    def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
+        """Write what was released and found as a folder with its page, and return where it is.
+
+        The folder is new or empty, or an earlier one with ``force``; `fedpower analyze` finds other
+        communities in it.
         """
         with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
             write_release(place, self.moment_, self.analysis_.account())

@@ -209,11 +209,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Silo labels.
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         del y
         options = options_of(self)
@@ -307,11 +302,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             Called before anything is charged with how many rows the bound shortened (of networks: edges
             capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
             are for the silos' operators only, so the fitted model does not keep them.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         del y
         run = Run(
@@ -329,17 +319,8 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """Return the code book of the silos' columns, found privately; nothing is fitted.
 
         It costs the share of ``epsilon`` that preparation has in a fit that is given nothing else, which
-        the code book records, and fits with ``codebook=`` do not pay for it again.
-
-        Parameters
-        ----------
-        silos, extra_columns, **run
-            As in :meth:`fit_silos`.
-
-        Returns
-        -------
-        CodeBook
-            Offsets, scales, ranges and bound.
+        the code book records, and fits with ``codebook=`` do not pay for it again. Parameters are those of
+        :meth:`fit_silos`.
         """
         return prepare(options_of(self), silos, Run(**run), extra_columns=extra_columns)
 
@@ -352,11 +333,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             ``moment_`` of `FedMoment` or of a fit, or the folder that it was written to. Only
             ``n_components``, ``iteration_rank`` and ``standardize`` are left to choose; other parameters
             must be left out, or be those of the release.
-
-        Returns
-        -------
-        FedPCA
-            Itself.
         """
         given = moment if isinstance(moment, Moment) else read_moment(moment)
         result = result_from(given, options_of(self))
@@ -387,28 +363,17 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_components_)
-            Scores.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_features_in_)
-            Rows; unit rows where the fit normalised them.
+        Where the fit normalised rows, these are unit rows.
         """
         check_is_fitted(self)
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
 
-        Returns
-        -------
-        PCA or Pipeline
-            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
-            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
-            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
+        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
+        variance was not released.
         """
         check_is_fitted(self)
         return self.result_.to_sklearn()
@@ -422,28 +387,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
         force : bool, default=False
             Whether an earlier result in the folder is replaced.
-
-        Returns
-        -------
-        Path
-            The folder.
         """
         check_is_fitted(self)
         return self.result_.save(folder, force=force)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """Return what the columns of scores are called, as in files: pc1, pc2, ...
-
-        Parameters
-        ----------
-        input_features : array-like of str or None, default=None
-            Only checked against the columns of the fit.
-
-        Returns
-        -------
-        ndarray of str objects
-            The names.
-        """
+        """Return what the columns of scores are called, as in files: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
         return self.result_.get_feature_names_out()
 
@@ -525,33 +474,11 @@ class FedMoment(BaseEstimator):
         keep_arguments(self, locals())
 
     def fit(self, X: ArrayLike, y: object = None, **labels: Any) -> Self:
-        """Release the covariance of rows in memory.
-
-        Parameters
-        ----------
-        X, y, **labels
-            As in `FedPCA.fit`: ``groups`` labels each row's silo, ``units`` its person.
-
-        Returns
-        -------
-        FedMoment
-            Itself.
-        """
+        """Release the covariance of rows in memory; parameters are those of `FedPCA.fit`."""
         return self._take(self._model().fit(X, y, **labels))
 
     def fit_silos(self, silos: Any, y: object = None, **run: Any) -> Self:
-        """Release the covariance of silos: arrays, tables or paths of files, which are never pooled.
-
-        Parameters
-        ----------
-        silos, y, **run
-            As in `FedPCA.fit_silos`.
-
-        Returns
-        -------
-        FedMoment
-            Itself.
-        """
+        """Release the covariance of silos, which are never pooled; parameters as of `FedPCA.fit_silos`."""
         return self._take(self._model().fit_silos(silos, y, **run))
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:

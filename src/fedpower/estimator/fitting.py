@@ -1,7 +1,7 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
@@ -41,7 +41,6 @@ from fedpower.estimator.terms import (
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import Round, check_silos
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.secure import Identity
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
@@ -76,11 +75,6 @@ class Run:
     on_rows: OnRows | None = None
     on_clipped: OnClipped | None = None
 
-    @property
-    def charged(self) -> dict[str, Any]:
-        """Where releases are charged, for the engine."""
-        return {"ledgers": self.ledgers, "data_version": self.data_version, "data_set": self.data_set}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
@@ -112,13 +106,17 @@ def open_data(silos: Any, options: Options, extra: Extra = "refuse") -> Data:
     return Data(sources=sources, columns=columns, rules=rules_of_source(next(iter(sources.values()))))
 
 
-def named_sources(silos: Any, options: Options) -> dict[str, RowSource]:
+def named_sources(
+    silos: Any, options: Options, *, nodes: Sequence[str] | None = None
+) -> dict[str, RowSource]:
     """Return the silos' sources by name: given names, or a file's, or its number."""
     items = named_silos(silos)
     network, person = options.network, options.person
     if network is not None:
         networks = {
-            name: open_network(silo, unit=network.name, name=label, edge_weight=network.max_weight)
+            name: open_network(
+                silo, unit=network.name, nodes=nodes, name=label, edge_weight=network.max_weight
+            )
             for name, (silo, label) in items.items()
         }
         require_same_nodes(networks.values())
@@ -184,34 +182,115 @@ def fit_silos(options: Options, silos: Any, run: Run, *, extra_columns: Extra = 
     return fit_data(options, open_data(silos, options, extra_columns), run)
 
 
+class _Fit:
+    """Rows that are open, the options and the run of a fit, and what follows from these."""
+
+    def __init__(self, options: Options, data: Data, run: Run) -> None:
+        self.options, self.data, self.run = options, data, run
+        self.identities = identities_of(options, data.sources, run.identities)
+        self.reading: dict[str, Any] = {
+            "n_jobs": options.n_jobs,
+            "device": options.device,
+            "on_rows": run.on_rows,
+            "fingerprinted": bool(run.ledgers),
+        }
+        self.running: dict[str, Any] = {
+            "identities": self.identities,
+            "n_jobs": options.n_jobs,
+            "on_round": run.on_round,
+            "ledgers": run.ledgers,
+            "data_version": run.data_version,
+            "data_set": run.data_set,
+        }
+
+    def terms(
+        self, n_rows: int, treatment: RowTreatment | None, roster: Mapping[str, int] | None = None
+    ) -> tuple[Study, SolverSettings, SolverChoice]:
+        return build_study(
+            self.options,
+            n_rows=n_rows,
+            n_features=self.data.n_features,
+            treatment=treatment,
+            columns=self.data.columns,
+            identities={name: identity.public for name, identity in self.identities.items()},
+            roster=roster,
+        )
+
+    def expected(self) -> Study:
+        """Return the study as far as it is known before a pass; refuse what public facts rule out."""
+        options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
+        if not run.ledgers and (run.data_version, run.data_set) != (None, None):
+            raise InputError("data_version and data_set must go with ledgers, got one without")
+        if run.ledgers and not options.is_private:
+            raise InputError(
+                "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
+                "give a finite one, or leave the ledgers out"
+            )
+        public = options.public
+        bounded = options.book is not None or public.row_norm is not None or public.normalize
+        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+            raise InputError(
+                "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
+                "or normalize, or leave the ledgers out"
+            )
+        counts = [source.n_rows for source in sources.values()]
+        known = sum(count or 0 for count in counts)
+        if options.book is not None:
+            options.book.check_columns(self.data.columns, d)
+        treatment = None
+        if not options.prepares:
+            treatment = public_treatment(options, self.data.columns)
+            treatment.check_width(d)
+        study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
+        if isinstance(options.solver, Iterative):
+            SiloSampler(
+                sizes=dict.fromkeys(sources, 1),
+                rng=public_rng(options, study),
+                n_participants=options.solver.n_participants,
+                participation=options.solver.participation,
+            )
+        check_silos(list(sources), options.aggregation.min_silos)
+        budget = budget_of(study)
+        if budget is not None and run.ledgers:
+            check_ledgers(
+                list(sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set
+            )
+        return study
+
+    def study_of(
+        self, rows: Mapping[str, LocalMoment] | Mapping[str, Survey], treatment: RowTreatment | None
+    ) -> tuple[Study, SolverSettings, SolverChoice]:
+        """Return the study of rows that were counted; warn of what is odd about it."""
+        sizes = {name: silo.n_rows for name, silo in rows.items()}
+        made = self.terms(sum(sizes.values()), treatment, sizes)
+        warn_about_study(made[0], rows)
+        return made
+
+
 def fit_data(options: Options, data: Data, run: Run) -> Fitted:
     """Fit to rows that are open and have the same columns."""
-    identities = identities_of(options, data.sources, run.identities)
-    expected = preflight(options, data, run, identities)
-    solver, rounds = options.solver, options.aggregation
+    fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
+    expected = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
-    with every_problem(data.sources.values()):
-        treatment, leak = treatment_of(options, data.columns, data.sources.values())
+    with every_problem(sources.values()):
+        treatment, leak = treatment_of(options, data.columns, sources.values())
         if treatment is None:
-            rows = survey_silos(data.sources, **_reading(options, run))
+            rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_for(expected, data.sources, treatment, steps=steps, **_reading(options, run))
-            _report_cut(options, treatment, data.sources, rows, run.on_clipped)
-    study, settings, choice = _study_of(options, data, rows, treatment, identities)
+            rows = read_for(expected, sources, treatment, steps=steps, **fit.reading)
+            _report_cut(options, treatment, sources, rows, run.on_clipped)
+    study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
-        warn_about_repeats(study, data.sources.values())
+        warn_about_repeats(study, sources.values())
     outcome = federate(
         rows,
         study=study,
         settings=settings,
         rng=public_rng(options, study if run.ledgers else None),
-        identities=identities,
-        min_silos=rounds.min_silos,
-        deadline=rounds.deadline,
-        n_jobs=options.n_jobs,
-        on_round=run.on_round,
-        **run.charged,
+        min_silos=options.aggregation.min_silos,
+        deadline=options.aggregation.deadline,
+        **fit.running,
     )
     solution = outcome.solution
     if isinstance(solver, Iterative) and not solution.converged and len(outcome.rounds) >= solver.max_rounds:
@@ -247,110 +326,16 @@ def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "r
             "row_norm, normalize, public offsets and scales, and settings of other solvers"
         )
     data = open_data(silos, options, extra_columns)
-    identities = identities_of(options, data.sources, run.identities)
-    preflight(options, data, run, identities)
+    fit = _Fit(options, data, run)
+    fit.expected()
     with every_problem(data.sources.values()):
-        surveys = survey_silos(data.sources, **_reading(options, run))
-    study, _, _ = _study_of(options, data, surveys, None, identities)
+        surveys = survey_silos(data.sources, **fit.reading)
+    study, _, _ = fit.study_of(surveys, None)
     if not run.ledgers:
         warn_about_repeats(study, data.sources.values(), fits=0)
-    book = prepare_silos(
-        surveys,
-        study=study,
-        identities=identities,
-        n_jobs=options.n_jobs,
-        on_round=run.on_round,
-        **run.charged,
-    )
+    book = prepare_silos(surveys, study=study, **fit.running)
     warn_about_rows(study, surveys)
     return book if options.codebook is None else replace(book, rules=options.codebook.rules)
-
-
-def _reading(options: Options, run: Run) -> dict[str, Any]:
-    """Return how rows are read, for the engine."""
-    return {
-        "n_jobs": options.n_jobs,
-        "device": options.device,
-        "on_rows": run.on_rows,
-        "fingerprinted": bool(run.ledgers),
-    }
-
-
-def _study_of(
-    options: Options,
-    data: Data,
-    rows: Mapping[str, LocalMoment] | Mapping[str, Survey],
-    treatment: RowTreatment | None,
-    identities: Mapping[str, Identity],
-) -> tuple[Study, SolverSettings, SolverChoice]:
-    """Return the study of rows that were counted; warn of what is odd about it."""
-    sizes = {name: silo.n_rows for name, silo in rows.items()}
-    made = build_study(
-        options,
-        n_rows=sum(sizes.values()),
-        n_features=data.n_features,
-        treatment=treatment,
-        columns=data.columns,
-        identities={name: identity.public for name, identity in identities.items()},
-        roster=sizes,
-    )
-    warn_about_study(made[0], rows)
-    return made
-
-
-def preflight(options: Options, data: Data, run: Run, identities: Mapping[str, Identity]) -> Study:
-    """Return the study as far as it is known before a pass over rows; refuse what public facts rule out."""
-    _check_charged(options, run)
-    counts = [source.n_rows for source in data.sources.values()]
-    known = [count for count in counts if count is not None]
-    if options.book is not None:
-        options.book.check_columns(data.columns, data.n_features)
-    treatment = None
-    if not options.prepares:
-        treatment = public_treatment(options, data.columns)
-        treatment.check_width(data.n_features)
-    study, _, _ = build_study(
-        options,
-        n_rows=sum(known) if len(known) == len(counts) else max(2, data.n_features, sum(known)),
-        n_features=data.n_features,
-        treatment=treatment,
-        columns=data.columns,
-        identities={name: identity.public for name, identity in identities.items()},
-    )
-    if isinstance(options.solver, Iterative):
-        SiloSampler(
-            sizes=dict.fromkeys(data.sources, 1),
-            rng=public_rng(options, study),
-            n_participants=options.solver.n_participants,
-            participation=options.solver.participation,
-        )
-    check_silos(list(data.sources), options.aggregation.min_silos)
-    budget = budget_of(study)
-    if budget is not None and run.ledgers:
-        check_ledgers(
-            list(data.sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set
-        )
-    return study
-
-
-def _check_charged(options: Options, run: Run) -> None:
-    """Refuse to charge what is not private, and names for what is not charged."""
-    if not run.ledgers:
-        if (run.data_version, run.data_set) != (None, None):
-            raise InputError("data_version and data_set must go with ledgers, got one without")
-        return
-    if not options.is_private:
-        raise InputError(
-            "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; give "
-            "a finite one, or leave the ledgers out"
-        )
-    public = options.public
-    bounded = options.book is not None or public.row_norm is not None or public.normalize
-    if not (options.prepares or options.by_edge or bounded):
-        raise InputError(
-            "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm or "
-            "normalize, or leave the ledgers out"
-        )
 
 
 def _report_cut(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
 from fedpower.privacy.budget import SMALLEST_EPSILON
@@ -34,40 +34,23 @@ _CLIPPED_FROM = 64  # clipped products bring nothing to fewer columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One solver with one noise mode and one aggregation.
-
-    Attributes
-    ----------
-    rounds, bytes_up, bytes_down
-        Of one silo, over the whole fit; None where they depend on a spectrum that was not given.
-    noise_level
-        Standard deviation of the pooled noise in one entry of what is noised, for rows of norm at most 1.
-    error
-        Predicted sin θ_k of the components; None without a spectrum.
-    rank
-        Predicted k; 0 where no component would be determined; None without a spectrum.
-    chosen
-        Whether ``auto`` takes this one.
-    """
+    """One solver with one noise mode and one aggregation; None is what needs a spectrum."""
 
     solver: str
     noise: str
     aggregation: str
     rounds: int | None
-    bytes_up: int | None
+    bytes_up: int | None  # of one silo, over the whole fit
     bytes_down: int | None
-    noise_level: float
-    error: float | None
-    rank: int | None
-    chosen: bool
+    noise_level: float  # standard deviation of the pooled noise in one entry, for rows of norm at most 1
+    error: float | None  # predicted sin θ_k of the components
+    rank: int | None  # predicted k; 0 where no component would be determined
+    chosen: bool  # whether ``auto`` takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a wanted error takes, by the prediction for what a fit would take.
-
-    None where no ε up to `_MOST_EPSILON`, or no number of rows up to a million times those given, is enough.
-    """
+    """What a wanted error takes; None where no ε up to `_MOST_EPSILON`, or 2²⁰ times the rows, is enough."""
 
     error: float
     epsilon: float | None
@@ -77,32 +60,17 @@ class Needed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every candidate, and the one that ``auto`` takes with its reason.
-
-    Attributes
-    ----------
-    noise, epsilon, delta
-        Of the fit that ``auto`` takes.
-    remarks
-        What would be better, in sentences.
-    preparation
-        The share of the budget (of μ²) that goes into offset, scale and bound of the columns; 0 where these
-        are given. The prediction ignores error in these estimates.
-    missing
-        What is not known, in one sentence; None where nothing is missing.
-    needed
-        What the wanted error takes; None where none was given, or nothing can be predicted.
-    """
+    """Every candidate, and noise, ε and δ of the one that ``auto`` takes with its reason."""
 
     candidates: tuple[Candidate, ...]
     choice: SolverChoice
     noise: str
     epsilon: float
     delta: float
-    remarks: tuple[str, ...] = ()
-    preparation: float = 0.0
-    missing: str | None = None
-    needed: Needed | None = None
+    remarks: tuple[str, ...] = ()  # what would be better
+    preparation: float = 0.0  # share of the budget for offset, scale and bound, whose error is not predicted
+    missing: str | None = None  # what is not known
+    needed: Needed | None = None  # what the wanted error takes
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for JSON."""
@@ -170,22 +138,22 @@ class _Facts:
     def candidate(self, options: Options, chosen: tuple[str, str, str]) -> Candidate:
         """Return what a fit with these options costs and gives."""
         study, settings, choice = self.terms(options)
-        runs = self.rehearsed(settings, study)
+        runs, known = self.rehearsed(settings, study), self.spectrum is not None
 
-        def median(counts: list[int | None]) -> int | None:
-            return int(np.median([count for count in counts if count is not None])) if counts else None
+        def median(name: str) -> int | None:
+            counts = [count for run in runs if (count := getattr(run, name)) is not None]
+            return int(np.median(counts)) if counts else None
 
-        known = self.spectrum is not None
         return Candidate(
             solver=choice.solver,
             noise=study.noise,
             aggregation=study.aggregation,
-            rounds=median([run.n_rounds for run in runs]),
-            bytes_up=median([run.bytes_up for run in runs]),
-            bytes_down=median([run.bytes_down for run in runs]),
+            rounds=median("n_rounds"),
+            bytes_up=median("bytes_up"),
+            bytes_down=median("bytes_down"),
             noise_level=self.noise_levels(study)[0],
             error=float(np.median([run.error for run in runs])) if known else None,
-            rank=median([run.rank for run in runs]) if known else None,
+            rank=median("rank") if known else None,
             chosen=(choice.solver, study.noise, study.aggregation) == chosen,
         )
 
@@ -215,16 +183,14 @@ def plan(
     Parameters
     ----------
     model
-        Not fitted; its options are those of the fit, but for ``solver``, ``noise`` and
-        ``aggregation``, which vary; ``colluders`` are those of a secure sum.
+        Not fitted; ``solver``, ``noise`` and ``aggregation`` vary, its other options are those of the fit.
     sizes
         Rows of each silo.
     n_features
         d.
     spectrum
-        Leading eigenvalues of the moment of the bounded rows (norm at most 1), largest first; those not
-        given share what they leave of the trace (see `full_spectrum`). `spectrum_of_result` gives that
-        of an earlier fit. Without it, only what does not depend on it is predicted.
+        Leading eigenvalues of the moment of the bounded rows (norm at most 1), see `full_spectrum` and
+        `spectrum_of_result`. Without it, only what does not depend on it is predicted.
     n_rehearsals
         Over how many the median is taken; None lets the number of columns decide.
     error
@@ -232,7 +198,10 @@ def plan(
     """
     options = model if isinstance(model, Options) else options_of(model)
     if error is not None:
-        _check_wanted(error, options)
+        require(0 < error < 1, "error", "a sine between 0 and 1", error, "0.1 is usual")
+        is_count = isinstance(options.n_components, int | np.integer)
+        require(is_count, "error", "given with a number of components", options.n_components)
+        require(options.is_private, "error", "given with a finite epsilon", options.epsilon)
     if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(options.ranges.values())
         options = options.replace(ranges=[*known, *[None] * (n_features - len(known))])
@@ -330,16 +299,6 @@ def _as_solver(solver: Solver, name: str) -> Solver:
 
 
 # --- what a wanted error takes -----------------------------------------------------------------------
-
-
-def _check_wanted(error: float, options: Options) -> None:
-    """Refuse an error that no fit has, or that cannot be predicted."""
-    if not 0 < error < 1:
-        raise InputError(f"error must be a sine between 0 and 1, got {error:g}; 0.1 is usual")
-    if not options.is_private:
-        raise InputError("error must go with a finite epsilon, got inf, which has no error; give one")
-    if not isinstance(options.n_components, int | np.integer):
-        raise InputError(f"error must go with a number of components, got {options.n_components!r}")
 
 
 def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:

@@ -15,7 +15,7 @@ from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
-from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
+from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
@@ -176,17 +176,17 @@ def build_study(
     scores = _scores_of(options, noise, delta, n_features)
     more: dict[str, Any] = _secure_terms(options, noise, identities or {}, attempts)
     if noise == "clipped":
-        _check_clipped(options)
+        if (odd := _odd_with_clipped(options)) is not None:
+            raise InputError(odd)
         assert isinstance(rank, int), "others were refused"
-        design = choose_design(
+        outlook = Outlook(
             n_features=n_features,
             rank=rank,
-            center=center,
             n_rows=n_rows,
             multiplier=1.0 / mu_of(float(options.epsilon), delta),
             energy=options.noise.energy,
-            width=options.solver.iteration_rank,
         )
+        design = outlook.design(center=center, width=options.solver.iteration_rank)
         queries = design.queries(n_features, center=center)
         more["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
         width = max(design.widths)
@@ -292,42 +292,32 @@ def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) ->
         return False
     if _odd_with_clipped(options) is not None:
         return False
-    return predicted_gain(
+    outlook = Outlook(
         n_features=n_features,
         rank=int(rank),
         n_rows=n_rows,
         multiplier=1.0 / mu_of(float(options.epsilon), _delta(options, n_rows)),
         energy=float(energy),
     )
+    return outlook.gains_by_clipping()
 
 
 def _odd_with_clipped(options: Options) -> str | None:
-    """Return the name of an option that clipped products cannot go with; None where there is none."""
-    if options.paper_settings:
-        return options.paper_settings[0]
-    known = {
-        "solver": isinstance(options.solver, Auto),
-        "standardize": not options.standardizes,
-        "weights": options.aggregation.weights == "rows",
-        "device": options.device is None,
-    }
-    return next((name for name, holds in known.items() if not holds), None)
-
-
-def _check_clipped(options: Options) -> None:
-    """Refuse what clipped products cannot go with, each with the reason."""
-    odd = _odd_with_clipped(options)
-    reasons = {
-        "standardize": "columns must not be standardised with noise='clipped', which has no diagonal to "
-        "standardise by; pass standardize=False",
-        "weights": f"weights must be 'rows' with noise='clipped', whose sums are over rows, got "
-        f"{options.aggregation.weights!r}",
-        "device": f"device must be left out with noise='clipped', which runs on the processor, got "
-        f"{options.device!r}",
-    }
-    if odd is not None:
-        own = f"{odd} must be left out with noise='clipped', which has a solver of its own"
-        raise InputError(reasons.get(odd, own))
+    """Return what clipped products cannot go with, in a sentence; None where there is nothing."""
+    own, mode = "must be left out with noise='clipped', which has a solver of its own", "with noise='clipped'"
+    weights, device = options.aggregation.weights, options.device
+    cases = (
+        (bool(options.paper_settings), f"{next(iter(options.paper_settings), '')} {own}"),
+        (not isinstance(options.solver, Auto), f"solver {own}"),
+        (
+            options.standardizes,
+            f"columns must not be standardised {mode}, which has no diagonal to standardise by; pass "
+            "standardize=False",
+        ),
+        (weights != "rows", f"weights must be 'rows' {mode}, whose sums are over rows, got {weights!r}"),
+        (device is not None, f"device must be left out {mode}, which runs on the processor, got {device!r}"),
+    )
+    return next((sentence for odd, sentence in cases if odd), None)
 
 
 def _secure_terms(
@@ -337,11 +327,6 @@ def _secure_terms(
     secure = options.aggregation
     if isinstance(secure, Plain):
         return {}
-    if noise not in ("moment", "clipped"):
-        raise InputError(
-            f"aggregation='secure' must go with noise='moment', got {noise!r}, whose every step would be one "
-            "more sum"
-        )
     if noise == "moment" and options.solver.name not in ("auto", "moment"):
         raise InputError(
             f"aggregation='secure' must go with solver='moment', got {options.solver.name!r}: silos take "
@@ -353,17 +338,11 @@ def _secure_terms(
             f"{given[0]} must be left out with aggregation='secure': local steps, or those of some "
             "silos, are not a sum over all"
         )
-    least = len(identities) if secure.min_silos is None else int(secure.min_silos)
-    if not secure.colluders < least <= len(identities):
-        raise InputError(
-            f"a secure sum must have more silos than the {secure.colluders} that may collude, got {least} as "
-            f"the fewest of {len(identities)}; bring more silos, declare fewer colluders or change min_silos"
-        )
     return {
         "aggregation": "secure",
         "colluders": int(secure.colluders),
         "identities": tuple(identities.items()),
-        "min_silos": least,
+        "min_silos": secure.min_silos or len(identities),
         "attempts": attempts,
     }
 

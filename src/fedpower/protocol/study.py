@@ -203,7 +203,8 @@ class Study:
             return
         yield (
             self.noise in ("moment", "clipped"),
-            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}",
+            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}, whose every step "
+            "would be one more sum",
         )
         keys = [key for _, key in self.identities]
         yield (
@@ -216,8 +217,9 @@ class Study:
         )
         yield (
             1 <= self.colluders < self.min_silos <= len(keys),
-            f"a secure sum must have 1 <= colluders < min_silos <= silos, got colluders={self.colluders}, "
-            f"min_silos={self.min_silos} and {len(keys)} silos",
+            f"a secure sum must have more silos than the {self.colluders} that may collude, got "
+            f"{self.min_silos} as the fewest of {len(keys)}; bring more silos, declare fewer colluders or "
+            "change min_silos",
         )
         yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
 
