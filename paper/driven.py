@@ -21,16 +21,10 @@ from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import UNWATCHED, RowSource
 from fedpower.rules.treatment import RowTreatment
-<<<<<<< HEAD
 from fedpower.sums.lattice import ExactMoments, Words
 from fedpower.sums.local import KernelChoice, LocalMoment
 from fedpower.sums.moment import Moments
-=======
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.lattice import ExactMoments, exact_moment
-from fedpower.sums.moment import Moments, accumulate_moment
 from paper.models import Model
->>>>>>> main
 
 Array = NDArray[np.float64]
 Ledgers = Mapping[str, Ledger]

@@ -4,7 +4,6 @@
 """
 
 import ctypes
-import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,16 +16,9 @@ from fedpower import native
 from fedpower.errors import InputError, ProtocolError
 from fedpower.rows.units import PARTS, lattice_shares
 from fedpower.rules.treatment import RowTreatment, margin, with_data
-<<<<<<< HEAD
 from fedpower.sums.moment import Moments, add_squares, bounded, mirror
 from fedpower.sums.reduce import SPARSE_LIMIT, NotFiniteError, gram_rows, room, shares_blocks
-from fedpower.values import Matrix, SparseBlock, Vector, is_sparse
-=======
-from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
-from fedpower.sums.moment import PANEL, Moments, bounded, mirror
-from fedpower.sums.reduce import NotFiniteError, reduce, room
 from fedpower.values import Matrix, SparseBlock, Vector, cached_property, is_sparse
->>>>>>> main
 
 Integers = NDArray[np.int64]
 

@@ -36,13 +36,8 @@ from fedpower.sums.moment import (
     require_center,
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
-<<<<<<< HEAD
 from fedpower.sums.reduce import SPARSE_LIMIT, S, Sum, full_blocks, gram_rows, reduce, shares_blocks
-from fedpower.values import Matrix, Vector, is_sparse
-=======
-from fedpower.sums.reduce import S, Sum, full_blocks, reduce
 from fedpower.values import Matrix, Vector, cached_property, is_sparse
->>>>>>> main
 
 MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2
 """Bytes of d×d arrays a silo may hold: the four that sparse rows of that width take, 2 GiB."""
@@ -194,7 +189,6 @@ class LocalMoment:
             raise InputError(f"the rows of {self.source.name} must be read with on_lattice=True to be noised")
         return self._exact
 
-<<<<<<< HEAD
     def clipped(self, question: ClippedQuestion | None = None, *, kappa: int = 0) -> ClippedSum:
         """Return the clipped product with a public basis, or Σ z, as secret as the rows."""
         width = self.source.n_features
@@ -203,21 +197,18 @@ class LocalMoment:
         require_count(self.source.name, self.n_rows, found.n_rows)
         return found
 
-    @functools.cached_property
+    @cached_property
     def summary(self) -> Moments:
         """What has the mean, the variances and counts, by the chosen kernel."""
         if "_moment" in vars(self) or (self.choice.kind == "moment" and not self.how.on_lattice):
             return self._moment
         return self._exact.to_float(full=False) if self.how.on_lattice else self._scatter(full=False)
 
-    @functools.cached_property
+    @cached_property
     def _moment(self) -> Moments:
         return self._exact.to_float() if self.how.on_lattice else self._scatter(full=True)
 
-    @functools.cached_property
-=======
     @cached_property
->>>>>>> main
     def _exact(self) -> ExactMoments:
         self._require_room()
         source, rule, width = self.source, self.treatment, self.source.n_features
@@ -230,7 +221,6 @@ class LocalMoment:
         total = self._total(functools.partial(LatticeSum, rule, width, most=self._most), size)
         return total.result() if self._unit is None else total.result(n_rows=self.n_rows, parts=PARTS)
 
-<<<<<<< HEAD
     def _scatter(self, *, full: bool) -> Moments:
         size, width = self._free_rows(), self.source.n_features
         if full and not self._stays_sparse:
@@ -246,18 +236,6 @@ class LocalMoment:
             return on_device.total(self.source, self.device, make, self.watch).result(**how)
         total = self._total(functools.partial(kind, *facts, most=self._most), max_rows)
         return total.result(n_units=None if self._unit is None else self.n_rows, **how)
-=======
-    @cached_property
-    def _moment(self) -> Moments:
-        return self.sums().to_float() if self._on_lattice else self._scatter(full=True)
-
-    @cached_property
-    def _summary(self) -> Moments:
-        """Return what holds the mean, the variances and counts, by the chosen kernel."""
-        if "_moment" in vars(self) or (self.choice.kind == "moment" and not self._on_lattice):
-            return self._moment
-        return self.sums().to_float(full=False) if self._on_lattice else self._scatter(full=False)
->>>>>>> main
 
     def _total(self, make: Callable[[], S], max_rows: int) -> S:
         """Return a sum over the rows, made where these are: here or at Dask's workers."""
@@ -322,19 +300,8 @@ class EdgeMoment(LocalMoment):
 
     @cached_property
     def _exact(self) -> ExactMoments:
-<<<<<<< HEAD
         """The adjacency in integers of 1/S²; what the noise is not made for is refused."""
         total = self._added(self._weights)
-=======
-        """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
-        width = self._network.n_features
-        total = np.zeros((width, width), dtype=np.int64)
-        for start, part in self._parts():
-            weights = np.rint(part * SIDE**2)
-            if not ((weights >= 0) & (weights <= SIDE**2)).all():
-                raise _out_of_bounds(self._network)
-            total[start : start + len(part)] += weights.astype(np.int64)
->>>>>>> main
         if not np.array_equal(total, total.T) or np.diagonal(total).any():
             raise _out_of_bounds(self._network)
         return ExactMoments(n_rows=1, total=np.zeros(len(total), dtype=np.int64), squares=Words(low=total))
