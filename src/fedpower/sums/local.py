@@ -199,7 +199,7 @@ class LocalMoment:
 
     @cached_property
     def summary(self) -> Moments:
-        """What has the mean, the variances and counts, by the chosen kernel."""
+        """Return what has the mean, the variances and counts, by the chosen kernel."""
         if "_moment" in vars(self) or (self.choice.kind == "moment" and not self.how.on_lattice):
             return self._moment
         return self._exact.to_float(full=False) if self.how.on_lattice else self._scatter(full=False)
@@ -300,7 +300,7 @@ class EdgeMoment(LocalMoment):
 
     @cached_property
     def _exact(self) -> ExactMoments:
-        """The adjacency in integers of 1/S²; what the noise is not made for is refused."""
+        """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
         total = self._added(self._weights)
         if not np.array_equal(total, total.T) or np.diagonal(total).any():
             raise _out_of_bounds(self._network)
