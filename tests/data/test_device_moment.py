@@ -11,6 +11,7 @@ from scipy import sparse
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import read_silos
 from fedpower.errors import InputError
+from fedpower.protocol import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import TorchLatticeSum, open_device
@@ -104,7 +105,10 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
     tensor = open_source(torch.tensor(rows, device=DEVICE))
-    found = read_silos({"north": tensor}, rule, rank=3, steps=20, private=True, device=DEVICE)["north"]
+    study = Study(
+        columns=None, n_features=12, iteration_rank=3, noise="step", epsilon=1.0, delta=1e-6, n_steps=20
+    )
+    found = read_silos(study, {"north": tensor}, rule, device=DEVICE)["north"]
     assert "in float64" in found.choice.reason
     plain = local_moment(open_source(rows), rule, rank=3, steps=20)
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)
