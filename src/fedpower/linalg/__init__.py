@@ -2,13 +2,11 @@
 
 from fedpower.linalg.subspace import (
     ALIGNMENTS,
-    captured_variance_ratio,
     heterogeneity,
     is_orthonormal,
     misalignment,
     orth,
     principal_angles,
-    rotation,
     sin_theta,
 )
 from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
@@ -16,7 +14,6 @@ from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle,
 __all__ = [
     "ALIGNMENTS",
     "blas",
-    "captured_variance_ratio",
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
@@ -26,7 +23,6 @@ __all__ = [
     "orth",
     "principal_angles",
     "ritz_pairs",
-    "rotation",
     "sin_theta",
     "symmetric_of",
 ]
