@@ -13,6 +13,8 @@ from scipy import sparse
 from fedpower.errors import InputError, is_showable
 
 if TYPE_CHECKING:
+    from functools import cached_property as cached_property  # noqa: PLC0414 (an export)
+
     import polars  # noqa: ICN001 - under the usual name it would not be exported
     from typing_extensions import TypeIs
 
@@ -29,6 +31,22 @@ else:
             return getattr(import_module(self._name), name)
 
     pl = _Lazy("polars")
+
+    class cached_property:  # noqa: N801
+        """That of functools as of Python 3.12: in 3.11 a lock lets only one silo at a time compute it."""
+
+        def __init__(self, make: Any) -> None:
+            self._make, self.__doc__ = make, make.__doc__
+
+        def __set_name__(self, owner: type, name: str) -> None:
+            self._name = name
+
+        def __get__(self, instance: Any, owner: type | None = None) -> Any:
+            if instance is None:
+                return self
+            value = vars(instance)[self._name] = self._make(instance)
+            return value
+
 
 Matrix: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = NDArray[np.float64]
