@@ -9,7 +9,15 @@ from fedpower.linalg.subspace import (
     principal_angles,
     sin_theta,
 )
-from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
+from fedpower.linalg.symmetric import (
+    blas,
+    fix_signs,
+    largest_pairs,
+    lower_of,
+    lower_triangle,
+    ritz_pairs,
+    symmetric_of,
+)
 
 __all__ = [
     "ALIGNMENTS",
@@ -17,6 +25,7 @@ __all__ = [
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
+    "largest_pairs",
     "lower_of",
     "lower_triangle",
     "misalignment",
