@@ -12,7 +12,7 @@ from fedpower.protocol.messages import AskSteps, Message
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from problems import spiked_rows, split
-from runs import drive, exact_study, make_coordinator, make_silos, solve
+from runs import exact_study, make_coordinator, make_silos, solve
 
 SIZES = {"a": 100, "b": 300, "c": 600}
 
@@ -96,9 +96,3 @@ def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
     rest = np.vstack(parts[1:])
     _, vectors = np.linalg.eigh(rest.T @ rest)
     assert sin_theta(coordinator.outcome.basis, vectors[:, ::-1][:, :3]) < 1e-10
-
-
-def test_full_turnout_through_drive_reaches_everyone() -> None:
-    silos = make_silos(split(spiked_rows(), [300, 300]), 3)
-    coordinator = make_coordinator(silos, PowerSettings(study=exact_study(12, 3), rank=3, n_steps=2))
-    assert len(drive(coordinator, silos)) == 6
