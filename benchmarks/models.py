@@ -129,7 +129,7 @@ def _problems(rows: int, nodes: int, data: Path) -> Iterator[tuple[str, int, lis
 
 def blocks_of(nodes: int, *, seed: int) -> list[Any]:
     """Return the silos of Model II, a stochastic block model [FP §5]."""
-    from fedpower.experiments.models import stochastic_block
+    from paper.models import stochastic_block
 
     model = stochastic_block(seed=seed, n_nodes=nodes)
     return [np.vstack(list(model.blocks(silo, 2**16))) for silo in range(model.n_silos)]

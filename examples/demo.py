@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedpower.experiments.models import spiked_covariance, write_model
-
 FOLDER = Path("demo")
 FEDPOWER = Path(sys.executable).with_name("fedpower")
 
@@ -28,7 +26,8 @@ def main() -> None:
     files = [f"demo/silos/silo-0{number}.npy" for number in range(1, 5)]
 
     say("1. Four organisations hold 200,000 rows of the same 100 columns; four directions stand out.")
-    write_model(spiked_covariance(n_rows=200_000, n_silos=4, seed=0), FOLDER / "silos")
+    drawn = ["paper.simulate", "spiked", "--rows", "200000", "-o", f"{FOLDER}/silos", "--quiet"]
+    subprocess.run([sys.executable, "-m", *drawn], check=True)  # noqa: S603
 
     say("2. What pooled rows would give: exact, and therefore NOT private.")
     run("fit", *files, "-k", "4", "--epsilon", "inf", "-o", "demo/exact")

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from fedpower.cli.console import bars, console, note, print_json, table
 from fedpower.cli.failures import exit_status
 from fedpower.cli.options import options
-from fedpower.experiments.attack import require_matplotlib
+from fedpower.experiments.attack import drawing
 from paper.settings import FIGURES, Settings
 from paper.store import Store, claims_record, verdicts_on, write_outputs
 from paper.store import reproduce as run
@@ -53,7 +53,8 @@ def reproduce(
     About a quarter of an hour on two cores. An interrupted run resumes when the same command is given
     again. The same seed gives the same files, byte for byte.
     """
-    require_matplotlib()
+    with drawing():  # refused before anything is computed
+        pass
     settings = Settings(
         seed=seed,
         repetitions=repetitions or (QUICK if quick else USUAL),

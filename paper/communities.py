@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fedpower import FedCommunities
-from fedpower.experiments.attack import BLUE, GREEN, INK, ORANGE, PURPLE, drawing, saved
-from fedpower.experiments.models import stochastic_block
+from fedpower.experiments.attack import INK, drawing, saved
 from fedpower.protocol.study import Aggregation
 from fedpower.rows.networks import NetworkUnit
-from paper.settings import PAPER, QUICK, Size
+from paper.models import stochastic_block
+from paper.settings import BLUE, GREEN, ORANGE, PAPER, PURPLE, QUICK, Size
 
 EPSILONS = (0.5, 1.0, 2.0)
 DELTA = 1e-6

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from fedpower.engines.inprocess import available_cores, blas_threads
-from fedpower.experiments.models import Model
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Answers, Asking, Coordinator, Exchange, drive, in_turn
@@ -24,6 +23,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import KernelChoice
 from fedpower.sums.lattice import ExactMoments, exact_moment
 from fedpower.sums.moment import Moments, accumulate_moment
+from paper.models import Model
 
 Array = NDArray[np.float64]
 Ledgers = Mapping[str, Ledger]

@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.experiments.attack import BLUE, GREEN, INK, ORANGE, PURPLE, SKY, drawing, saved
+from fedpower.experiments.attack import INK, drawing, saved
 from paper.claims import CHANCE, rows_to
 from paper.curves import MODES, SILO_EPSILON
 from paper.own_claims import HALF
 from paper.paper_claims import fedpower
 from paper.settings import (
+    BLUE,
     EPSILON,
     EPSILONS_SHOWN,
+    GREEN,
     LOCAL_STEPS,
     LOCAL_STEPS_SHOWN,
     N_STEPS,
+    ORANGE,
     PARTICIPATIONS_SHOWN,
+    PURPLE,
+    SKY,
     ModelName,
     Settings,
 )

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from fedpower.errors import InputError
-from fedpower.experiments.models import Model, spiked_covariance, stochastic_block
+from paper.models import Model, spiked_covariance, stochastic_block
 
 ModelName = Literal["I", "II"]
 
@@ -19,6 +19,9 @@ LOCAL_STEPS_SHOWN = (1, 2, 4)
 EPSILONS_SHOWN = (10.0, 1.0, 0.5)
 PARTICIPATIONS_SHOWN = (1.0, 0.6, 0.4)
 """What panels (a), (b) and (c) vary."""
+
+# Okabe and Ito's palette, which the colour-blind can distinguish.
+ORANGE, BLUE, GREEN, PURPLE, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
 
 FIGURES: dict[str, str] = {
     "3": "the paper's Figure 3, Model I",

@@ -9,15 +9,7 @@ import click
 from fedpower.cli.console import bar_of, print_json
 from fedpower.cli.failures import exit_status
 from fedpower.cli.options import option, options
-from fedpower.experiments.models import (
-    FORMATS,
-    Format,
-    Model,
-    require_room,
-    spiked_covariance,
-    stochastic_block,
-    write_model,
-)
+from paper.models import FORMATS, Format, Model, spiked_covariance, stochastic_block, write_model
 
 
 @click.group()
@@ -86,7 +78,6 @@ def sbm(**given: Any) -> None:
 
 
 def _write(model: Model, *, output: Path, kind: Format, force: bool, as_json: bool) -> None:
-    require_room(output, force=force)
     with bar_of("rows", model.n_rows) as advance:
         files = write_model(model, output, kind=kind, force=force, on_rows=advance)
     size = sum(path.stat().st_size for path in files)

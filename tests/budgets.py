@@ -1,5 +1,6 @@
 """Price lists for tests, from the terms of a study; and ledgers that tests charge."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,15 @@ from typing import Any
 from fedpower.privacy import Ledger
 from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Account
+from fedpower.privacy.sensitivity import MEAN_WEIGHT, of_moment
 from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.sums.lattice import SIDE
+
+
+def moment_bound(n_rows: int, *, center: bool = False, mean_weight: float = MEAN_WEIGHT) -> float:
+    """How far one row moves the moment of so many, its mean and its trace, in units of the bound."""
+    moved = of_moment(2, mean_weight=mean_weight if center else 0.0)
+    return math.sqrt(moved.squared) / (n_rows * SIDE**2)
 
 
 def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int = 1, **terms: Any) -> Budget:

@@ -39,19 +39,19 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
 
 def prepared(model, parts):
     """What a fit of parts is run with, through the same door as FedPCA's."""
-    treatment, secure = public_treatment(options_of(model)), options_of(model).aggregation.name == "secure"
-    sources = {name: open_source(part) for name, part in parts.items()}
-    moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
-    keys = {name: Identity.new() for name in parts} if secure else {}
+    options = options_of(model)
+    treatment = public_treatment(options)
+    keys = {name: Identity.new() for name in parts} if options.aggregation.name == "secure" else {}
     study, settings, _ = build_study(
-        options_of(model),
+        options,
         n_rows=sum(len(part) for part in parts.values()),
         n_features=8,
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},
     )
-    rng = np.random.default_rng(0)
-    return moments, {"study": study, "settings": settings, "rng": rng, "identities": keys}
+    sources = {name: open_source(part) for name, part in parts.items()}
+    run = {"settings": settings, "rng": np.random.default_rng(0), "identities": keys}
+    return read_silos(study, sources, treatment, steps=1), run
 
 
 def seeded(seed, parts, **terms):

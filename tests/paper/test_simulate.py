@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fedpower.errors import InputError
-from fedpower.experiments import models
-from fedpower.experiments.models import Array, Model, spiked_covariance, stochastic_block
 from fedpower.rows.opening import open_source
+from paper import models
+from paper.models import Array, Model, spiked_covariance, stochastic_block
 from paper.simulate import simulate
 
 SMALL = ["--rows", "50", "--features", "6", "--silos", "3", "--rank", "2", "--seed", "4"]
@@ -108,8 +108,8 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     run("spiked", "-o", folder, *SMALL)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     sentence = refused("spiked", "-o", folder, *SMALL[:-1], "5")
-    assert "must be empty or new, got 5 files" in sentence
-    assert "--force" in sentence
+    assert "must be new or empty, got a folder that holds 'model.json'" in sentence
+    assert "force=True" in sentence
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -126,7 +126,7 @@ def test_force_replaces_an_earlier_simulation_whole(tmp_path: Path) -> None:
 def test_force_never_removes_what_is_not_a_simulation(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     sentence = refused("spiked", "-o", tmp_path, "--force", *SMALL)
-    assert "nothing but an earlier simulation" in sentence
+    assert "an earlier result and nothing else to be replaced" in sentence
     assert "'thesis.tex'" in sentence
     assert (tmp_path / "thesis.tex").read_text() == "mine"
 

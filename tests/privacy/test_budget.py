@@ -3,15 +3,19 @@
 import math
 from dataclasses import replace
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy.linalg import blas
 
-from budgets import priced
+from budgets import moment_bound, priced
 from fedpower.errors import InputError
-from fedpower.privacy.accounting import compose, epsilon_of, noise_std
+from fedpower.linalg import symmetric_of
+from fedpower.privacy.accounting import compose, default_delta, epsilon_of, noise_multiplier, noise_std
 from fedpower.privacy.budget import FREE_ORDER_ROWS, MOMENT, PANEL_ROWS, PRODUCT, longest_sum
-from fedpower.privacy.sensitivity import moment_sensitivity, product_sensitivity, summary_sensitivity
+from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.privacy.sensitivity import moved_by_row, noise_for
+from fedpower.protocol.query import Moment
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import local
@@ -19,6 +23,12 @@ from fedpower.sums.kernel import block_rows
 from fedpower.sums.local import local_moment
 
 STEP = priced("step")
+
+
+def moved(budget, n_rows, center_norm=0.0):
+    return math.sqrt(budget.product_sensitivity(n_rows, center_norm).squared)
+
+
 MODES = [(mode, center) for mode in ("paper", "step", "moment") for center in (False, True)]
 
 
@@ -100,16 +110,15 @@ def test_beyond_it_the_blocks_of_the_data_layer_are_covered():
 def test_the_slack_of_products_stays_small_for_ten_million_rows():
     budget = priced("step", n_features=100)
     for s, most in ((10**4, 1e-5), (10**6, 1e-3), (10**7, 1e-2)):
-        ideal = product_sensitivity(s, budget.iteration_rank)
-        assert ideal < budget.sensitivity(s) <= ideal * (1 + most)
+        ideal = moved_by_row("product", budget.iteration_rank) / s
+        assert ideal < moved(budget, s) <= ideal * (1 + most)
 
 
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("s", [10**3, 10**8, 10**12])
 def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, center):
     budget = priced("moment", n_features=100, center=center)
-    ideal = budget.price(MOMENT).multiplier * summary_sensitivity(s, with_mean=center)
-    assert budget.sensitivity(s) == summary_sensitivity(s, with_mean=center)
+    ideal = budget.price(MOMENT).multiplier * moment_bound(s, center=center)
     assert budget.std(s) == pytest.approx(ideal, rel=1e-11 if s < 2**22 else 1e-4)
     assert budget.std(s) >= ideal * (1 - 1e-12)
 
@@ -157,18 +166,74 @@ def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(memo
     Z = np.linalg.qr(np.random.default_rng(1).normal(size=(d, 2)))[0]
     exact = np.append(S @ Z.astype(np.longdouble), np.trace(S))
     computed = np.append(moment.product(Z), moment.trace())
-    ideal = product_sensitivity(s, 2)
+    ideal = moved_by_row("product", 2) / s
     error = np.linalg.norm((computed - exact).astype(float))
-    assert 2 * error <= budget.sensitivity(s) - ideal
+    assert 2 * error <= moved(budget, s) - ideal
 
 
-def test_about_a_centre_the_bound_grows_with_the_rows():
-    assert STEP.sensitivity(100, 0.5) == pytest.approx(2.25 * STEP.sensitivity(100))
-    rng = np.random.default_rng(2)
-    for _ in range(200):
-        x, y, center = rng.normal(size=(3, 5))
-        x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
-        change = np.outer(x - center, x - center) - np.outer(y - center, y - center)
-        both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
-        most = moment_sensitivity(1) * (1 + np.linalg.norm(center)) ** 2
-        assert both <= most * (1 + 1e-12)
+def test_about_a_centre_products_move_farther():
+    assert moved(STEP, 100, 0.5) == pytest.approx(2.25 * moved(STEP, 100))
+
+
+# --- levels of noise, by mode ----------------------------------------------------------------------
+
+TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
+
+
+def test_the_paper_mode_is_theorem_2_as_printed():
+    printed = 2 * math.sqrt(5) / 1e5 * (2 * math.sqrt(2 * 10 * math.log(1e4)) / 0.5)
+    assert noise_std("paper", **TRIAL) == pytest.approx(printed, rel=1e-12)
+    loose = TRIAL | {"epsilon": 200.0, "delta": 0.2}  # the other branch of the maximum
+    printed = 2 * math.sqrt(5) / 1e5 * math.sqrt(10 / 200)
+    assert noise_std("paper", **loose) == pytest.approx(printed, rel=1e-12)
+
+
+def test_a_step_needs_nine_times_less_noise_than_the_paper():
+    assert noise_std("paper", **TRIAL) >= 9 * noise_std("step", **TRIAL)
+
+
+def test_a_moment_disturbs_a_product_twenty_times_less_than_the_paper():
+    d = 100
+    effect = noise_std("moment", **TRIAL) * math.sqrt((d + 1) / (2 * d))
+    assert noise_std("paper", **TRIAL) >= 20 * effect
+    source = SeededNoiseForExperiments(0)
+    multiplier = noise_multiplier("moment", epsilon=0.5, delta=1e-4, n_steps=10)
+    query = Moment(n_features=d, mean_weight=0.0)
+    drawn = noise_for(query.sensitivity, multiplier, (TRIAL["n_rows"],))
+    noise = [
+        symmetric_of(query.read(drawn.values(drawn.draw(source)), TRIAL["n_rows"])[0], d) for _ in range(400)
+    ]
+    measured = np.sqrt(np.mean((np.array(noise) @ np.full(d, d**-0.5)) ** 2))
+    assert measured == pytest.approx(effect, rel=0.05)  # 40000 entries: 5% is over 10 sigma
+
+
+def test_one_step_of_rank_one_needs_root_two_less_than_a_moment():
+    one = TRIAL | {"n_steps": 1, "iteration_rank": 1}
+    assert noise_std("moment", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
+
+
+def test_a_moment_is_charged_once_whatever_the_steps_and_the_rank():
+    more = TRIAL | {"n_steps": 1000, "iteration_rank": 50}
+    assert noise_std("moment", **more) == noise_std("moment", **TRIAL)
+
+
+@pytest.mark.parametrize("mode", ["paper", "step", "moment"])
+def test_infinite_epsilon_needs_no_noise(mode):
+    assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
+
+
+def test_the_rdp_accountant_agrees_that_the_paper_keeps_its_promise():
+    sigma = noise_multiplier("paper", epsilon=0.5, delta=1e-4, n_steps=10)
+    accountant = dp_accounting.rdp.RdpAccountant()  # a Gaussian event has sensitivity 1
+    accountant.compose(dp_accounting.GaussianDpEvent(sigma), 10)
+    assert accountant.get_epsilon(1e-4) <= 0.5
+
+
+def test_the_default_delta_is_well_below_one_over_n():
+    for n in (1, 10, 10**4, 10**6, 10**9):
+        assert 0 < default_delta(n) <= 1e-6
+        assert default_delta(n) <= 1 / n
+    assert default_delta(10**9) < 0.2 / 10**9
+    for none in (0, -1, 1.5, math.nan, "9", True):
+        with pytest.raises(InputError, match="n_rows must be a whole number of at least 1"):
+            default_delta(none)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy import budget as division
-from fedpower.privacy.budget import CLIP, choose_design, predicted_gain
+from fedpower.privacy.budget import CLIP, Outlook
 from fedpower.privacy.sensitivity import clipped_sensitivity, of_clipped_product
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source
@@ -150,24 +150,24 @@ FACTS = {"n_features": 1000, "rank": 4, "multiplier": 4.22}
 def test_shares_of_a_design_add_up_to_the_whole_budget():
     for n_rows in (None, 20_000, 10**6):
         for center in (False, True):
-            design = choose_design(center=center, n_rows=n_rows, energy=0.015, **FACTS)
+            design = Outlook(n_rows=n_rows, energy=0.015, **FACTS).design(center=center)
             listed = design.queries(1000, center=center)
             assert math.fsum(share for _, _, share, _ in listed) == pytest.approx(1.0, rel=1e-15)
             assert all(width >= 4 for width in design.widths)
 
 
 def test_a_gain_is_predicted_where_leading_directions_hold_little_and_not_where_they_hold_much():
-    assert predicted_gain(n_rows=100_000, energy=0.015, **FACTS)
-    assert not predicted_gain(n_rows=100_000, energy=0.5, **FACTS)
-    assert not predicted_gain(n_rows=None, energy=0.015, **FACTS)
-    assert not predicted_gain(n_features=20, rank=4, n_rows=100_000, multiplier=4.22, energy=0.8)
+    assert Outlook(n_rows=100_000, energy=0.015, **FACTS).gains_by_clipping()
+    assert not Outlook(n_rows=100_000, energy=0.5, **FACTS).gains_by_clipping()
+    assert not Outlook(n_rows=None, energy=0.015, **FACTS).gains_by_clipping()
+    assert not Outlook(n_rows=100_000, energy=0.8, **FACTS | {"n_features": 20}).gains_by_clipping()
 
 
 @pytest.mark.parametrize(
     ("n_rows", "share", "n_steps"), [(20_000, 0.0, 6), (50_000, 0.4, 8), (100_000, 0.3, 6)]
 )
 def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_steps(n_rows, share, n_steps):
-    design = choose_design(n_features=1000, rank=4, center=False, n_rows=n_rows, multiplier=4.22, energy=None)
+    design = Outlook(n_rows=n_rows, **FACTS).design(center=False)
     assert (design.moment_share, len(design.widths)) == (share, n_steps)
     shares = [each for _, _, each, _ in design.queries(1000, center=False)]
     assert math.fsum(shares) == pytest.approx(1.0, rel=1e-12)

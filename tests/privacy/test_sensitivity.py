@@ -1,26 +1,30 @@
-"""The bounds hold on random neighbours, and the worst neighbours attain them."""
+"""How far one row moves a release: in real numbers, in whole ones, and with what rounding adds.
+
+Bounds hold on random neighbours, and the worst neighbours attain them.
+"""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from budgets import moment_bound
 from fedpower.errors import InputError
 from fedpower.privacy.sensitivity import (
-    mean_sensitivity,
-    moment_sensitivity,
-    paper_sensitivity,
-    product_sensitivity,
+    MEAN_WEIGHT,
+    moved_by_row,
+    of_moment,
+    of_reals,
+    pack,
     rounding_slack,
+    summary_size,
+    unpack,
 )
-
-
-def e(d, j):
-    return np.eye(d)[j]
-
-
-def difference(x, y):
-    return np.outer(x, x) - np.outer(y, y)
+from fedpower.protocol.query import _quantised
+from fedpower.sums.lattice import SIDE
 
 
 def ball(rng, n, d):
@@ -29,26 +33,24 @@ def ball(rng, n, d):
     return x * np.where(rng.random((n, 1)) < 0.5, 1.0, rng.random((n, 1)))
 
 
-def test_the_moment_bound_is_attained_by_orthogonal_unit_rows():
-    assert np.linalg.norm(difference(e(3, 0), e(3, 1))) / 10 == pytest.approx(
-        moment_sensitivity(10), rel=1e-15
-    )
+def difference(x, y):
+    return np.outer(x, x) - np.outer(y, y)
 
 
-@pytest.mark.parametrize(("r", "bound"), [(1, 1.0), (2, math.sqrt(2)), (3, math.sqrt(2))])
-def test_the_product_bound_is_attained_by_the_leading_axes(r, bound):
-    moved = np.linalg.norm(difference(e(4, 0), e(4, 1)) @ np.eye(4, r))
-    assert moved == pytest.approx(bound, rel=1e-15)
-    assert product_sensitivity(10, r) == pytest.approx(bound / 10, rel=1e-15)
+# --- moment, product and mean ----------------------------------------------------------------------
 
 
-def test_the_mean_bound_is_attained_by_opposite_unit_rows():
-    assert np.linalg.norm(e(3, 0) + e(3, 0)) / 10 == mean_sensitivity(10)
-
-
-def test_the_paper_bound_is_as_printed_and_root_2r_times_ours():
-    assert paper_sensitivity(100, 5) == 2 * math.sqrt(5) / 100
-    assert paper_sensitivity(100, 5) / product_sensitivity(100, 5) == pytest.approx(math.sqrt(10))
+def test_the_bounds_are_attained_by_unit_rows_and_the_paper_s_is_root_2r_times_as_large():
+    first, second, *_ = np.eye(4)
+    assert np.linalg.norm(difference(first, second)) == pytest.approx(moved_by_row("moment"), rel=1e-15)
+    assert np.linalg.norm(first + first) == moved_by_row("mean")
+    for r in (1, 2, 3):
+        moved = np.linalg.norm(difference(first, second) @ np.eye(4, r))
+        assert moved == pytest.approx(moved_by_row("product", r), rel=1e-15)
+    assert moved_by_row("paper", 5) == 2 * math.sqrt(5)
+    assert moved_by_row("paper", 5) / moved_by_row("product", 5) == pytest.approx(math.sqrt(10))
+    with pytest.raises(InputError, match="iteration_rank must be"):
+        moved_by_row("product", 0)
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 20])
@@ -56,11 +58,146 @@ def test_random_neighbours_never_exceed_the_bounds(d):
     rng = np.random.default_rng(d)
     for x, y in zip(ball(rng, 500, d), ball(rng, 500, d), strict=True):
         D = difference(x, y)
-        assert np.linalg.norm(D) <= moment_sensitivity(1) + 1e-14
-        assert np.linalg.norm(D, 2) <= product_sensitivity(1, 1) + 1e-14
+        assert np.linalg.norm(D) <= moved_by_row("moment") + 1e-14
+        assert np.linalg.norm(D, 2) <= moved_by_row("product", 1) + 1e-14
         for r in range(1, min(d, 4) + 1):
             Z = np.linalg.qr(rng.normal(size=(d, r)))[0]
-            assert np.linalg.norm(D @ Z) <= product_sensitivity(1, r) + 1e-14
+            assert np.linalg.norm(D @ Z) <= moved_by_row("product", r) + 1e-14
+
+
+def test_about_a_centre_the_bound_grows_with_the_rows():
+    rng = np.random.default_rng(2)
+    for x, y, center in zip(ball(rng, 200, 5), ball(rng, 200, 5), rng.normal(size=(200, 5)), strict=True):
+        change = difference(x - center, y - center)
+        both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
+        assert both <= moved_by_row("moment") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
+
+
+# --- moment, mean and trace as one release (lemma 1) -----------------------------------------------
+
+
+@pytest.mark.parametrize("d", [1, 2, 7])
+@pytest.mark.parametrize("with_mean", [False, True])
+def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mean):
+    rng = np.random.default_rng(d)
+    S, mean, trace = rng.normal(size=(d, d)), rng.normal(size=d), 0.7
+    S = S + S.T
+    packed = pack(S, mean if with_mean else None, trace)
+    assert packed.shape == (summary_size(d, with_mean=with_mean),)
+    norm = np.linalg.norm(S) ** 2 + trace**2 + 2 * MEAN_WEIGHT**2 * (mean @ mean) * with_mean
+    assert packed @ packed == pytest.approx(norm, rel=1e-14)
+    moment, middle, total = unpack(packed, d, with_mean=with_mean)
+    np.testing.assert_allclose(moment, S, rtol=1e-15)
+    assert total == trace
+    assert (middle is None) is not with_mean
+    np.testing.assert_allclose(middle if with_mean else mean, mean, rtol=1e-15)
+
+
+def moved(x, y, c):
+    change = x[..., :, None] * x[..., None, :] - y[..., :, None] * y[..., None, :]
+    lengths = (x * x).sum(-1) - (y * y).sum(-1)
+    return np.sqrt((change**2).sum((-1, -2)) + 2 * c * c * ((x - y) ** 2).sum(-1) + lengths**2)
+
+
+def bound(c):
+    return moment_bound(1, center=True, mean_weight=c)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.1, 0.3, 0.5, 0.6, 0.75])
+def test_the_theorem_holds_on_random_rows_and_is_attained(c):
+    most = bound(c)
+    assert most == pytest.approx(math.sqrt(2) * (1 + c * c), rel=1e-15)  # the trace is free
+    attained = moved(np.array([1.0, 0.0]), np.array([-c * c, math.sqrt(1 - c**4)]), c)
+    assert attained == pytest.approx(most, rel=1e-14)
+    rng = np.random.default_rng(0)
+    for d in (1, 2, 5):
+        x, y = rng.normal(size=(2, 3000, d))
+        x *= rng.random((3000, 1)) ** 0.2 / np.linalg.norm(x, axis=1, keepdims=True)
+        y *= rng.random((3000, 1)) ** 0.2 / np.linalg.norm(y, axis=1, keepdims=True)
+        assert (moved(x, y, c) <= most * (1 + 1e-14)).all()
+        assert (moved(x, -x * rng.random((3000, 1)), c) <= most * (1 + 1e-14)).all()
+
+
+@pytest.mark.parametrize("c", [0.0, 0.25, 0.5, 0.75])
+def test_no_norms_and_no_angle_pass_the_bound(c):
+    most = bound(c) ** 2
+    a, b, cosine = np.meshgrid(
+        np.linspace(0, 1, 51), np.linspace(0, 1, 51), np.linspace(-1, 1, 401), indexing="ij"
+    )
+    t = a * b * cosine
+    change = a**4 + b**4 - 2 * t**2 + 2 * c**2 * (a**2 + b**2 - 2 * t) + (a**2 - b**2) ** 2
+    assert change.max() <= most * (1 + 1e-12)
+    assert change.max() >= most * (1 - 1e-3)
+
+
+@pytest.mark.parametrize("c", [0.2, 0.5, 0.75])
+def test_it_is_the_augmented_moment_of_the_design_scaled(c):
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, 4))
+    x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
+    a, b = (np.append(v, c) / math.sqrt(1 + c * c) for v in (x, y))
+    augmented = np.linalg.norm(difference(a, b)) * (1 + c * c)
+    assert augmented == pytest.approx(moved(x, y, c), rel=1e-12)  # unit rows: equal traces
+
+
+# --- the same in whole numbers ---------------------------------------------------------------------
+
+
+def answer(row):
+    pairs = [row[j] * row[k] for j in range(len(row)) for k in range(j)]
+    return [value**2 for value in row], pairs, row, [sum(value**2 for value in row)]
+
+
+def loss(z, w, sensitivity, multiplier):
+    """(Σ (Δ/scale)²)·multiplier²: at most 1 where the noise hides the change."""
+    parts = [a - b for x, y in zip(answer(z), answer(w), strict=True) for a, b in zip(x, y, strict=True)]
+    lengths = [len(part) for part in answer(z)]
+    if len(sensitivity.groups) == 3:  # no mean
+        start = lengths[0] + lengths[1]
+        parts = parts[:start] + parts[start + lengths[2] :]
+    scales = zip(sensitivity.groups, sensitivity.scales(multiplier), strict=True)
+    each = [scale for group, scale in scales for _ in range(group.length)]
+    squares = (Fraction(part, scale) ** 2 for part, scale in zip(parts, each, strict=True))
+    return sum(squares, Fraction(0)) * Fraction(multiplier) ** 2
+
+
+def shortened(row):
+    while sum(value**2 for value in row) > SIDE**2:
+        row = [int(value / 2) for value in row]
+    return row
+
+
+ROWS = st.lists(st.integers(-SIDE, SIDE), min_size=3, max_size=3)
+WEIGHTS = st.sampled_from([0.0, 0.25, MEAN_WEIGHT])
+
+
+@given(ROWS, ROWS, st.floats(1e-3, 1e4), WEIGHTS)
+def test_no_two_rows_pass_the_bound_in_whole_numbers(one, two, multiplier, weight):
+    assert loss(shortened(one), shortened(two), of_moment(3, mean_weight=weight), multiplier) <= 1
+
+
+@pytest.mark.parametrize("weight", [0.0, MEAN_WEIGHT])
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 3.7, 40.0])
+def test_the_worst_rows_nearly_attain_it(weight, multiplier):
+    cosine = weight**2
+    w = [-math.floor(SIDE * cosine), math.floor(SIDE * math.sqrt(1 - cosine**2))]
+    assert 1 - 1e-5 < loss([SIDE, 0], w, of_moment(2, mean_weight=weight), multiplier) <= 1
+
+
+@given(st.floats(1e-3, 1e4), WEIGHTS)
+def test_scales_are_the_least_whole_numbers_of_the_theorem(multiplier, weight):
+    sensitivity, c = of_moment(3, mean_weight=weight), Fraction(weight)
+    assert sensitivity.squared == 2 * (1 + c**2) ** 2 * SIDE**4
+    for group, scale in zip(sensitivity.groups, sensitivity.scales(multiplier), strict=True):
+        needed = Fraction(multiplier) ** 2 * sensitivity.squared / group.weight
+        assert (scale - 1) ** 2 < needed <= scale**2
+    wanted = [1, 2, 2 * c**2 * SIDE**2, 1] if weight else [1, 2, 1]
+    assert [group.weight for group in sensitivity.groups] == wanted
+    with pytest.raises(InputError, match="where the theorem holds"):
+        of_moment(2, mean_weight=0.8)
+
+
+# --- what computers add ----------------------------------------------------------------------------
 
 
 def test_the_computed_moment_stays_within_the_rounding_slack():
@@ -75,20 +212,52 @@ def test_the_computed_moment_stays_within_the_rounding_slack():
 
 
 def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks():
-    assert rounding_slack(100_000, 100) < 2e-6 * moment_sensitivity(100_000)
+    bound = moved_by_row("moment")
+    assert rounding_slack(100_000, 100) < 2e-6 * bound / 100_000
     s = 10**8
-    assert rounding_slack(s, 100, longest_sum=20_000) < 1e-3 * moment_sensitivity(s)
-    assert rounding_slack(s, 100) > moment_sensitivity(s)
-
-
-@pytest.mark.parametrize("n_rows", [0, -1, 1.5, float("nan"), "9", True])
-def test_a_number_of_rows_that_is_none_is_refused(n_rows):
-    with pytest.raises(InputError, match="n_rows must be a whole number of at least 1"):
-        moment_sensitivity(n_rows)
-
-
-def test_a_bad_rank_or_length_of_sum_is_refused():
-    with pytest.raises(InputError, match="iteration_rank must be"):
-        product_sensitivity(10, 0)
+    assert rounding_slack(s, 100, longest_sum=20_000) < 1e-3 * bound / s
+    assert rounding_slack(s, 100) > bound / s
     with pytest.raises(InputError, match="longest_sum must be below"):
         rounding_slack(2**52, 10)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
+    rng = np.random.default_rng(seed)
+    s, d = int(rng.integers(1, 30)), int(rng.integers(2, 8))
+    r = int(rng.integers(1, d + 1))
+    X = rng.normal(size=(s, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    Y, other = X.copy(), rng.normal(size=d)
+    Y[-1] = other / np.linalg.norm(other) if seed % 2 else np.linalg.svd(X[-1:])[2][1]
+    Z = np.linalg.qr(rng.normal(size=(d, r)))[0]
+    if seed % 4 == 0:  # the basis that sees the whole change
+        Z = np.linalg.qr(np.column_stack([X[-1], Y[-1], rng.normal(size=(d, d))]))[0][:, :r]
+
+    def maps(M):
+        A = M.T @ M / s
+        low = np.tril_indices(d)
+        flat = A[low] * np.where(low[0] == low[1], 1.0, math.sqrt(2))
+        return {"moment": flat, "product": (A @ Z).reshape(-1), "mean": M.mean(axis=0)}
+
+    before, after = maps(X), maps(Y)
+    for name, found in before.items():
+        bound = moved_by_row(name, r) / s + rounding_slack(s, d, iteration_rank=r)
+        released = of_reals(bound, found.size, largest=2.0 * bound, n_rows=1)
+        for power in (30, 8, 4, 2):
+            change = _quantised(after[name], power) - _quantised(found, power)
+            # The scale for a multiplier of 2²⁰ is 2²⁰ times what is paid for, rounded up.
+            paid = released.scales(2.0**20, [power])[0] * 2.0**-20
+            assert np.linalg.norm(change) <= paid
+
+
+def test_rounding_to_a_lattice_is_exact_and_what_is_beyond_it_is_brought_back():
+    values = np.array([0.0, 2.0**-21, 3 * 2.0**-21, -0.3, 1.0])
+    assert _quantised(values, 20).tolist() == [0, 0, 2, round(-0.3 * 2**20), 2**20]
+    values = np.array([0.0, 2.0**61, 2.0**61 + 2.0**20, 1e300, -1e300])
+    found = _quantised(values, 0)
+    assert found.tolist() == [0, 2**61, 2**61, 2**61, -(2**61)]
+    apart = np.abs(np.subtract.outer(found.astype(float), found.astype(float)))
+    assert np.all(apart <= np.abs(np.subtract.outer(values, values)))  # none move farther apart
+    with pytest.raises(InputError, match="must be finite"):
+        _quantised(np.array([np.nan]), 10)

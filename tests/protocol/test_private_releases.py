@@ -25,10 +25,11 @@ from private_silos import (
 )
 from scipy import stats
 
+from budgets import moment_bound
 from fedpower.errors import BudgetError, InputError
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.sensitivity import mean_sensitivity, product_sensitivity, summary_sensitivity
+from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, MomentPart, Refusal, read_only
 from fedpower.protocol.release import noise_of
@@ -108,11 +109,11 @@ def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
     s = len(bounded_rows())
     for number, release in enumerate(noised):
         if study.noise == "moment":
-            least = summary_sensitivity(s, with_mean=study.center)
+            least = moment_bound(s, center=study.center)
         elif study.center and number == 0:
-            least = mean_sensitivity(s)
+            least = moved_by_row("mean") / s
         else:
-            least = product_sensitivity(s, R)
+            least = moved_by_row("product", R) / s
         assert least * (1 - 1e-15) < release.sensitivity < least * (1 + 1e-6)
 
 
@@ -184,7 +185,7 @@ def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
     for seen, std in (
         (products, budget.std(s)),
         (traces, budget.std(s)),
-        (means, budget.noise("mean", budget.mean_sensitivity(s), (s,)).stds[0]),
+        (means, budget.noise("mean", budget.moved_by_row("mean") / s, (s,)).stds[0]),
     ):
         assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
 

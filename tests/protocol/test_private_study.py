@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, T, private_silo
 
+from budgets import moment_bound
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.sensitivity import pack, summary_sensitivity
+from fedpower.privacy.sensitivity import pack
 from fedpower.protocol import Coordinator
 from fedpower.protocol.coordinator import Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
@@ -86,7 +87,7 @@ def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
     study = replace(MOMENT, center=center)
     budget, n = budget_of(study), sum(sizes)
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
-    worst = max(s / n * summary_sensitivity(s, with_mean=center) / std for s in sizes)
+    worst = max(s / n * moment_bound(s, center=center) / std for s in sizes)
     named = {f"silo-{number}": size for number, size in enumerate(sizes)}
     _, coordinator, public = state(study, sizes=named, asked=upload(named))
     assert worst * (1 - 1e-9) <= public.mu
@@ -110,7 +111,7 @@ def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
     x, y = np.eye(D)[0], np.zeros(D)
     y[:2] = -(c**2), math.sqrt(1 - c**4)
     moved = np.linalg.norm(pooled(x) - pooled(y))
-    assert moved == pytest.approx(summary_sensitivity(s, with_mean=True) / 2, rel=1e-9)
+    assert moved == pytest.approx(moment_bound(s, center=True) / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
 from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
-from fedpower.privacy.budget import SMALLEST_EPSILON, choose_design, predicted_gain, scores_share, shares_of
+from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
 from fedpower.protocol.schedule import Schedule, explicit
 from fedpower.protocol.secure import Identity
@@ -179,15 +179,14 @@ def build_study(
         if (odd := _odd_with_clipped(options)) is not None:
             raise InputError(odd)
         assert isinstance(rank, int), "others were refused"
-        design = choose_design(
+        outlook = Outlook(
             n_features=n_features,
             rank=rank,
-            center=center,
             n_rows=n_rows,
             multiplier=1.0 / mu_of(float(options.epsilon), delta),
             energy=options.noise.energy,
-            width=options.solver.iteration_rank,
         )
+        design = outlook.design(center=center, width=options.solver.iteration_rank)
         queries = design.queries(n_features, center=center)
         more["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
         width = max(design.widths)
@@ -293,13 +292,14 @@ def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) ->
         return False
     if _odd_with_clipped(options) is not None:
         return False
-    return predicted_gain(
+    outlook = Outlook(
         n_features=n_features,
         rank=int(rank),
         n_rows=n_rows,
         multiplier=1.0 / mu_of(float(options.epsilon), _delta(options, n_rows)),
         energy=float(energy),
     )
+    return outlook.gains_by_clipping()
 
 
 def _odd_with_clipped(options: Options) -> str | None:

@@ -48,32 +48,24 @@ def overhear(
     """Return the bases and products that pass between the coordinator and the first silo."""
     study = study_of(mode, epsilon, setting)
     settings = PowerSettings(study=study, rank=setting.iteration_rank, n_steps=setting.n_steps)
-    moments = {
-        f"silo-{number}": moment_of(rows, mode)
-        for number, rows in enumerate(silo_rows(setting, seed), start=1)
-    }
     bases, products = [], []
     with ExitStack() as stack:
         silos = {}
-        for name, moment in moments.items():
-            ledger = None
+        for number, rows in enumerate(silo_rows(setting, seed), start=1):
+            name, ledger = f"silo-{number}", None
             if study.is_private:
                 ledger = stack.enter_context(Ledger.in_memory(study.epsilon, study.delta, silo=name))
-            silos[name] = assemble(name, moment, study, ledger=ledger, source=source)
+            silos[name] = assemble(name, moment_of(rows, mode), study, ledger=ledger, source=source)
         solver = start(settings, np.random.default_rng(seed))
         coordinator = Coordinator(solver, list(silos), study=study, run=RUN)
 
         def listening(questions: tuple[Message, ...]) -> Asking:
             for question in questions:
                 answer = silos[question.silo].answer(question)
-                asked, answered = question.body, answer.body
-                if (
-                    question.silo == _TARGET
-                    and isinstance(asked, AskSteps)
-                    and isinstance(answered, LocalSteps)
-                ):
-                    bases.append(asked.basis)
-                    products.append(answered.product - asked.shift * asked.basis)
+                match question.body, answer.body:
+                    case AskSteps() as asked, LocalSteps() as answered if question.silo == _TARGET:
+                        bases.append(asked.basis)
+                        products.append(answered.product - asked.shift * asked.basis)
                 yield answer
 
         drive(coordinator, listening)
@@ -147,25 +139,23 @@ def attack(
         raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
     cases: list[tuple[NoiseMode, float]] = [("none", math.inf)]
     cases += [(mode, epsilon) for mode in MODES for epsilon in epsilons]
-    results, done = [], 0
-    for mode, epsilon in cases:
+    results = []
+    for place, (mode, epsilon) in enumerate(cases):
         outcomes = []
-        for seed in seeds:
+        for count, seed in enumerate(seeds, start=1):
             outcomes.append(_play(mode, epsilon, setting, seed, source or SystemNoise()))
-            done += 1
             if on_progress:
-                on_progress(done, len(cases) * len(seeds))
+                on_progress(place * len(seeds) + count, len(cases) * len(seeds))
         errors, cosines = zip(*outcomes, strict=True)
-        results.append(
-            _AttackResult(
-                mode=mode,
-                epsilon=epsilon,
-                error=float(np.median(errors)),
-                error_range=(min(errors), max(errors)),
-                row_cosine=float(np.median(cosines)),
-                row_cosine_range=(min(cosines), max(cosines)),
-            )
+        found = _AttackResult(
+            mode=mode,
+            epsilon=epsilon,
+            error=float(np.median(errors)),
+            error_range=(min(errors), max(errors)),
+            row_cosine=float(np.median(cosines)),
+            row_cosine_range=(min(cosines), max(cosines)),
         )
+        results.append(found)
     return results
 
 
@@ -242,41 +232,28 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
     (exact,) = [result for result in results if result.mode == "none"]
     left, right = figure.subplots(1, 2)
     ticks = sorted({result.epsilon for result in results if math.isfinite(result.epsilon)})
-    rounding, cosine = max(exact.error, 1e-16), exact.row_cosine
+    rounding, chance = max(exact.error, 1e-16), chance_cosine(setting)
+    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
     panels = (
-        (left, "error", rounding, f"without noise: {exact.error:.0e}, the moment itself", 5),
-        (right, "row_cosine", cosine, f"without noise: {cosine:.2f}, the row itself", -12),
-    )
-    for axes, field, level, text, shift in panels:
+        (left, "error", rounding, f"without noise: {exact.error:.0e}, the moment itself",
+         {"yscale": "log", "ylim": (rounding / 20, 20), "title": "The silo's moment",
+          "ylabel": "relative error of the rebuilt moment"}),
+        (right, "row_cosine", exact.row_cosine, f"without noise: {exact.row_cosine:.2f}, the row itself",
+         {"ylim": (0, 1.08), "title": "One patient's row",
+          "ylabel": "|cos| of the row and the row read off"}),
+    )  # fmt: skip
+    for axes, field, level, text, shown in panels:
         for mode in MODES:
             played = sorted((r for r in results if r.mode == mode), key=lambda result: result.epsilon)
             values = [getattr(result, field) for result in played]
             if played:
-                axes.plot([r.epsilon for r in played], values, label=mode, **NOISE_STYLES[mode])
+                axes.plot([r.epsilon for r in played], values, label=mode, **_STYLES[mode])
         axes.axhline(level, color="0.0", linewidth=1)
-        axes.annotate(
-            text,
-            (0.03, level),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            xytext=(0, shift),
-            fontsize=8,
-        )
-        axes.set_xscale("log")
+        below = {"va": "top"} if axes is right else {"va": "bottom"}
+        axes.text(0.03, level, text, transform=axes.get_yaxis_transform(), fontsize=8, **below)
+        axes.set(xscale="log", xlabel="ε promised by each silo", **shown)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_xlabel("ε promised by each silo", size=9)
-        axes.tick_params(labelsize=8)
-    left.set_yscale("log")
-    left.set_ylim(rounding / 20, 20)
-    left.set_ylabel("relative error of the rebuilt moment", size=9)
-    left.set_title("The silo's moment", fontsize=10)
-    chance = chance_cosine(setting)
-    right.axhline(chance, color="0.6", linewidth=1, label=f"a blind guess: {chance:.2f}")
-    right.set_ylim(0, 1.08)
-    right.set_ylabel("|cos| of the row and the row read off", size=9)
-    right.set_title("One patient's row", fontsize=10)
-    for axes in (left, right):
         axes.legend(title="noise mode", fontsize=8, title_fontsize=8, loc="center")
     caption = (
         f"A coordinator that follows Algorithm 1 solves for the moment from what one of {setting.n_silos} "
@@ -290,20 +267,15 @@ def _draw(figure: Any, results: Sequence[_AttackResult], setting: AttackSetting)
 
 # --- pictures: the same bytes every time -----------------------------------------------------------------
 
-INK = "#000000"
-GREY = "#dddddd"
+INK, GREY = "#000000", "#dddddd"
 
-# Okabe and Ito's palette, which the colour-blind can distinguish.
-ORANGE, BLUE, GREEN, PURPLE, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9"
-
-NOISE_STYLES: dict[str, dict[str, Any]] = {
+_STYLES: dict[str, dict[str, Any]] = {  # in grey they differ by shade, line and marker
     "paper": {"color": "0.6", "linestyle": ":", "marker": "s"},
     "step": {"color": "0.35", "linestyle": "--", "marker": "^"},
     "moment": {"color": "0.0", "linestyle": "-", "marker": "o"},
 }
-"""By noise mode: in grey they differ by shade, line and marker."""
 
-SETTINGS = {
+_SETTINGS = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
     "axes.spines.top": False,
@@ -321,22 +293,15 @@ SETTINGS = {
 @contextmanager
 def drawing() -> Iterator[Any]:
     """Give matplotlib's Figure class, with its settings while the block runs."""
-    require_matplotlib()
-    import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
-    with mpl.rc_context(SETTINGS):
-        yield Figure
-
-
-def require_matplotlib() -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
+        from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise InputError(
             f"a picture must be drawn by matplotlib, got none installed; run {installing('plot')}"
         ) from None
-    del mpl
+    with mpl.rc_context(_SETTINGS):
+        yield Figure
 
 
 def saved(figure: Any, kind: str) -> bytes:

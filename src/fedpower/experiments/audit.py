@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
@@ -42,11 +42,10 @@ from fedpower.protocol.query import (
     vectors_to_bytes,
 )
 from fedpower.protocol.secure import Identity, total
-from fedpower.protocol.silo import assemble
+from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.clipped_product import ClippedQuestion
@@ -151,9 +150,8 @@ def _mu_bound(alpha: Array, beta: Array) -> Array:
 
 def _epsilon_bound(alpha: Array, beta: Array, delta: float) -> Array:
     tiny = np.finfo(np.float64).tiny
-    one = np.log(np.maximum(1 - delta - beta, tiny)) - np.log(alpha)
-    other = np.log(np.maximum(1 - delta - alpha, tiny)) - np.log(beta)
-    return np.asarray(np.maximum(one, other))
+    ways = [np.log(np.maximum(1 - delta - b, tiny)) - np.log(a) for a, b in ((alpha, beta), (beta, alpha))]
+    return np.asarray(np.maximum(*ways))
 
 
 # --- the game --------------------------------------------------------------------------------------
@@ -176,7 +174,12 @@ class Game:
         pair: tuple[Array, Array] | None = None,
     ) -> None:
         self._keys = {name: Identity.new() for name in (_AUDITED, _HONEST, _COLLUDER)} if is_secure else {}
-        self.study = _secured(study, self._keys) if is_secure else study
+        self.study = study
+        if is_secure:
+            identities = tuple((name, key.public) for name, key in self._keys.items())
+            self.study = replace(
+                study, aggregation="secure", colluders=1, identities=identities, min_silos=len(identities)
+            )
         self.budget = _budget(self.study)
         self._source = source
         self._played = 0
@@ -216,33 +219,33 @@ class Game:
 
     def _answers(self, world: int) -> list[Array]:
         """Return what a fresh silo with a fresh ledger answers to every query."""
-        study, seen = self.study, []
-        with Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=_AUDITED) as ledger:
-            silo = assemble(_AUDITED, self._worlds[world], study, ledger=ledger, source=self._source)
+        seen = []
+        with self._silo(_AUDITED, self._worlds[world], self._source) as silo:
             for place, ((body, _), noise) in enumerate(zip(self.asked, self.noises, strict=True)):
-                message = Message(study=study.digest, run=_RUN, round=place, silo=_AUDITED, body=body)
+                message = Message(study=self.study.digest, run=_RUN, round=place, silo=_AUDITED, body=body)
                 seen.append(_numbers(silo.answer(message).body, noise))
         return seen
+
+    @contextmanager
+    def _silo(self, name: str, rows: Rows | Survey, source: NoiseSource) -> Iterator[Silo]:
+        """Give a fresh silo with a fresh ledger."""
+        with Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name) as ledger:
+            yield assemble(
+                name, rows, self.study, ledger=ledger, identity=self._keys.get(name), source=source
+            )
 
     def _sums(self, world: int) -> list[Array]:
         """Return the sums of a run of the whole protocol, less what the colluder added to them."""
         self._played += 1
         others = self._worlds[0]  # rows that the attacker knows
-        held = {_AUDITED: self._worlds[world], _HONEST: others, _COLLUDER: others}
-        sources = dict.fromkeys(held, self._source) | {_COLLUDER: SeededNoiseForExperiments(self._played)}
-        settings = UploadSettings(study=self.study, rank=1)
+        held = {
+            _AUDITED: (self._worlds[world], self._source),
+            _HONEST: (others, self._source),
+            _COLLUDER: (others, SeededNoiseForExperiments(self._played)),
+        }
         with ExitStack() as stack:
-            silos = {}
-            for name, rows in held.items():
-                ledger = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
-                silos[name] = assemble(
-                    name,
-                    rows,
-                    self.study,
-                    ledger=stack.enter_context(ledger),
-                    identity=self._keys[name],
-                    source=sources[name],
-                )
+            silos = {name: stack.enter_context(self._silo(name, *given)) for name, given in held.items()}
+            settings = UploadSettings(study=self.study, rank=1)
             solver = settings.solve(np.random.default_rng(0), _RUN)
             coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
@@ -267,12 +270,6 @@ def _numbers(answer: object, noise: Noise) -> Array:
     raise InputError(f"an audited silo must answer, got {answer}; audit a study that it agrees to")
 
 
-def _secured(study: Study, keys: dict[str, Identity]) -> Study:
-    """Return a study of the moment as that of a secure sum over three silos, of which one colludes."""
-    identities = tuple((name, key.public) for name, key in keys.items())
-    return replace(study, aggregation="secure", colluders=1, identities=identities, min_silos=len(keys))
-
-
 def _budget(study: Study) -> Budget:
     budget = budget_of(study)
     assert budget is not None, "an audited study is private"
@@ -284,20 +281,19 @@ def _budget(study: Study) -> Budget:
 
 def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
     """Return what is asked, as messages and as the queries that these ask."""
+    asked: list[tuple[Question, Query]] = []
     if study.noise in ("step", "paper"):
-        asked: list[tuple[Question, Query]] = []
         for step in range(study.n_steps or 0):
-            basis = _turned(study, step)
+            # Radians: no two turns agree up to sign.
+            basis = _in_plane(study.n_features, study.iteration_rank, step / (study.n_steps or 1))
             query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
-        if study.center:
-            asked.append((AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)))
-        return asked
-    queries = [_query(study, terms.label, place) for place, terms in enumerate(study.queries)]
-    return [
-        (AskQuery(index=index, label=query.label, public=query.public), query)
-        for index, query in enumerate(queries)
-    ]
+        mean = AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)
+        return [*asked, mean] if study.center else asked
+    for place, terms in enumerate(study.queries):
+        found = _query(study, terms.label, place)
+        asked.append((AskQuery(index=place, label=found.label, public=found.public), found))
+    return asked
 
 
 def _query(study: Study, label: str, place: int) -> Query:
@@ -309,33 +305,23 @@ def _query(study: Study, label: str, place: int) -> Query:
             study, vectors_to_bytes((-ones, ones, away, ones), _BOUND) if study.preparation else b""
         )
     if study.design:  # another question of the same plane each time
-        basis = np.zeros((d, WIDTH))
-        basis[:2] = _rotation(0.3 * place)
-        return Product(label=label, question=ClippedQuestion.of(basis, CLIP))
+        return Product(label=label, question=ClippedQuestion.of(_in_plane(d, WIDTH, 0.3 * place), CLIP))
     if label in STAGES:
-        given: dict[str, dict[str, Any]] = {
-            "octaves": {},
-            "bins": {"low": -ones, "high": ones},
-            "zoom": {"low": -ones, "high": ones, "offset": ones},
-            "means": {"low": -ones, "high": ones},
-            "norms": {"low": -ones, "high": ones, "offset": ones, "scale": ones},
-        }
-        stage = Stage(kind=label, n_features=d, open_columns=np.arange(d), **given[label])
+        given: dict[str, Any] = {} if label == "octaves" else {"low": -ones, "high": ones}
+        given |= {"offset": ones} if label in ("zoom", "norms") else {}
+        given |= {"scale": ones} if label == "norms" else {}
+        stage = Stage(kind=label, n_features=d, open_columns=np.arange(d), **given)
         return Tally(stage=stage, per_unit=study.counted_per_unit)
     # Scores: the two worlds' rows are in different cells of the grid.
-    axes = np.eye(d)[:, :2].copy()
-    grid = ScoreQuestion(axes=axes, offset=np.zeros(2), reach=np.ones(2), n_bins=4)
+    grid = ScoreQuestion(axes=np.eye(d, 2), offset=np.zeros(2), reach=np.ones(2), n_bins=4)
     return ScoreCounts(question=grid, per_unit=study.counted_per_unit)
 
 
-def _turned(study: Study, step: int) -> Array:
-    basis = np.eye(study.n_features)
-    basis[:2, :2] = _rotation(step / (study.n_steps or 1))  # radians: no two turns agree up to sign
-    return read_only(basis[:, : study.iteration_rank])
-
-
-def _rotation(angle: float) -> list[list[float]]:
-    return [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+def _in_plane(n_features: int, width: int, angle: float) -> Array:
+    """Return the first axes, of which two are turned in their plane."""
+    basis = np.eye(n_features)
+    basis[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+    return read_only(basis[:, :width])
 
 
 # --- the rows of both worlds -----------------------------------------------------------------------
@@ -356,16 +342,27 @@ def _neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None) -> 
         if study.center:
             overlap = -(MEAN_WEIGHT**2) if study.noise == "moment" else -1 / (4 * (study.n_steps or 1))
         worst = unit[0], overlap * unit[0] + math.sqrt(1 - overlap**2) * unit[1]
-    worlds = []
-    for row in pair or worst:
-        worlds.append(np.tile(others, (n_rows, 1)))
-        worlds[-1][-1] = row
-    return worlds[0], worlds[1]
+    before, after = (np.vstack([np.tile(others, (n_rows - 1, 1)), row]) for row in pair or worst)
+    return before, after
 
 
 def _as_held(rows: Array, study: Study, world: int) -> Rows | Survey:
-    """Return the rows as a silo holds them: read, bounded and summed as in any fit."""
-    source = _source_of(rows, study, world)
+    """Return the rows as a silo holds them: read, bounded and summed as in any fit.
+
+    Where a person is the unit of privacy, each row is that of a person, and repeated.
+    """
+    source = open_source(rows)
+    if study.unit:
+        counts = 1 + np.arange(len(rows)) % 3
+        counts[-1] = 4 - world
+        persons = np.repeat(np.arange(len(rows)), counts)
+        ids = np.empty(len(persons), dtype=object)
+        # Each row spells its person's id in another type, which must not make them two.
+        ids[:] = [
+            (person, float(person), f"{person}", Decimal(person).quantize(Decimal("0.01")))[row % 4]
+            for row, person in enumerate(persons.tolist())
+        ]
+        source = with_ids(open_source(rows[persons]), ids, study.rows_per_unit)
     if study.preparation:
         return Survey(source)
     return local_moment(
@@ -376,22 +373,6 @@ def _as_held(rows: Array, study: Study, world: int) -> Rows | Survey:
         on_lattice=study.noise == "moment",
         rereads=bool(study.design),
     )
-
-
-def _source_of(rows: Array, study: Study, world: int) -> RowSource:
-    """Return a source of the rows; where a person is the unit, each is that of a person and repeated."""
-    if not study.unit:
-        return open_source(rows)
-    counts = 1 + np.arange(len(rows)) % 3
-    counts[-1] = 4 - world
-    persons = np.repeat(np.arange(len(rows)), counts)
-    ids = np.empty(len(persons), dtype=object)
-    # Each row spells its person's id in another type, which must not make them two.
-    ids[:] = [
-        (person, float(person), f"{person}", Decimal(person).quantize(Decimal("0.01")))[row % 4]
-        for row, person in enumerate(persons.tolist())
-    ]
-    return with_ids(open_source(rows[persons]), ids, study.rows_per_unit)
 
 
 # --- an audit --------------------------------------------------------------------------------------

@@ -79,34 +79,31 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
     def listen(self, host: str, port: int, tls: Path) -> None:
         """Take connections at a port, of parties with a certificate of the same authority."""
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family) as probe:  # FLARE does not report a port that is taken
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((address, port))
-            except OSError as error:
-                problem = (error.strerror or str(error)).lower()
-                raise InputError(
-                    f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] "
-                    "names it"
-                ) from None
+        try:  # FLARE does not report a port that is taken
+            socket.create_server(
+                (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+            ).close()
+        except OSError as error:
+            problem = (error.strerror or str(error)).lower()
+            raise InputError(
+                f"port {port} must be free for the coordinator, got {problem}; the study's [coordinator] "
+                "names it"
+            ) from None
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, tls, "server")
 
     def connect(self, host: str, port: int, tls: Path) -> None:
-        """Connect to the coordinator, and again whenever the connection is lost."""
+        """Connect to the coordinator, again whenever the connection is lost."""
         self._add(f"grpc://{host}:{port}", Mode.ACTIVE, tls, "client")
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
         """Send a message to a peer; return False where it is not connected."""
-        endpoint = self.find_endpoint(peer)
-        if endpoint is None:
-            return False
         try:
-            self.send_message(endpoint, APP, {"kind": kind, "number": number}, content)
+            if endpoint := self.find_endpoint(peer):
+                self.send_message(endpoint, APP, {"kind": kind, "number": number}, content)
         except CommError as error:
             logger.info("a message to %s was not sent: %s", peer, error)
             return False
-        return True
+        return endpoint is not None
 
     def connected(self) -> list[str]:
         """Return the names of the peers that are connected."""
@@ -117,12 +114,11 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
     ) -> None:
         """Hand on a message that its peer may send; refuse any other."""
-        problem = self._problem_with(endpoint.name, app_id, message)
-        if problem is not None:
-            self._refuse(connection, endpoint.name, problem)
-            return
-        headers = message.headers
-        self._on_message(endpoint.name, headers["kind"], headers["number"], message.payload or b"")
+        peer, headers = endpoint.name, message.headers
+        if problem := self._problem_with(peer, app_id, message):
+            self._refuse(connection, peer, problem)
+        else:
+            self._on_message(peer, headers["kind"], headers["number"], message.payload or b"")
 
     def process_frame_task(self, sfm_conn: SfmConnection, frame: Any) -> None:
         """Read a frame; data of a connection that has not identified itself are refused."""
@@ -139,8 +135,8 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         name = _peer_cn(connection)
         if name is not None and names.count(name) >= _MOST_CONNECTIONS:
             self._refuse(connection, name, "it has too many connections", close=True)
-            return
-        super().handle_new_connection(connection)
+        else:
+            super().handle_new_connection(connection)
 
     def state_change(self, changed: Connection | Endpoint) -> None:
         """Handle the change of a connection or of a peer: FLARE calls this for both."""
@@ -151,17 +147,16 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
 
     def _problem_with(self, peer: str, app_id: int, message: Message) -> str | None:
         """Return why a message must be refused; nothing of it is quoted."""
-        headers = message.headers
-        if peer not in self._accepts:
+        headers, kind = message.headers, self._accepts.get(peer)
+        if kind is None:
             return "it is no party that may send messages here"
         if app_id != APP:
             return "its message is for FLARE's own programs, and none of them runs here"
         if not isinstance(headers, dict) or headers.keys() != {"kind", "number"}:
             return "its headers are not those of a fedpower message"
-        if headers["kind"] != self._accepts[peer]:
-            return f"it may send messages of the kind {self._accepts[peer]!r} only"
-        number = headers["number"]
-        if type(number) is not int or not 0 <= number < 2**63:
+        if headers["kind"] != kind:
+            return f"it may send messages of the kind {kind!r} only"
+        if type(headers["number"]) is not int or not 0 <= headers["number"] < 2**63:
             return "its message has no number"
         return None
 

@@ -49,25 +49,22 @@ class LocalFederation:
         make_kits(self.study, self.kits)
         for name, key in keys.items():
             key.save(self.kits / name / _IDENTITY)
-        epsilon, delta = LEDGER_CAP
         for name, path in data.items():
             tables = (own or {}).get(name, {})
             terms: dict[str, Any] = {
                 "silo": name,
                 **tables,
                 "data": {"path": str(path.absolute()), **tables.get("data", {})},
-                "ledger": {"path": f"{name}.ledger", "epsilon": epsilon, "delta": delta},
+                "ledger": {"path": f"{name}.ledger"},
                 **({"identity": {"path": _IDENTITY}} if keys else {}),
             }
             (self.kits / name / SILO_FILE).write_text(to_toml(terms), encoding="utf-8")
             self.make_ledger(name)
 
     def ledger(self, name: str) -> Path:
-        """Return where a silo's ledger is."""
         return self.kits / name / f"{name}.ledger"
 
     def log(self, name: str) -> str:
-        """Return the log of a party's process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def make_ledger(self, name: str) -> None:
@@ -77,19 +74,16 @@ class LocalFederation:
 
     def start(self, *names: str) -> None:
         """Start parties by name, all by default, once every silo can open; they log to NAME.log."""
-        commands = {}
-        for name in names or (COORDINATOR, *self.silos):
+        names = names or (COORDINATOR, *self.silos)
+        for name in set(names) - {COORDINATOR}:
+            with open_silo(self.study, read_silo(self.kits / name / SILO_FILE)):
+                pass
+        for name in names:
             kit = (self.kits / name).absolute()
-            if name == COORDINATOR:
-                commands[name] = ["node", "start", str(kit)]
-            else:
-                commands[name] = ["node", "start", str(kit), str(kit / SILO_FILE)]
-                with open_silo(self.study, read_silo(kit / SILO_FILE)):
-                    pass
-        for name, words in commands.items():
+            own = [] if name == COORDINATOR else [str(kit / SILO_FILE)]
             log = open_private(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
             try:
-                self.processes[name] = start_party(*words, log=log)
+                self.processes[name] = start_party("node", "start", str(kit), *own, log=log)
             finally:
                 os.close(log)
 

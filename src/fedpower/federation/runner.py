@@ -80,7 +80,6 @@ class CoordinatorSession:
                     file.write(piece)
 
     def close(self) -> None:
-        """Hang up."""
         self._links.stop()
 
     def _call(self, what: str, **arguments: Any) -> tuple[dict[str, Any], bytes]:
@@ -113,9 +112,8 @@ def open_session(kit: Kit, *, patience: float = _CONNECT_S) -> Iterator[Coordina
     """Give a session with the coordinator; refuse where there is no connection."""
     kit.check()
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
-    session = CoordinatorSession(kit)
+    session, end = CoordinatorSession(kit), time.monotonic() + patience
     try:
-        end = time.monotonic() + patience
         while not session.connected:
             if time.monotonic() >= end:
                 raise ProtocolError(
@@ -165,18 +163,16 @@ class Runner:
                 present = self._gather(session)
                 session.start(run)
                 self.say(f"run {run}: asking {', '.join(present)}")
-                while True:
+                under_way, state = True, dict[str, Any]()
+                while under_way:
+                    time.sleep(_POLL_S)
                     status = session.status()
-                    state: dict[str, Any] = status["run"] or {}
+                    under_way, state = status["under_way"], status["run"] or {}
                     if state.get("run") != run:  # it was lost with the coordinator's process
                         raise CoordinatorLostError
-                    for closed in state["rounds"]:
-                        if closed["round"] > self._shown:
-                            self._shown = closed["round"]
-                            self.on_round(closed)
-                    if not status["under_way"]:
-                        break
-                    time.sleep(_POLL_S)
+                    for closed in state["rounds"][self._shown + 1 :]:
+                        self._shown = closed["round"]
+                        self.on_round(closed)
                 if state.get("done"):
                     session.fetch(run, destination)
             except CoordinatorLostError:
@@ -208,11 +204,9 @@ class Runner:
             time.sleep(_POLL_S)
 
     def _new_run(self) -> str:
-        run = secrets.token_hex(8)
-        write_private(
-            self.kit.folder / LAST_RUN, msgspec.json.encode(LastRun(study=self.kit.study.digest, run=run))
-        )
-        return run
+        last = LastRun(study=self.kit.study.digest, run=secrets.token_hex(8))
+        write_private(self.kit.folder / LAST_RUN, msgspec.json.encode(last))
+        return last.run
 
     def _last_run(self) -> str:
         try:

@@ -189,7 +189,7 @@ class StudyFile:
         }
         return hashlib.sha256(msgspec.json.encode(terms, order="sorted")).hexdigest()
 
-    @property
+    @functools.cached_property
     def identities(self) -> dict[str, str]:
         """The silos' public keys for secure sums, in the order of the silos."""
         identities = self.content.get("identities", {})

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, log_ndtr
 
 from fedpower.errors import InputError
-from fedpower.privacy.sensitivity import moment_sensitivity, paper_sensitivity, product_sensitivity, whole
+from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
 
 Array = NDArray[np.float64]
 
@@ -80,6 +79,8 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
+    from scipy.special import log_ndtr  # noqa: PLC0415 - exact studies start without it
+
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
         return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
@@ -93,6 +94,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _mills(x: float | Array) -> Array:
+    from scipy.special import erfcx  # noqa: PLC0415
+
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(np.asarray(x) / math.sqrt(2)))
 
 
@@ -149,21 +152,17 @@ def check_delta(delta: float) -> float:
 
 
 NoiseMode = Literal["paper", "step", "moment"]
+_NOISED: dict[str, Moved] = {"paper": "paper", "step": "product", "moment": "moment"}
 
 
 def noise_std(
     mode: NoiseMode, *, epsilon: float, delta: float, n_rows: int, n_steps: int, iteration_rank: int
 ) -> float:
     """Return the standard deviation of the noise of one release in `mode`."""
-    if mode not in get_args(NoiseMode):
+    if mode not in _NOISED:
         raise InputError(f"the noise mode must be 'paper', 'step' or 'moment', got {mode!r}")
     multiplier = noise_multiplier(mode, epsilon=epsilon, delta=delta, n_steps=n_steps)
-    sensitivity = {
-        "paper": paper_sensitivity(n_rows, iteration_rank),
-        "step": product_sensitivity(n_rows, iteration_rank),
-        "moment": moment_sensitivity(n_rows),
-    }[mode]
-    return sensitivity * multiplier
+    return moved_by_row(_NOISED[mode], iteration_rank) / whole("n_rows", n_rows) * multiplier
 
 
 def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: int) -> float:

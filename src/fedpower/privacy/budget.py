@@ -3,24 +3,22 @@
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
 from fedpower.privacy.noise import TV_PER_INTEGER
 from fedpower.privacy.sensitivity import (
     MEAN_WEIGHT,
+    Moved,
     Noise,
     Sensitivity,
     clipped_sensitivity,
-    mean_sensitivity,
+    moved_by_row,
     noise_for,
     of_moment,
     of_reals,
-    paper_sensitivity,
-    product_sensitivity,
     rounding_slack,
-    summary_sensitivity,
     summary_size,
 )
 from fedpower.sums.lattice import SIDE
@@ -102,7 +100,7 @@ class Budget:
         if self.mode == "paper":  # the noise of [FP Thm 2], as the share that its products really cost
             rank = self.iteration_rank
             printed = noise_multiplier("paper", epsilon=self.epsilon, delta=self.delta, n_steps=self.n_steps)
-            printed *= paper_sensitivity(1, rank) / product_sensitivity(1, rank)
+            printed *= moved_by_row("paper", rank) / moved_by_row("product", rank)
             shares = {PRODUCT: (printed * total) ** -2}
             listed = (terms._replace(share=shares.get(terms.label, terms.share)) for terms in self.queries)
             object.__setattr__(self, "queries", tuple(listed))
@@ -145,80 +143,66 @@ class Budget:
 
     def noise(self, label: str, sensitivity: Sensitivity, sizes: tuple[int, ...]) -> Noise:
         """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
-        colluders = None if self.n_sharing is None else self.colluders
-        return noise_for(sensitivity, self.price(label).multiplier, sizes, colluders)
+        return noise_for(sensitivity, self.price(label).multiplier, sizes, self._known)
 
     def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
-        """Return what a silo adds to its moment."""
-        colluders = None if self.n_sharing is None else self.colluders
-        return noise_for(self._moment_moved, self._moment_multiplier, sizes, colluders)
+        """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
+        return noise_for(*self._moment, sizes, self._known)
 
-    @functools.cached_property
-    def _moment_moved(self) -> Sensitivity:
+    @property
+    def _known(self) -> int | None:
+        return None if self.n_sharing is None else self.colluders
+
+    @property
+    def _moment(self) -> tuple[Sensitivity, float]:
         weight = self.mean_weight if self.center else 0.0
-        return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit)
-
-    @functools.cached_property
-    def _moment_multiplier(self) -> float:
-        return (
-            self.price(MOMENT).multiplier
-            if self.has_moment
-            else math.nextafter(1.0 / self.total_mu, math.inf)
+        listed = self.terms(MOMENT) is not None
+        multiplier = (
+            self.price(MOMENT).multiplier if listed else math.nextafter(1.0 / self.total_mu, math.inf)
         )
+        return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit), multiplier
+
+    @property
+    def noises_steps(self) -> bool:
+        """Whether products of float64 are noised, one by one."""
+        return self.mode in ("step", "paper")
 
     @property
     def with_trace(self) -> bool:
-        return self.mode in ("moment", "clipped") or self.iteration_rank > 1
-
-    @property
-    def has_moment(self) -> bool:
-        return self.terms(MOMENT) is not None
-
-    def sensitivity(self, n_rows: int, center_norm: float = 0.0) -> float:
-        """Return the sensitivity of a silo's moment or product, rounding of float64 sums included."""
-        if self.mode in ("moment", "clipped"):  # of the moment that a warm start begins with
-            alone = summary_sensitivity(n_rows, with_mean=self.center, mean_weight=self.mean_weight)
-            return alone * self._most
-        exact = product_sensitivity(n_rows, self.iteration_rank) * self._most
-        return (exact + self._slack(n_rows, self.iteration_rank + 1)) * (1.0 + center_norm) ** 2
+        return not self.noises_steps or self.iteration_rank > 1
 
     def product_sensitivity(
         self, n_rows: int, center_norm: float = 0.0, width: int | None = None
     ) -> Sensitivity:
-        """Return that of the product and the trace that ``step`` and ``paper`` release."""
-        columns = self.iteration_rank if width is None else width
+        """Return that of the product and the trace that ``step`` and ``paper`` release, with its rounding."""
+        rank = self.iteration_rank
+        longest = (1.0 + center_norm) ** 2
         return of_reals(
-            self.sensitivity(n_rows, center_norm),
-            self.n_features * columns + int(self.with_trace),
-            largest=2.0 * (1.0 + center_norm) ** 2,
+            self._moved("product", n_rows, rank, rank + 1) * longest,
+            self.n_features * (rank if width is None else width) + int(self.with_trace),
+            largest=2.0 * longest,
             n_rows=n_rows,
         )
 
     def mean_sensitivity(self, n_rows: int) -> Sensitivity:
         """Return that of the mean row that ``step`` and ``paper`` release by itself."""
-        moved = mean_sensitivity(n_rows) * self._most + self._slack(n_rows, 1)
-        return of_reals(moved, self.n_features, largest=2.0, n_rows=n_rows)
+        return of_reals(self._moved("mean", n_rows, 1, 1), self.n_features, largest=2.0, n_rows=n_rows)
 
-    @property
-    def _most(self) -> int:
-        return max(1, self.per_unit)
+    def _moved(self, what: Moved, n_rows: int, rank: int, columns: int) -> float:
+        ideal = moved_by_row(what, rank) / n_rows * max(1, self.per_unit)
+        added = n_rows * (MOST_ROWS if self.per_unit else 1)
+        longest = _CENTRING * longest_sum(added, self.n_features)
+        return ideal + rounding_slack(added, self.n_features, iteration_rank=columns, longest_sum=longest)
 
     def std(self, n_rows: int, center_norm: float = 0.0) -> float:
         """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
-        if self.mode in ("moment", "clipped"):
-            alone = noise_for(self._moment_moved, self._moment_multiplier, (n_rows,))
-            return alone.stds[0] / (n_rows * float(SIDE) ** 2)
-        noise = self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,))
-        return noise.stds[0]
+        if self.noises_steps:
+            return self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
+        return noise_for(*self._moment, (n_rows,)).stds[0] / (n_rows * float(SIDE) ** 2)
 
     def spectral_edge(self, n_rows: int) -> float:
         """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""
         return self.std(n_rows) * math.sqrt(2.0 * self.n_features)
-
-    def _slack(self, n_rows: int, columns: int) -> float:
-        n_rows *= MOST_ROWS if self.per_unit else 1
-        longest = _CENTRING * longest_sum(n_rows, self.n_features)
-        return rounding_slack(n_rows, self.n_features, iteration_rank=columns, longest_sum=longest)
 
 
 def longest_sum(n_rows: int, n_features: int) -> int:
@@ -273,8 +257,8 @@ signal."""
 
 _WARM_SHARE = 0.3
 _MEAN_SHARE = 0.05
-_WARM_STEPS = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
-_COLD_STEPS = (2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
+_WARM_STEPS: tuple[float, ...] = (2.0, 2.0, 2.0, 1.5, 1.0, 1.0)
+_COLD_STEPS: tuple[float, ...] = (2.0,) * 6
 """Widths of the bases, in units of k."""
 
 _CAREFUL_SHARE = 0.4
@@ -316,46 +300,6 @@ class Design:
         return tuple(listed)
 
 
-def clarity(*, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float) -> float:
-    """Return how clearly a moment noised with the whole budget shows the weakest of k directions."""
-    rest = (1.0 - energy) / max(n_features - rank, 1)
-    gap = max(energy / rank - rest, 0.0)
-    return gap * n_rows / (multiplier * math.sqrt(n_features))
-
-
-def usual_energy(n_features: int, rank: int) -> float:
-    """Return what is supposed of the leading directions where nobody guesses: 4k/d, at most a half."""
-    return min(4.0 * rank / n_features, 0.5)
-
-
-def predicted_error(
-    *, n_features: int, rank: int, n_rows: int, multiplier: float, energy: float, design: Design | None
-) -> float:
-    """Return about the sine of the largest angle between found and true directions."""
-    seen = clarity(n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=energy)
-    if seen == 0:
-        return 1.0
-    if design is None:
-        return 1.0 if seen <= 1.0 else min(1.0, (1.0 + math.sqrt(rank / n_features)) / seen)
-    width = design.widths[-1]
-    held = min(energy + (width - rank) * (1.0 - energy) / n_features, 1.0)
-    clip = min(CLIP * math.sqrt(held), 1.0)
-    gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
-    steps = len(design.widths)
-    counted = steps - 1 if design.warm else max(steps - 2, 1)
-    per_step = (1.0 - design.moment_share - design.mean_share) / steps
-    precision = design.moment_share + counted * per_step * gain
-    # The first basis must be found at all: by the moment's share, or step by step.
-    if seen <= (0.7 if design.warm else 0.5):
-        return 1.0
-    return min(1.0, (1.0 + math.sqrt(width / n_features)) / (seen * math.sqrt(precision)))
-
-
-def _kept(width: int) -> float:
-    mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
-    return CLIP * mean * math.sqrt(2.0 / width)
-
-
 _CLEAR_GAIN = 0.95
 """Clipping is taken where the predicted error is below so much of the moment's."""
 
@@ -363,44 +307,69 @@ _FOUND = 0.8
 """And below this: where neither would find the components, the moment loses no more, and tells more."""
 
 
-def predicted_gain(
-    *, n_features: int, rank: int, n_rows: int | None, multiplier: float, energy: float
-) -> bool:
-    """Return whether clipped products are predicted to be clearly more accurate than the moment."""
-    if n_rows is None:
-        return False
-    facts: dict[str, Any] = {
-        "n_features": n_features, "rank": rank, "n_rows": n_rows, "multiplier": multiplier, "energy": energy
-    }  # fmt: skip
-    clipped = predicted_error(design=choose_design(center=False, **facts), **facts)
-    moment = predicted_error(design=None, **facts)
-    return clipped < min(_CLEAR_GAIN * moment, _FOUND)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a fit can show, from public facts; ``energy`` is the leading directions' share of the variance."""
+
+    n_features: int
+    rank: int
+    n_rows: int | None
+    multiplier: float
+    energy: float | None = None
+
+    def clarity(self) -> float:
+        """Return how clearly a moment noised with the whole budget shows the weakest of k directions."""
+        energy = self._energy
+        rest = (1.0 - energy) / max(self.n_features - self.rank, 1)
+        gap = max(energy / self.rank - rest, 0.0)
+        return gap * (self.n_rows or 0) / (self.multiplier * math.sqrt(self.n_features))
+
+    @property
+    def _energy(self) -> float:
+        """At most a half, and 4k/d, where nobody guesses."""
+        return min(4.0 * self.rank / self.n_features, 0.5) if self.energy is None else self.energy
+
+    def error(self, design: Design | None) -> float:
+        """Return about the sine of the largest angle between found and true directions."""
+        seen, d = self.clarity(), self.n_features
+        if design is None:
+            return 1.0 if seen <= 1.0 else min(1.0, (1.0 + math.sqrt(self.rank / d)) / seen)
+        # The first basis must be found at all: by the moment's share, or step by step.
+        if seen <= (0.7 if design.warm else 0.5):
+            return 1.0
+        width, steps = design.widths[-1], len(design.widths)
+        held = min(self._energy + (width - self.rank) * (1.0 - self._energy) / d, 1.0)
+        clip = min(CLIP * math.sqrt(held), 1.0)
+        gain = (_kept(width) / clipped_sensitivity(clip, width)) ** 2
+        counted = steps - 1 if design.warm else max(steps - 2, 1)
+        per_step = (1.0 - design.moment_share - design.mean_share) / steps
+        precision = design.moment_share + counted * per_step * gain
+        return min(1.0, (1.0 + math.sqrt(width / d)) / (seen * math.sqrt(precision)))
+
+    def gains_by_clipping(self) -> bool:
+        """Return whether clipped products are predicted to be clearly more accurate than the moment."""
+        if self.n_rows is None:
+            return False
+        return self.error(self.design(center=False)) < min(_CLEAR_GAIN * self.error(None), _FOUND)
+
+    def design(self, *, center: bool, width: int | None = None) -> Design:
+        """Return how a budget is best divided among clipped products."""
+        share, steps = _WARM_SHARE, _WARM_STEPS
+        cold = self.n_features > _WIDEST_WARM
+        if self.n_rows is not None:
+            seen = self.clarity()
+            cold |= seen < _COLD_BELOW
+            if seen < _CAREFUL_BELOW:
+                share, steps = _CAREFUL_SHARE, _CAREFUL_STEPS
+        if cold:
+            share, steps = 0.0, _COLD_STEPS
+        widths = tuple(
+            min(self.n_features, max(self.rank, round(step * self.rank)) if width is None else width)
+            for step in steps
+        )
+        return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)
 
 
-def choose_design(
-    *,
-    n_features: int,
-    rank: int,
-    center: bool,
-    n_rows: int | None,
-    multiplier: float,
-    energy: float | None,
-    width: int | None = None,
-) -> Design:
-    """Return how a budget is best divided, from public facts."""
-    guess = usual_energy(n_features, rank) if energy is None else energy
-    cold = n_features > _WIDEST_WARM
-    share: float = _WARM_SHARE
-    steps: tuple[float, ...] = _WARM_STEPS
-    if n_rows is not None:
-        facts = {"n_features": n_features, "rank": rank, "n_rows": n_rows}
-        seen = clarity(multiplier=multiplier, energy=guess, **facts)
-        cold |= seen < _COLD_BELOW
-        if seen < _CAREFUL_BELOW:
-            share, steps = _CAREFUL_SHARE, _CAREFUL_STEPS
-    if cold:
-        share, steps = 0.0, _COLD_STEPS
-    widths = tuple(
-        min(n_features, max(rank, round(step * rank)) if width is None else width) for step in steps
-    )
-    return Design(moment_share=share, mean_share=_MEAN_SHARE if cold and center else 0.0, widths=widths)
+def _kept(width: int) -> float:
+    mean = math.exp(math.lgamma((width + 1) / 2.0) - math.lgamma(width / 2.0))
+    return CLIP * mean * math.sqrt(2.0 / width)

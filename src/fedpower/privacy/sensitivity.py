@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,19 @@ from fedpower.sums.survey import CELL_SIDE
 _UNIT_ROUNDOFF = 2.0**-53
 
 
-def moment_sensitivity(n_rows: int) -> float:
-    """Return √2/s, the Frobenius sensitivity of the second moment A = MᵀM/s."""
-    return math.sqrt(2.0) / whole("n_rows", n_rows)
+Moved = Literal["moment", "product", "mean", "paper"]
 
 
-def product_sensitivity(n_rows: int, iteration_rank: int) -> float:
-    """Return the Frobenius sensitivity of A Z, Z d×r with ‖Z‖₂ ≤ 1: 1/s if r = 1, else √2/s."""
-    bound = 1.0 if whole("iteration_rank", iteration_rank) == 1 else math.sqrt(2.0)
-    return bound / whole("n_rows", n_rows)
+def moved_by_row(what: Moved, rank: int = 1) -> float:
+    """Return how far one row of norm 1 at most moves a sum over rows, in the Euclidean norm.
+
+    The sum is the second moment, A Z for Z d×r with ‖Z‖₂ ≤ 1, or the row; ``paper`` is of A Z as printed in
+    [FP Thm 2, first step of the proof].
+    """
+    whole("iteration_rank", rank)
+    if what == "paper":
+        return 2.0 * math.sqrt(rank)
+    return {"moment": math.sqrt(2.0), "product": 1.0 if rank == 1 else math.sqrt(2.0), "mean": 2.0}[what]
 
 
 def clipped_sensitivity(clip: float, iteration_rank: int) -> float:
@@ -46,16 +50,6 @@ def clipped_sensitivity(clip: float, iteration_rank: int) -> float:
     if square <= 1.0 / 3.0:
         return 2.0 * clip * math.sqrt(1.0 - square)
     return (1.0 + square) / math.sqrt(2.0)
-
-
-def mean_sensitivity(n_rows: int) -> float:
-    """Return 2/s, the Euclidean sensitivity of the mean row."""
-    return 2.0 / whole("n_rows", n_rows)
-
-
-def paper_sensitivity(n_rows: int, iteration_rank: int) -> float:
-    """Return 2√r/s, the sensitivity of A Z as printed in [FP Thm 2, first step of the proof]."""
-    return 2.0 * math.sqrt(whole("iteration_rank", iteration_rank)) / whole("n_rows", n_rows)
 
 
 def rounding_slack(
@@ -81,16 +75,10 @@ def whole(name: str, value: int) -> int:
 Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75
-"""Up to here the theorem of `summary_sensitivity` holds."""
+"""Up to here lemma 1 holds."""
 
 MEAN_WEIGHT = 0.5
 """c unless a study says otherwise: how much of the sensitivity the mean row may use."""
-
-
-def summary_sensitivity(n_rows: int, *, with_mean: bool, mean_weight: float = MEAN_WEIGHT) -> float:
-    """Return √2(1 + c²)/s, the sensitivity of (S, √2·c·μ, tr S); √2/s without the mean (c = 0)."""
-    factor = 1.0 + mean_weight**2 if with_mean else 1.0
-    return moment_sensitivity(n_rows) * factor
 
 
 def pack(moment: Array, mean: Array | None, trace: float, mean_weight: float = MEAN_WEIGHT) -> Array:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
+from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.ledger import is_label
 from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
@@ -140,7 +141,7 @@ def _has_noise(study: Study, n_rows: int) -> bool:
     """Return whether the study has noise for a silo of so many rows, if all others are small."""
     budget = budget_of(study)
     try:
-        if budget is not None and budget.n_sharing is not None and budget.has_moment:
+        if budget is not None and budget.n_sharing is not None and budget.share(MOMENT):
             budget.moment_noise((n_rows, *[1] * (study.min_silos - 1)))
         elif budget is not None and budget.n_sharing is None and study.noise != "clipped":
             budget.std(n_rows)

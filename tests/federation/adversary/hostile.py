@@ -10,11 +10,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ground import WAIT_S, Ground, wait_for
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.cellnet.core_cell import Message as CellMessage
@@ -80,19 +80,6 @@ class Stage(Ground):
         return Record(files=files, charges=ledgers, processes=running)
 
 
-def stage_fixture(scope: str = "module") -> Any:
-    """Return a fixture that gives a stage on which the honest parties have begun."""
-
-    @pytest.fixture(scope=scope)
-    def stage(tmp_path_factory):
-        made = Stage(tmp_path_factory.mktemp("stage"))
-        made.begin()
-        yield made
-        made.stop()
-
-    return stage
-
-
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """What honest parties hold at one moment."""
@@ -141,6 +128,15 @@ def cell_request(cell: CoreCell, target: str, channel: str, topic: str, payload:
     reply = cell.send_request(channel, topic, target, message, timeout=0.5, optional=True)
     code = reply.get_header(MessageHeaderKey.RETURN_CODE)
     return reply.payload if code == "ok" else None
+
+
+def assert_gets_nothing(stage: "Stage", cell: CoreCell, *targets: str) -> None:
+    """Send every request that FLARE knows to parties, some at a time."""
+    asked = [(target, *request) for target in targets for request in flare_requests(stage)]
+    assert len(asked) > 60
+    with ThreadPoolExecutor(8) as pool:
+        for each, reply in zip(asked, pool.map(lambda one: cell_request(cell, *one), asked), strict=True):
+            assert reply is None, each
 
 
 def admin(topic: str, body: Any = "", **headers: Any) -> AdminMessage:

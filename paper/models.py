@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.linalg import orth
-from fedpower.report.files import staged
+from fedpower.report.files import new_folder
 from fedpower.rows.arrays import ArraySource
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.kernel import block_rows
@@ -36,8 +36,6 @@ class Model(ABC):
     """Rows of several silos, drawn again at each reading: row j of silo i depends only on the seed."""
 
     name: ClassVar[Literal["spiked", "sbm"]]
-    own_facts: ClassVar[tuple[str, ...]]  # the parameters that only this model has
-
     sizes: tuple[int, ...]
     n_features: int
     rank: int
@@ -61,10 +59,9 @@ class Model(ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """Everything needed to draw the same rows again, ready for JSON."""
-        names = ("seed", "sizes", "n_rows", "n_features", "rank", "normalize", *self.own_facts)
-        values = {name: getattr(self, name) for name in names}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "basis"}
         listed = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-        return {"model": self.name, **listed}
+        return {"model": self.name, "n_rows": self.n_rows, **listed}
 
     def blocks(self, silo: int, max_rows: int) -> Iterator[Array]:
         """Yield the rows of silo 0, 1, … in order, at most ``max_rows`` at a time."""
@@ -97,7 +94,6 @@ class SpikedCovariance(Model):
     """Rows from N(0, UUᵀ + σ²I): ``noise`` is σ, ``basis`` is U [FP §5, Model I]."""
 
     name = "spiked"
-    own_facts = ("noise",)
     noise: float
 
     def chunks(self, silo: int) -> Iterator[Array]:
@@ -152,7 +148,6 @@ class _StochasticBlock(Model):
     """Adjacency matrices of networks on the same nodes, one per silo [FP §5, Model II]."""
 
     name = "sbm"
-    own_facts = ("within", "between", "strengths")
     within: float
     between: float
     strengths: tuple[float, ...]
@@ -247,11 +242,11 @@ def write_model(
 ) -> list[Path]:
     """Return the silo files written to ``folder``, with ``truth.npz`` and ``model.json``; all or none."""
     require(kind in FORMATS, "format", f"one of {', '.join(FORMATS)}", kind)
-    require_room(folder, force=force)
     digits = max(2, len(str(model.n_silos)))
     names = [f"silo-{place:0{digits}}.{kind}" for place in range(1, model.n_silos + 1)]
+    earlier = {path.name for form in FORMATS for path in folder.glob(f"silo-*.{form}")}
     try:
-        with staged(folder, folder=True) as partial:
+        with new_folder(folder, known={"truth.npz", "model.json", *earlier}, force=force) as partial:
             for silo, name in enumerate(names):
                 _write(partial / name, model, silo, on_rows or (lambda count: None))
             np.savez(partial / "truth.npz", basis=model.basis, columns=np.array(model.columns))
@@ -263,41 +258,18 @@ def write_model(
     return [folder / name for name in names]
 
 
-def require_room(folder: Path, *, force: bool) -> None:
-    """Refuse a folder that holds something, unless it is an earlier simulation and ``force``."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise InputError(f"{folder} must be a folder, got a file; choose another name")
-    names = sorted(path.name for path in folder.iterdir())
-    if names and not force:
-        raise InputError(
-            f"{folder} must be empty or new, got {len(names)} files in it; choose another folder, "
-            "or replace an earlier simulation with --force"
-        )
-    foreign = [name for name in names if not _is_ours(folder / name)]
-    if foreign:
-        raise InputError(
-            f"{folder} must hold nothing but an earlier simulation to be replaced, got {foreign[0]!r}"
-        )
-
-
-def _is_ours(path: Path) -> bool:
-    silo = path.stem.startswith("silo-") and path.suffix.removeprefix(".") in FORMATS
-    return path.is_file() and (silo or path.name in ("truth.npz", "model.json"))
-
-
 def _write(path: Path, model: Model, silo: int, on_rows: Callable[[int], None]) -> None:
     def blocks() -> Iterator[Array]:
         for block in model.blocks(silo, block_rows(model.n_features)):
             yield block
             on_rows(len(block))
 
+    schema = dict.fromkeys(model.columns, pl.Float64)
+
     def frames(*_: object) -> "Iterator[pl.DataFrame]":
-        return (pl.DataFrame(block, schema=list(model.columns)) for block in blocks())
+        return (pl.DataFrame(block, schema=schema) for block in blocks())
 
     if path.suffix == ".parquet":
-        schema = dict.fromkeys(model.columns, pl.Float64)
         rows = import_module("polars.io.plugins").register_io_source(frames, schema=schema)
         rows.sink_parquet(path, row_group_size=max(1, _GROUP_BYTES // (8 * model.n_features)))
         return
@@ -306,8 +278,7 @@ def _write(path: Path, model: Model, silo: int, on_rows: Callable[[int], None]) 
             for place, frame in enumerate(frames()):
                 frame.write_csv(file, include_header=place == 0)
             return
-        shape = (model.sizes[silo], model.n_features)
-        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        header = {"descr": "<f8", "fortran_order": False, "shape": (model.sizes[silo], model.n_features)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks():
             file.write(np.ascontiguousarray(block, dtype="<f8").data)

@@ -8,9 +8,9 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.errors import InputError
-from fedpower.experiments.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
+from paper.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 
 MODELS: list[Callable[[], Model]] = [
     lambda: spiked_covariance(n_rows=9000, n_features=120, n_silos=2, seed=3),
