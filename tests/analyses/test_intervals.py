@@ -127,7 +127,7 @@ def test_factors_of_noised_correlations_are_nearer_with_a_loss_that_knows_the_no
     law, rng = questionnaire(), np.random.default_rng(16)
     exact, sigma = law.loadings @ factor._varimax(law.loadings, np.eye(5)), 0.12 / law.bound**2
     turned, start, least = factor._varimax, np.eye(5), []
-    for _ in range(3):
+    for _ in range(2):
         moment = noised(law, sigma, rng)
         chosen = factor._fit(moment, 5)
         assert chosen.loss == "least_squares"

@@ -35,7 +35,7 @@ class Spread(base.Analysis):
     def _page(self) -> base.Contents:
         yield f"Spread of {self.most} columns"
         yield "Largest first."
-        yield base.table_of("Spread", "spread.csv", {"Deviation": self.deviation_})
+        yield base.Table("Spread", "spread.csv", {"Deviation": self.deviation_})
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.opening import open_source
+from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.source import RowSource
+from fedpower.rows.tables import TableSource
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
 from fedpower.sums.moment import accumulate_moment
@@ -21,13 +22,9 @@ from fedpower.sums.moment import accumulate_moment
 ROWS = sample_rows()
 
 
-@pytest.fixture(params=forms(FORMS))
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> RowSource:
-    return open_source(FORMS[request.param](ROWS, tmp_path))
-
-
-def named(source: RowSource) -> RowSource:
-    return open_source(source, columns=NAMES)
+@pytest.fixture(scope="module", params=forms(FORMS))
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RowSource:
+    return open_source(FORMS[request.param](ROWS, tmp_path_factory.mktemp("rows")))
 
 
 def test_a_source_keeps_the_protocol(source: RowSource) -> None:
@@ -36,21 +33,18 @@ def test_a_source_keeps_the_protocol(source: RowSource) -> None:
     assert source.n_rows in (None, N_ROWS)
     assert source.columns in (None, NAMES)
     assert source.density == 1.0 if not source.sparse else 0 < (source.density or 0.5) < 1
-
-
-@pytest.mark.parametrize("max_rows", [1, 7, 20, 1000])
-def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(source: RowSource, max_rows: int) -> None:
-    for block in source.blocks(max_rows):
-        assert 0 < block.shape[0] <= max_rows
-        assert block.shape[1] == N_FEATURES
-        assert block.dtype == np.float64
-        assert sparse.issparse(block) == source.sparse
-        if isinstance(block, np.ndarray):
-            assert block.flags.c_contiguous or block.flags.f_contiguous
-        else:
-            assert isinstance(block, sparse.csr_array)
-            assert block.has_canonical_format
-    np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
+    for max_rows in (1, 20, 1000):
+        for block in source.blocks(max_rows):
+            assert 0 < block.shape[0] <= max_rows
+            assert block.shape[1] == N_FEATURES
+            assert block.dtype == np.float64
+            assert sparse.issparse(block) == source.sparse
+            if isinstance(block, np.ndarray):
+                assert block.flags.c_contiguous or block.flags.f_contiguous
+            else:
+                assert isinstance(block, sparse.csr_array)
+                assert block.has_canonical_format
+        np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
 
 
 def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None:
@@ -66,7 +60,7 @@ def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None
 
 
 def test_selecting_reorders_and_drops(source: RowSource) -> None:
-    chosen = named(source).select(("ß", "age"), extra="drop")
+    chosen = open_source(source, columns=NAMES).select(("ß", "age"), extra="drop")
     assert chosen.columns == ("ß", "age")
     np.testing.assert_array_equal(read_all(chosen, 9), read_all(source)[:, [4, 0]])
     again = chosen.select(("age", "ß"))
@@ -75,6 +69,26 @@ def test_selecting_reorders_and_drops(source: RowSource) -> None:
         chosen.select(("age",))
     with pytest.raises(InputError, match="without 'dose'"):
         chosen.select(("age", "dose"))
+
+
+def test_every_table_is_renamed_and_converted_and_nothing_else_is(
+    source: RowSource, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    form = request.node.callspec.params["source"]
+    harmony: Reading = {
+        "rename": {"age": "years", "dose": "age"},  # one takes the name that another had
+        "factors": {"age": -2.5, "ß": 3.0},
+        "offsets": {"ß": 0.25},
+    }
+    data = FORMS[form](ROWS, tmp_path)
+    if not isinstance(source, TableSource):
+        with pytest.raises(InputError, match="must go with tables"):
+            open_source(data, **harmony)
+        return
+    converted = open_source(data, **harmony)
+    assert converted.columns == ("years", "age", *NAMES[2:])
+    expected = ROWS * [1, -2.5, 1, 1, 3.0] + [0, 0, 0, 0, 0.25]
+    np.testing.assert_allclose(read_all(converted, 7), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

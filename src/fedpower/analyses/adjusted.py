@@ -15,6 +15,7 @@ from fedpower.linalg import fix_signs
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import DETERMINED, derived_angles, exact_angles
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, listed
 
 
@@ -121,9 +122,9 @@ class AdjustedPCA(TransformerMixin, Analysis):
             "Share of what is left": self.explained_variance_ratio_,
             "Angle": self.component_angles_,
         }
-        yield base.table_of("Variances", "variances.csv", variances)
+        yield Table("Variances", "variances.csv", variances)
         loadings = dict(zip(labels, self.components_, strict=True))
-        yield base.table_of("Loadings", "loadings.csv", {"Column": self.columns_, **loadings})
+        yield Table("Loadings", "loadings.csv", {"Column": self.columns_, **loadings})
         caption = "Variances after adjustment; a ring is a component not determined."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)
         yield from base.loadings_chart(self.components_, self.columns_, "Columns", "components")

@@ -1,6 +1,6 @@
 """What analyses of a released covariance share: parameters, the law of its noise, intervals and pages."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
@@ -172,18 +172,6 @@ def analysis(kind: type[_A]) -> type[_A]:
 
 
 # --- tables and pages ------------------------------------------------------------------------------
-
-
-def table_of(title: str, file: str, columns: Mapping[str, Any], *, printed: bool = True) -> Table:
-    """Return a table by column; numbers that are not finite are empty."""
-    cells = [
-        [None if isinstance(value, float) and not np.isfinite(value) else value for value in column]
-        for column in (
-            values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()
-        )
-    ]
-    rows = tuple(zip(*cells, strict=True))
-    return Table(title=title, headings=tuple(columns), rows=rows, file=file, printed=printed)
 
 
 def yes_or_no(verdicts: Iterable[bool]) -> list[str]:

@@ -29,7 +29,7 @@ from fedpower.protocol.solvers.angles import (
 )
 from fedpower.report.charts import nodes_plane
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture
+from fedpower.report.page import Picture, Table
 from fedpower.report.text import count, listed, number, percent
 from fedpower.rows.opening import existing
 
@@ -217,14 +217,14 @@ class Communities(Analysis):
                 "Mean weight": self.rates_[at],
                 "Privacy noise": self.rate_errors_[at],
             }
-            yield base.table_of("Mean weight of a pair of nodes", "rates.csv", columns)
+            yield Table("Mean weight of a pair of nodes", "rates.csv", columns)
         order = np.argsort(self.labels_, kind="stable")
         nodes: dict[str, Any] = {
             "Node": [self.columns_[place] for place in order],
             "Community": [f"{label + 1}" for label in self.labels_[order]],
             **{f"Coordinate {place + 1}": self.embedding_[order, place] for place in range(k)},
         }
-        yield base.table_of("Nodes by community", "communities.csv", nodes, printed=False)
+        yield Table("Nodes by community", "communities.csv", nodes, printed=False)
         if k > 1:
             # The first separates well-connected nodes from others; the next ones separate communities.
             pair = [0, 1] if k == 2 else [1, 2]

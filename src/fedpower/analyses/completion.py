@@ -14,6 +14,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 from fedpower.rules.rules import KNOWN
 
@@ -207,10 +208,10 @@ class Completion(TransformerMixin, Analysis):
             "Outside components": outside,
             "Share of ratings": self.weight_,
         }
-        yield base.table_of("Items", "items.csv", items)
+        yield Table("Items", "items.csv", items)
         if used:
             loadings = {f"pc{place}": values for place, values in enumerate(self.loadings_.T, start=1)}
-            yield base.table_of("Loadings", "loadings.csv", {"Item": names, **loadings})
+            yield Table("Loadings", "loadings.csv", {"Item": names, **loadings})
         caption = "Variances, items weighed by how often they are rated; squares are not used."
         yield base.variance_chart(self.spectrum_, [True] * used, caption)
         yield from base.loadings_chart(self.loadings_.T, names, "Items", "components")

@@ -11,7 +11,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.linalg.noised import shrunk_spectrum
 from fedpower.report.charts import heat_map
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture
+from fedpower.report.page import Picture, Table
 from fedpower.report.text import count, percent
 
 
@@ -87,7 +87,7 @@ class Correlations(Analysis):
             **self._interval_columns(at),
             "Differs from 0": base.yes_or_no(self.distinct_[at]),
         }
-        yield base.table_of("Correlations, the largest first", "correlations.csv", columns)
+        yield Table("Correlations, the largest first", "correlations.csv", columns)
         yield Picture(
             heat_map(self.correlation_.tolist(), names, self.distinct_.tolist()),
             "The stronger the colour, the larger the correlation; a cross is one that may be 0. "

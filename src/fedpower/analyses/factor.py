@@ -14,6 +14,7 @@ from fedpower.errors import require
 from fedpower.linalg import fix_signs
 from fedpower.options import setting
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 _STEP = 1e-3
@@ -138,7 +139,7 @@ class FactorAnalysis(Analysis):
         for place, factor in enumerate(factors):
             columns[factor.capitalize()] = self.loadings_[:, place]
             columns[f"Error {place + 1}"] = self.standard_error_[:, place]
-        yield base.table_of("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
+        yield Table("Loadings", "loadings.csv", {**columns, "Communality": self.communality_})
         yield from base.loadings_chart(self.loadings_.T, self.columns_, "Columns", "factors")
         for factor, *ends in zip(factors, self.loadings_.T, self.low_.T, self.high_.T, strict=True):
             caption = f"{factor.capitalize()}: a line is an interval; a cross has 0 within it."

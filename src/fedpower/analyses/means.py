@@ -13,6 +13,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
 from fedpower.options import setting
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 
@@ -154,7 +155,7 @@ class MeanTests(Analysis):
             "q": self.q_value_,
             "Differs": base.yes_or_no(self.rejected_),
         }
-        yield base.table_of("Means", "means.csv", columns)
+        yield Table("Means", "means.csv", columns)
         differences = (ends - self.null_ for ends in (self.mean_, self.low_, self.high_))
         caption = "A line is an interval of the difference; a cross has 0 within it."
         title = "How far means are from what they should be"

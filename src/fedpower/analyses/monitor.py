@@ -13,6 +13,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.protocol.pooled import unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, exact_angles, moment_angles
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 
@@ -126,8 +127,8 @@ class ProcessMonitor(OutlierMixin, Analysis):
             "Limit": (self.t2_limit_, self.spe_limit_),
             "What it measures": (within, "distance from them"),
         }
-        yield base.table_of("Limits", "limits.csv", limits)
+        yield Table("Limits", "limits.csv", limits)
         columns = {"Column": self.columns_, "Mean": self.mean_, "Deviation": self.scale_}
-        yield base.table_of("Columns", "columns.csv", columns)
+        yield Table("Columns", "columns.csv", columns)
         caption = "Variances of standardised columns; T² uses the components."
         yield base.variance_chart(self.spectrum_, self.component_angles_ <= DETERMINED, caption)

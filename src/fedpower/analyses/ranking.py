@@ -14,6 +14,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
 from fedpower.options import setting
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 from fedpower.rules.rules import Rule
 
@@ -245,7 +246,7 @@ class Ranking(Analysis):
             "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
             "Differs from next": [*base.yes_or_no(distinct), ""],
         }
-        yield base.table_of("Ranking", "ranking.csv", columns)
+        yield Table("Ranking", "ranking.csv", columns)
 
     def _likely_winner(self, first: str, last: str) -> Iterator[str]:
         if self.determined_ and first != last:

@@ -13,6 +13,7 @@ from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
 from fedpower.options import setting
 from fedpower.report.moment import Moment
+from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 
@@ -152,4 +153,4 @@ class Regression(RegressorMixin, Analysis):
                 "can be given: take a larger alpha, fewer predictors or components, or a larger epsilon."
             )
         columns = {"Column": self.predictors_, "Coefficient": self.coef_, **self._interval_columns()}
-        yield base.table_of("Coefficients", "coefficients.csv", columns)
+        yield Table("Coefficients", "coefficients.csv", columns)

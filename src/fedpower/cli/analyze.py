@@ -164,16 +164,17 @@ def _show(account: Account, moment: Moment, output: Path | None, *, as_json: boo
     say(f"{account.title}{moment.record.without}.")
     for shown in account.tables:
         if shown.printed:
-            numeric = tuple(
+            headings = tuple(shown.columns)
+            numeric = [
                 heading
-                for place, heading in enumerate(shown.headings)
-                if place and any(isinstance(row[place], float | int) for row in shown.rows)
-            )
+                for heading in headings[1:]
+                if any(isinstance(cell, float | int) for cell in shown.columns[heading])
+            ]
             rows = [
                 [cell if isinstance(cell, str) else number(cell, 3) for cell in row]
                 for row in shown.rows[:_MOST_ROWS]
             ]
-            print_table(shown.title, shown.headings, rows, numbers=numeric)
+            print_table(shown.title, headings, rows, numbers=numeric)
             if len(shown.rows) > _MOST_ROWS:
                 note(f"the first {_MOST_ROWS} of {len(shown.rows)} rows are shown; -o writes all of them")
     say(*account.sentences)

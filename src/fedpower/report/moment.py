@@ -157,14 +157,13 @@ class Moment(Released):
         """Return what is known of a moment by itself: means, variances and how much of them is noise."""
         thing = featured_as(self.record.parameters)
         units = self.units
-        columns = (
-            self.mean,
-            self.mean_noise_std * units,
-            self.covariance.diagonal(),
-            self.noise_std * units**2 * self.divisor,
-        )
-        heads = (thing.capitalize(), "Mean", "Noise of the mean", "Variance", "Noise of the variance")
-        rows = tuple(zip(self.names, *(values.tolist() for values in columns), strict=True))
+        columns = {
+            thing.capitalize(): self.names,
+            "Mean": self.mean,
+            "Noise of the mean": self.mean_noise_std * units,
+            "Variance": self.covariance.diagonal(),
+            "Noise of the variance": self.noise_std * units**2 * self.divisor,
+        }
         noise = "It is exact: no noise was added, and nothing is promised about the rows."
         if self.noise_std > 0:
             noise = (
@@ -182,7 +181,7 @@ class Moment(Released):
                 "promise: fedpower analyze lists what can be.",
                 noise,
             ),
-            tables=(Table(title="Means and variances", headings=heads, rows=rows, file="columns.csv"),),
+            tables=(Table("Means and variances", "columns.csv", columns),),
             facts={**{name: getattr(self, name) for name in facts}, "columns": list(self.names)},
         )
 
@@ -226,7 +225,7 @@ def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool
 
 def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
     for table in account.tables:
-        heads = [heading.strip().lower().replace(" ", "_") for heading in table.headings]
+        heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
         write_csv(place / table.file, heads, table.rows)
     write_json(place / ANALYSIS, account.facts)
     write_pages(place, moment, analysis_page(account, moment.record))

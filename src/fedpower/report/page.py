@@ -5,11 +5,14 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -40,15 +43,30 @@ WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/privacy.md calls the protectio
 _MOST_LOADINGS, _MOST_PANELS, _MOST_LISTED, _MOST_ROWS, _LONG = 500, 12, 200, 500, 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under headings; a row's first cell names it."""
+    """Columns of cells by heading; the first names the rows, and numbers that are not finite are empty."""
 
     title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
     file: str
+    columns: Mapping[str, Any]
     printed: bool = True
+
+    def __post_init__(self) -> None:
+        cells = {heading: getattr(column, "tolist", lambda column=column: list(column))()
+                 for heading, column in self.columns.items()}  # fmt: skip
+        object.__setattr__(
+            self, "columns", {heading: [*map(_finite, column)] for heading, column in cells.items()}
+        )
+
+    @property
+    def rows(self) -> list[tuple[Cell, ...]]:
+        """The cells by row."""
+        return list(zip(*self.columns.values(), strict=True))
+
+
+def _finite(cell: Cell) -> Cell:
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
 class Picture(NamedTuple):
@@ -115,7 +133,7 @@ def _rendered(template: str, record: Record, **context: Any) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
     from jinja2.ext import Extension  # noqa: PLC0415
 
     class Dense(Extension):
@@ -124,18 +142,21 @@ def _environment() -> "Environment":
         def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
             return re.sub(r"\n\s*", "", source)
 
+    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
+    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
     made = Environment(
         loader=PackageLoader("fedpower.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=printable,
         extensions=[Dense],
+        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
     )
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
         "epsilon": lambda value: equals("ε", value), "code": lambda value: element("code", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
-        "loading": loading, "numeric": numeric, "or_infinite": lambda x: math.inf if x is None else x,
+        "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
     made.globals |= {**globals(), "zip": zip, "str": str}  # templates call functions of this module
     return made
@@ -150,11 +171,6 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def numeric(cells: Iterable[Any]) -> bool:
-    """Return whether a column of a table holds figures, which are flush right."""
-    return any(isinstance(cell, Figure) for cell in cells)
-
-
 def names(given: Iterable[str]) -> list[Markup]:
     """Return names that somebody gave: whichever way one is written, it turns nothing around it."""
     return [element("bdi", name) for name in given]
@@ -162,10 +178,6 @@ def names(given: Iterable[str]) -> list[Markup]:
 
 def figures(values: Iterable[float | None], text: Callable[[Any], str] = number) -> list[Figure]:
     return [Figure(text(value), value) for value in values]
-
-
-def cumsum(values: Sequence[float]) -> list[float]:
-    return list(np.cumsum(values).tolist())
 
 
 def aligned(values: Iterable[float | None]) -> list[Figure]:
@@ -180,10 +192,9 @@ def whole(values: Iterable[int | None]) -> list[Figure]:
 
 def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
     """Return the columns of an analysis's table, and which of its rows are not shown."""
-    shown = table.rows[:_MOST_ROWS]
     columns: dict[str, list[Any]] = {}
-    for place, heading in enumerate(table.headings):
-        cells = [row[place] for row in shown]
+    for place, (heading, values) in enumerate(table.columns.items()):
+        cells = values[:_MOST_ROWS]
         if any(isinstance(cell, float) for cell in cells):
             columns[heading] = aligned(
                 float(cell) if isinstance(cell, int | float) else None for cell in cells
@@ -196,20 +207,7 @@ def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
                 for cell in cells
             ]
     cut = f"The first {_MOST_ROWS} of {len(table.rows):,} rows are shown; {table.file} has all."
-    return columns, cut if len(shown) < len(table.rows) else None
-
-
-def observers(promise: PrivacyStatement) -> list[Markup]:
-    """Return who is protected against, and what they see."""
-    return [
-        Markup("Against {}{}").format(row.observer, element("span", f"who sees {row.sees}", class_="aside"))
-        for row in promise.protections
-    ]
-
-
-def spent(promise: PrivacyStatement) -> float:
-    """Return the ε against the observer who sees most."""
-    return max(row.epsilon for row in promise.protections)
+    return columns, cut if len(table.rows) > _MOST_ROWS else None
 
 
 def odds(epsilon: float) -> str:
@@ -260,20 +258,6 @@ def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
             "Count": figures(cell[4] for cell in shown),
         },
     }
-
-
-def participants(record: Record) -> tuple[list[str], list[list[bool]]]:
-    """Return all silos of a run, and in which rounds each of them answered."""
-    silent = record.federation.silent if record.federation else {}
-    silos = list(dict.fromkeys([*(silo.name for silo in record.silos), *silent, *record.absent]))
-    return silos, [[silo in entry.participants for entry in record.rounds] for silo in silos]
-
-
-def convergence(record: Record) -> list[tuple[str, str, list[float | None]]]:
-    """Return what was measured in more than one round: its name, its mark and its values."""
-    kinds = (("change", "dot"), ("misalignment", "square"))
-    series = [(kind, mark, [getattr(entry, kind) for entry in record.rounds]) for kind, mark in kinds]
-    return [entry for entry in series if sum(value is not None for value in entry[2]) > 1]
 
 
 def parameter(value: Any) -> str:

@@ -17,7 +17,7 @@ from fedpower.rules.treatment import RowTreatment, margin, with_data
 from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
 from fedpower.sums.moment import PANEL, Moments, bounded, mirror
 from fedpower.sums.reduce import NotFiniteError, reduce, room
-from fedpower.values import Matrix, SparseBlock, Vector, is_sparse
+from fedpower.values import Matrix, SparseBlock, Vector, cached_property, is_sparse
 
 Integers = NDArray[np.int64]
 
@@ -86,7 +86,7 @@ class Shift:
         """The same for compiled loops, which read eight numbers at a time."""
         return _Columns(*(array.ctypes.data for array in self._padded))
 
-    @functools.cached_property
+    @cached_property
     def _padded(self) -> list[Vector]:
         return [np.pad(array, (0, -array.size % 8)) for array in self._arrays]
 
@@ -210,7 +210,7 @@ class ExactMoments:
             if array is not None:
                 array.flags.writeable = False
 
-    @functools.cached_property
+    @cached_property
     def square_total(self) -> int:
         """Σ ‖z‖², of which one row has at most S²."""
         return int(sum(self.squares.map(np.diagonal).to_ints()))

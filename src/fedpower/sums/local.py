@@ -39,7 +39,7 @@ from fedpower.sums.moment import (
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import S, Sum, full_blocks, reduce
-from fedpower.values import Matrix, Vector, is_sparse
+from fedpower.values import Matrix, Vector, cached_property, is_sparse
 
 ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
 
@@ -192,19 +192,19 @@ class LocalMoment:
             raise InputError(f"the rows of {self.source.name} must be read with on_lattice=True to be noised")
         return self._exact
 
-    @functools.cached_property
+    @cached_property
     def _exact(self) -> ExactMoments:
         self._require_room()
         kind: Callable[..., Any] = LatticeSum if self.device is None else on_device.TorchLatticeSum
         return exact_moment(self.source, self.treatment, self._summed, kind=kind)
 
-    @functools.cached_property
+    @cached_property
     def _moment(self) -> Moments:
         return self.sums().to_float() if self._on_lattice else self._scatter(full=True)
 
-    @functools.cached_property
+    @cached_property
     def _summary(self) -> Moments:
-        """What holds the mean, the variances and counts, by the chosen kernel."""
+        """Return what holds the mean, the variances and counts, by the chosen kernel."""
         if "_moment" in vars(self) or (self.choice.kind == "moment" and not self._on_lattice):
             return self._moment
         return self.sums().to_float(full=False) if self._on_lattice else self._scatter(full=False)
@@ -279,9 +279,9 @@ class EdgeMoment(LocalMoment):
     def sums(self) -> ExactMoments:
         return self._exact
 
-    @functools.cached_property
+    @cached_property
     def _exact(self) -> ExactMoments:
-        """The adjacency in integers of 1/S²; what the noise is not made for is refused."""
+        """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
         width = self._network.n_features
         total = np.zeros((width, width), dtype=np.int64)
         for start, part in self._parts():

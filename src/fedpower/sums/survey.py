@@ -21,7 +21,7 @@ from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import ON_LATTICE, LocalMoment
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room
-from fedpower.values import Matrix, Vector, is_sparse
+from fedpower.values import Matrix, Vector, cached_property, is_sparse
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
 STAGES: tuple[StageKind, ...] = ("octaves", "bins", "zoom", "means", "norms")
@@ -65,7 +65,7 @@ class Stage:
     offset: Vector | None = None
     scale: Vector | None = None
 
-    @functools.cached_property
+    @cached_property
     def asked(self) -> NDArray[np.bool_]:
         if self.kind == "zoom" and self.offset is not None:
             return np.asarray(self.offset[self.open_columns] != 0.0)
@@ -100,7 +100,7 @@ class Stage:
         counts[self.asked] = _count_bins(block, weights, self._shift).reshape(chosen.size, N_BINS + 1)
         return counts.reshape(-1)
 
-    @functools.cached_property
+    @cached_property
     def _shift(self) -> Shift:
         assert self.low is not None and self.high is not None  # noqa: PT018
         with np.errstate(all="ignore"):
