@@ -13,7 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
-from fedpower.linalg import is_orthonormal, lower_of, misalignment, orth, rotation, symmetric_of
+from fedpower.linalg import ALIGNMENTS, is_orthonormal, lower_of, misalignment, orth, symmetric_of
 from fedpower.linalg.subspace import LARGE, Alignment, give_back
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import Budget
@@ -65,7 +65,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
     product = step(basis)
     spread = None
     if ask.align is not None:
-        turn = rotation(ask.align, basis, ask.basis)
+        turn = ALIGNMENTS[ask.align](basis, ask.basis)
         product = product @ turn
         spread = misalignment([basis @ turn], ask.basis)
     needs_basis = ask.align is None and ask.n_local_steps > 1
