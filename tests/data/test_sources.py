@@ -17,7 +17,7 @@ from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
-from fedpower.sums.moment import accumulate_moment
+from lattices import float_moment
 
 ROWS = sample_rows()
 
@@ -51,7 +51,7 @@ def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None
     treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
     treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
     expected = treated.T @ treated / N_ROWS
-    moments = accumulate_moment(source, treatment, max_rows=8)
+    moments = float_moment(source, treatment, max_rows=8)
     np.testing.assert_allclose(moments.about(), expected, rtol=1e-12, atol=1e-7)
     basis = np.eye(N_FEATURES)[:, :2]
     silo = local_moment(source, treatment, rank=2, steps=3)
