@@ -42,7 +42,7 @@ def with_angles(result: Result, components: list[float], subspaces: list[float])
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(
-    kind: str, folders: dict[str, Path], result: Any, shown: Any, tmp_path: Path
+    kind: str, folders: Any, result: Any, shown: Any, tmp_path: Path
 ):
     root, found = shown(kind), result(kind)
     check_whole(root)
@@ -56,10 +56,10 @@ def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(
     summary = words(root.by_id("summary"))
     assert all(sentence in summary for sentence in findings(found))
     for name in (ARRAYS, RUN):
-        shutil.copy(folders[kind] / name, tmp_path)
+        shutil.copy(folders(kind) / name, tmp_path)
     write_report(tmp_path)
     if kind != "federated":  # that one was put together by hand
-        assert (tmp_path / REPORT).read_bytes() == (folders[kind] / REPORT).read_bytes()
+        assert (tmp_path / REPORT).read_bytes() == (folders(kind) / REPORT).read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([ARRAYS, RUN, REPORT])
 
 
