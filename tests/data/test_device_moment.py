@@ -12,6 +12,7 @@ from fedpower import CodeBook, FedPCA
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import InputError
 from fedpower.estimator.terms import build_study, options_of, public_rng
+from fedpower.protocol import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import Device, TorchLatticeSum, open_device
@@ -128,7 +129,10 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
     tensor = open_source(torch.tensor(rows, device=DEVICE))
-    found = read_silos({"north": tensor}, rule, rank=3, steps=20, private=True, device=DEVICE)["north"]
+    study = Study(
+        columns=None, n_features=12, iteration_rank=3, noise="step", epsilon=1.0, delta=1e-6, n_steps=20
+    )
+    found = read_silos(study, {"north": tensor}, rule, device=DEVICE)["north"]
     assert "in float64" in found.choice.reason
     plain = local_moment(open_source(rows), rule, rank=3, steps=20)
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)
@@ -140,11 +144,9 @@ def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
     source = open_source(torch.tensor(sample(300)))
     device = open_device(DEVICE, single=True)
     moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
-    study, settings, _ = build_study(
-        options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None
-    )
+    _, settings, _ = build_study(options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None)
     with pytest.raises(InputError, match="silo 'north' must be summed in float64"):
-        federate(moments, study=study, settings=settings, rng=public_rng(options_of(model)))
+        federate(moments, settings=settings, rng=public_rng(options_of(model)))
 
 
 def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpower.engines.embedded import read_silos
+from fedpower.protocol import Study
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import Stopped, Watch
@@ -58,6 +59,7 @@ def test_ctrl_c_in_one_silo_s_reading_stops_the_others(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     sources = {"short": open_source(np.ones((5, 20))), "long": open_source(tmp_path / "long.npy")}
+    study = Study(columns=None, n_features=20, iteration_rank=1)
     with pytest.raises(KeyboardInterrupt):
-        read_silos(sources, RowTreatment(), rank=1, steps=50, n_jobs=2, on_rows=on_rows)
+        read_silos(study, sources, RowTreatment(), steps=50, n_jobs=2, on_rows=on_rows)
     assert seen["long"] < shape[0] / 2

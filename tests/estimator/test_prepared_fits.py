@@ -197,7 +197,6 @@ def securely(parts, epsilon, seed):
     )
     return study, federate(
         surveys,
-        study=study,
         settings=settings,
         rng=np.random.default_rng(0),
         identities=keys,

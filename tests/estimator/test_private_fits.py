@@ -19,6 +19,7 @@ from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
+from fedpower.sums.local import local_moment
 from fits import fed_pca
 from problems import Array, spiked_rows
 
@@ -120,16 +121,16 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
 def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str, Array]) -> None:
     model = fed_pca(2, **OPTIONS)
     sources = {name: open_source(part) for name, part in parts.items()}
-    unbounded = read_silos(sources, RowTreatment(), rank=2, steps=2)
     study, settings, _ = build_study(
         options_of(model),
         n_rows=sum(len(part) for part in parts.values()),
         n_features=12,
         treatment=RowTreatment(row_norm=12.0),
     )
+    unbounded = {name: local_moment(part, RowTreatment(), rank=2, steps=2) for name, part in sources.items()}
     for terms in (study, replace(study, treatment=RowTreatment().digest())):
         with pytest.raises(InputError, match="must be treated as the private study says"):
-            federate(unbounded, study=terms, settings=settings, rng=np.random.default_rng(0))
+            federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
 
 def test_a_ledger_of_another_silo_is_refused_and_untouched(parts: dict[str, Array], tmp_path: Path) -> None:
@@ -265,14 +266,14 @@ class TestWhatALedgerNeverBooks:
         rows = spiked_rows(n_rows=200, n_features=4)
         model = fed_pca(2, **OPTIONS)
         treatment = RowTreatment(row_norm=12.0)
-        moments = read_silos({"north": open_source(rows)}, treatment, rank=2, steps=5, on_lattice=True)
         study, settings, _ = build_study(options_of(model), n_rows=200, n_features=4, treatment=treatment)
+        moments = read_silos(study, {"north": open_source(rows)}, treatment)
         for experiment in (False, True):
             path = tmp_path / f"{experiment}.ledger"
             cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
             Ledger.create(path, **cap, for_experiments=experiment).close()
             run = partial(
-                federate, moments, study=study, settings=settings, rng=np.random.default_rng(0),
+                federate, moments, settings=settings, rng=np.random.default_rng(0),
                 ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
             )  # fmt: skip
             if experiment:

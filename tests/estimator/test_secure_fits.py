@@ -41,7 +41,6 @@ def seeded(seed, parts, **terms):
     model = fed_pca(2, **{**TERMS, "center": False, "standardize": False, **terms})
     sources = {name: open_source(part) for name, part in parts.items()}
     treatment = public_treatment(options_of(model))
-    moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
     keys = {name: Identity.new() for name in parts} if options_of(model).aggregation.name == "secure" else {}
     study, settings, _ = build_study(
         options_of(model),
@@ -51,8 +50,7 @@ def seeded(seed, parts, **terms):
         identities={name: key.public for name, key in keys.items()},
     )
     outcome = federate(
-        moments,
-        study=study,
+        read_silos(study, sources, treatment, steps=1),
         settings=settings,
         rng=np.random.default_rng(0),
         identities=keys,
@@ -201,10 +199,6 @@ class Slow:
 def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must_allow(tmp_path):
     model = fed_pca(2, min_silos=2, **TERMS)
     treatment = public_treatment(options_of(model))
-    moments = read_silos(
-        {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1, on_lattice=True
-    )
-    broken = {**moments, "c": Slow(moments["c"])}
     keys = {name: Identity.new() for name in PARTS}
     study, settings, _ = build_study(
         options_of(model),
@@ -213,11 +207,12 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},
     )
+    moments = read_silos(study, {name: open_source(part) for name, part in PARTS.items()}, treatment, steps=1)
+    broken = {**moments, "c": Slow(moments["c"])}
 
     def run(ledgers):
         return federate(
             broken,
-            study=study,
             settings=settings,
             rng=np.random.default_rng(0),
             identities=keys,

@@ -11,7 +11,15 @@ from fedpower.linalg.subspace import (
     rotation,
     sin_theta,
 )
-from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
+from fedpower.linalg.symmetric import (
+    blas,
+    fix_signs,
+    largest_pairs,
+    lower_of,
+    lower_triangle,
+    ritz_pairs,
+    symmetric_of,
+)
 
 __all__ = [
     "ALIGNMENTS",
@@ -20,6 +28,7 @@ __all__ = [
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
+    "largest_pairs",
     "lower_of",
     "lower_triangle",
     "misalignment",

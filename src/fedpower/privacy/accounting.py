@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, log_ndtr
 
 from fedpower.errors import InputError
 from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
@@ -80,6 +79,8 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
+    from scipy.special import log_ndtr  # noqa: PLC0415 - exact studies start without it
+
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
         return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
@@ -93,6 +94,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _mills(x: float | Array) -> Array:
+    from scipy.special import erfcx  # noqa: PLC0415
+
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(np.asarray(x) / math.sqrt(2)))
 
 

@@ -136,9 +136,15 @@ def state_privacy(
             study, budget, sizes, rounds, sampled=sampled, used_before=used_before
         )
     if study.preparation:
-        notes += (_preparation_note(budget),)
+        notes += (
+            f"offset, scale and bound of the columns were found privately, {_part(budget, *STAGES)}. The "
+            "code book that holds them is public: later fits may use it without paying for it again",
+        )
     if study.scores:
-        notes += (_scores_note(budget),)
+        notes += (
+            "rows were counted by their scores on the first two components, with noise, "
+            f"{_part(budget, SCORES)}. Where the grid is follows from what was released before",
+        )
     first, terms, who = protections[0], {}, {}
     if study.network == "edge":
         terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
@@ -248,23 +254,10 @@ def _in_secure_sums(
     return protections, notes
 
 
-def _preparation_note(budget: Budget) -> str:
-    alone = epsilon_of(budget.mu(*STAGES), budget.left_delta)
-    return (
-        "offset, scale and bound of the columns were found privately, out of the same epsilon. That took "
-        f"{budget.share(*STAGES):.1%} of the budget (of mu squared), which alone is "
-        f"epsilon={alone:.3g}. The code book that holds them is public: later fits may use it without "
-        "paying for it again"
-    )
-
-
-def _scores_note(budget: Budget) -> str:
-    alone = epsilon_of(budget.mu(SCORES), budget.left_delta)
-    return (
-        "rows were counted by their scores on the first two components, with noise, out of the same "
-        f"epsilon. That took {budget.share(SCORES):.2%} of the budget (of mu squared), which alone is "
-        f"epsilon={alone:.3g}. Where the grid is follows from what was released before"
-    )
+def _part(budget: Budget, *labels: str) -> str:
+    alone = epsilon_of(budget.mu(*labels), budget.left_delta)
+    part = f"{100.0 * budget.share(*labels):.3g}% of the budget (of mu squared)"
+    return f"out of the same epsilon. That took {part}, which alone is epsilon={alone:.3g}"
 
 
 def _published(study: Study) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -460,26 +461,20 @@ def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float 
 
 def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
     """Return a question of preparation as silos are sent it."""
-    parts = (*vectors, None if bound is None else np.array([bound]))
-    raw = [b"" if part is None else np.asarray(part, dtype="<f8").tobytes() for part in parts]
-    return b"".join(len(part).to_bytes(8, "little") + part for part in raw)
+    raw = [None if each is None else np.asarray(each, dtype="<f8").tobytes() for each in vectors]
+    return msgspec.msgpack.encode((*raw, bound))
+
+
+_Raw = bytes | None
 
 
 def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
     """Return the vectors and the bound from the bytes of :func:`vectors_to_bytes`; refuse other bytes."""
-    parts: list[Array | None] = []
-    at = 0
-    for _ in range(5):
-        length = int.from_bytes(public[at : at + 8], "little")
-        begin, at = at + 8, at + 8 + length
-        if at > len(public) or length % 8:
-            raise ProtocolError(_NO_QUESTION)
-        numbers = np.frombuffer(public[begin:at], dtype="<f8").astype(np.float64)
-        parts.append(numbers if length else None)
-    low, high, offset, scale, bound = parts
-    if at != len(public) or (bound is not None and bound.size != 1):
-        raise ProtocolError(_NO_QUESTION)
-    return (low, high, offset, scale), None if bound is None else float(bound[0])
-
-
-_NO_QUESTION = "a question of preparation must be four vectors and a bound, each after its length"
+    try:
+        *raw, bound = msgspec.msgpack.decode(public, type=tuple[_Raw, _Raw, _Raw, _Raw, float | None])
+        low, high, offset, scale = (
+            None if each is None else np.frombuffer(each, "<f8").copy() for each in raw
+        )
+    except (msgspec.MsgspecError, ValueError):
+        raise ProtocolError("a question of preparation must be four vectors and a bound") from None
+    return (low, high, offset, scale), bound

@@ -13,7 +13,6 @@ from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedpower.errors import InputError, installing
 from fedpower.linalg.subspace import own_memory
@@ -27,7 +26,7 @@ from fedpower.rows.source import (
     require_matrix,
     require_shape,
 )
-from fedpower.values import Block, SparseBlock, is_sparse, require_distinct
+from fedpower.values import Block, SparseBlock, is_sparse, require_distinct, sparse
 
 Stored = Callable[[int, int], Any]
 """Returns what is stored from one row, or entry, to another; files are asked in order."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, cast
 
 import numpy as np
-from scipy import sparse
 
 from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
@@ -19,7 +18,7 @@ from fedpower.rows.source import Extra, RowSource, pick_columns, require_block_s
 from fedpower.rows.tables import Table, TableSource
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
-from fedpower.values import SparseBlock, is_sparse, pl, require_distinct, shown
+from fedpower.values import SparseBlock, is_sparse, pl, require_distinct, shown, sparse
 
 NetworkUnit = Literal["edge", "row"]
 """What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""

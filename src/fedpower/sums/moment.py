@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg.blas
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
@@ -235,6 +234,8 @@ class ProductSum:
             if shares_blocks(rows.shape[1]) or not rows.flags.c_contiguous:
                 self._total += scores.T @ rows
             else:  # where it is: of wide rows it is as large as a block of them
+                import scipy.linalg.blas  # noqa: PLC0415 - only for wide rows
+
                 scipy.linalg.blas.dgemm(1.0, rows.T, scores, 1.0, self._total.T, overwrite_c=1)
 
     def merge(self, other: "ProductSum") -> None:

@@ -7,13 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-from scipy import sparse
 
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, require_count
 from fedpower.rows.units import unit_of
-from fedpower.values import Block, Matrix, Vector, is_sparse
+from fedpower.values import Block, Matrix, Vector, is_sparse, sparse
 
 S = TypeVar("S", bound="Sum")
 
