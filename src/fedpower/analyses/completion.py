@@ -110,14 +110,14 @@ class Completion(TransformerMixin, Analysis):
             largest = np.linalg.eigvalsh((noised.covariance - pairs.covariance) * weights)[:, -1]
             edge = float(np.quantile(largest, _EDGE))
         self.n_used_ = used = min(k, _n_clear(values, edge))
-        sums, drawn = _diagonal(raw), (None, None)
+        sums, means, variances = _diagonal(raw), None, None
         if noised is not None:
-            drawn = noised.mean, _diagonal(noised.covariance)
+            means, variances = noised.mean, _diagonal(noised.covariance)
         rated, total = sums[d:] > least, max(float(np.sum(sums[d:])), least)
         mean = float(np.clip(np.sum(_diagonal(raw[:d, d:])) / total, -1.0, 1.0))
         variance = max(float(np.sum(sums[:d])) / total - mean**2, 0.0)
-        shrink_means = _shrinkage(pairs.mean, drawn[0], mean, rated)
-        shrink_own = _shrinkage(_diagonal(pairs.covariance), drawn[1], variance, rated)
+        shrink_means = _shrinkage(pairs.mean, means, mean, rated)
+        shrink_own = _shrinkage(_diagonal(pairs.covariance), variances, variance, rated)
 
         def modelled(one: _Pairs, values: Array, vectors: Array) -> _Model:
             """Return Λ and ψ: eigenvalues less the average of those left out, and less what noise adds."""

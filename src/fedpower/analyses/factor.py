@@ -236,8 +236,8 @@ def _fit(moment: Moment, k: int) -> _Fitted:
         start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
         loadings = _least_squares(noised.released, weights, start)
         if _misfit(noised, weights, loadings) <= _MOST_MISFIT:
-            given = {"correlation": noised.released, "deviations": noised.deviations}
-            return _Fitted(**given, numbers=loadings, k=k, weights=weights)
+            at, deviations = noised.released, noised.deviations
+            return _Fitted(correlation=at, deviations=deviations, numbers=loadings, k=k, weights=weights)
     covariance, n_floored = base.usable(moment)
     deviations, correlation = np.sqrt(np.diagonal(covariance)), _correlation(covariance)
     unique = _uniquenesses(correlation, k)
