@@ -1,9 +1,13 @@
-"""Price lists for tests, from the terms of a study."""
+"""Price lists for tests, from the terms of a study; and ledgers that tests charge."""
 
 import math
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from fedpower.privacy import Ledger
 from fedpower.privacy.budget import Budget
+from fedpower.privacy.ledger import Account
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, of_moment
 from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.sums.lattice import SIDE
@@ -35,3 +39,19 @@ def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int
     budget = budget_of(Study(noise=mode, **given))  # type: ignore[arg-type]
     assert budget is not None
     return budget
+
+
+def ledgers_in(
+    folder: Path, names: Iterable[str], epsilon: float = 8.0, delta: float = 1e-6
+) -> dict[str, Path]:
+    """New ledgers by the names of their silos."""
+    paths = {name: folder / f"{name}.ledger" for name in names}
+    for name, path in paths.items():
+        Ledger.create(path, epsilon=epsilon, delta=delta, silo=name).close()
+    return paths
+
+
+def spent(path: Path) -> Account:
+    """What was charged to a ledger."""
+    with Ledger.open(path) as ledger:
+        return ledger.spent()

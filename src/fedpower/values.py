@@ -1,5 +1,6 @@
 """Matrices, blocks of rows, public numbers and names of columns: what rows and rules are made of."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -8,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from fedpower.errors import InputError, is_showable
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from functools import cached_property as cached_property  # noqa: PLC0414 (an export)
 
     import polars  # noqa: ICN001 - under the usual name it would not be exported
+    import scipy.sparse
     from typing_extensions import TypeIs
 
     pl = polars
+    sparse = scipy.sparse
 else:
 
     class _Lazy:
@@ -30,7 +32,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module(self._name), name)
 
-    pl = _Lazy("polars")
+    pl, sparse = _Lazy("polars"), _Lazy("scipy.sparse")
 
     class cached_property:  # noqa: N801
         """That of functools as of Python 3.12: in 3.11 a lock lets only one silo at a time compute it."""
@@ -56,7 +58,7 @@ Block: TypeAlias = "Matrix | SparseBlock"
 
 def is_sparse(block: Block) -> "TypeIs[SparseBlock]":
     """Return whether a block is a SciPy sparse array."""
-    return sparse.issparse(block)
+    return "scipy.sparse" in sys.modules and sparse.issparse(block)
 
 
 # --- names of columns -------------------------------------------------------------------------------------

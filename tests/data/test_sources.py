@@ -12,22 +12,19 @@ from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.rows.opening import open_source
+from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.source import RowSource
+from fedpower.rows.tables import TableSource
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
-from fedpower.sums.moment import accumulate_moment
+from lattices import float_moment
 
 ROWS = sample_rows()
 
 
-@pytest.fixture(params=forms(FORMS))
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> RowSource:
-    return open_source(FORMS[request.param](ROWS, tmp_path))
-
-
-def named(source: RowSource) -> RowSource:
-    return open_source(source, columns=NAMES)
+@pytest.fixture(scope="module", params=forms(FORMS))
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RowSource:
+    return open_source(FORMS[request.param](ROWS, tmp_path_factory.mktemp("rows")))
 
 
 def test_a_source_keeps_the_protocol(source: RowSource) -> None:
@@ -36,28 +33,25 @@ def test_a_source_keeps_the_protocol(source: RowSource) -> None:
     assert source.n_rows in (None, N_ROWS)
     assert source.columns in (None, NAMES)
     assert source.density == 1.0 if not source.sparse else 0 < (source.density or 0.5) < 1
-
-
-@pytest.mark.parametrize("max_rows", [1, 7, 20, 1000])
-def test_blocks_are_bounded_nonempty_float64_and_hold_every_row(source: RowSource, max_rows: int) -> None:
-    for block in source.blocks(max_rows):
-        assert 0 < block.shape[0] <= max_rows
-        assert block.shape[1] == N_FEATURES
-        assert block.dtype == np.float64
-        assert sparse.issparse(block) == source.sparse
-        if isinstance(block, np.ndarray):
-            assert block.flags.c_contiguous or block.flags.f_contiguous
-        else:
-            assert isinstance(block, sparse.csr_array)
-            assert block.has_canonical_format
-    np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
+    for max_rows in (1, 20, 1000):
+        for block in source.blocks(max_rows):
+            assert 0 < block.shape[0] <= max_rows
+            assert block.shape[1] == N_FEATURES
+            assert block.dtype == np.float64
+            assert sparse.issparse(block) == source.sparse
+            if isinstance(block, np.ndarray):
+                assert block.flags.c_contiguous or block.flags.f_contiguous
+            else:
+                assert isinstance(block, sparse.csr_array)
+                assert block.has_canonical_format
+        np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
 
 
 def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None:
     treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
     treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
     expected = treated.T @ treated / N_ROWS
-    moments = accumulate_moment(source, treatment, max_rows=8)
+    moments = float_moment(source, treatment, max_rows=8)
     np.testing.assert_allclose(moments.about(), expected, rtol=1e-12, atol=1e-7)
     basis = np.eye(N_FEATURES)[:, :2]
     silo = local_moment(source, treatment, rank=2, steps=3)
@@ -66,7 +60,7 @@ def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None
 
 
 def test_selecting_reorders_and_drops(source: RowSource) -> None:
-    chosen = named(source).select(("ß", "age"), extra="drop")
+    chosen = open_source(source, columns=NAMES).select(("ß", "age"), extra="drop")
     assert chosen.columns == ("ß", "age")
     np.testing.assert_array_equal(read_all(chosen, 9), read_all(source)[:, [4, 0]])
     again = chosen.select(("age", "ß"))
@@ -75,6 +69,26 @@ def test_selecting_reorders_and_drops(source: RowSource) -> None:
         chosen.select(("age",))
     with pytest.raises(InputError, match="without 'dose'"):
         chosen.select(("age", "dose"))
+
+
+def test_every_table_is_renamed_and_converted_and_nothing_else_is(
+    source: RowSource, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    form = request.node.callspec.params["source"]
+    harmony: Reading = {
+        "rename": {"age": "years", "dose": "age"},  # one takes the name that another had
+        "factors": {"age": -2.5, "ß": 3.0},
+        "offsets": {"ß": 0.25},
+    }
+    data = FORMS[form](ROWS, tmp_path)
+    if not isinstance(source, TableSource):
+        with pytest.raises(InputError, match="must go with tables"):
+            open_source(data, **harmony)
+        return
+    converted = open_source(data, **harmony)
+    assert converted.columns == ("years", "age", *NAMES[2:])
+    expected = ROWS * [1, -2.5, 1, 1, 3.0] + [0, 0, 0, 0, 0.25]
+    np.testing.assert_allclose(read_all(converted, 7), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +112,17 @@ def test_every_real_dtype_is_read_as_float64(values: Any, tmp_path: Path) -> Non
         np.testing.assert_array_equal(read_all(open_source(pd.DataFrame(values))), expected)
 
 
-def test_svmlight_indices_count_from_one_unless_told(tmp_path: Path) -> None:
+def test_svmlight_indices_count_from_one_unless_said_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "z.svm"
     path.write_text("1 0:5 2:7\n-1 1:3\n0\n")
     expected = [[5, 0, 7], [0, 3, 0], [0, 0, 0]]
     np.testing.assert_array_equal(read_all(open_source(path, zero_based=True)), expected)
-    with pytest.raises(InputError, match=r"at least 1, got another at row 1.*zero_based=True"):
-        read_all(open_source(path))
+    with pytest.raises(InputError, match=r"from index 1, got something else; .*zero_based=True"):
+        open_source(path)
     path.write_text("1 1:5 3:7\n")
-    wide = open_source(path, n_features=4)
-    assert wide.n_rows is None
-    np.testing.assert_array_equal(read_all(wide), [[5, 0, 7, 0]])
-    with pytest.raises(InputError, match="at most 2, got another at row 1"):
-        read_all(open_source(path, n_features=2))
+    np.testing.assert_array_equal(read_all(open_source(path, n_features=4)), [[5, 0, 7, 0]])
+    with pytest.raises(InputError, match="from index 1 to 2, got something else"):
+        open_source(path, n_features=2)
 
 
 def test_importing_the_package_imports_no_table_library() -> None:

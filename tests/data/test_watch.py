@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedpower.engines.embedded import read_silos
+from fedpower.protocol import Study
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import Stopped, Watch
@@ -14,7 +15,7 @@ from fedpower.sums.local import LocalMoment, local_moment
 from problems import Array
 
 
-def moment_of(rows: Array, watch: Watch | None, steps: int) -> LocalMoment:
+def moment_of(rows: Array, watch: Watch, steps: int) -> LocalMoment:
     return local_moment(open_source(rows), rank=1, steps=steps, watch=watch)
 
 
@@ -34,12 +35,12 @@ def test_every_row_of_every_pass_is_told(kind: str, steps: int) -> None:
 
 
 def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one() -> None:
-    moment = moment_of(np.ones((10, 3)), None, 5)
+    moment = moment_of(np.ones((10, 3)), Watch(), 5)
     moment.watch.stop()
     with pytest.raises(Stopped):
         moment.prepare()
     assert not issubclass(Stopped, Exception)
-    other = moment_of(np.ones((10, 3)), None, 5)  # a watch of its own
+    other = moment_of(np.ones((10, 3)), Watch(), 5)  # a watch of its own
     other.prepare()
 
 
@@ -58,6 +59,7 @@ def test_ctrl_c_in_one_silo_s_reading_stops_the_others(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     sources = {"short": open_source(np.ones((5, 20))), "long": open_source(tmp_path / "long.npy")}
+    study = Study(columns=None, n_features=20, iteration_rank=1)
     with pytest.raises(KeyboardInterrupt):
-        read_silos(sources, RowTreatment(), rank=1, steps=50, n_jobs=2, on_rows=on_rows)
+        read_silos(study, sources, RowTreatment(), steps=50, n_jobs=2, on_rows=on_rows)
     assert seen["long"] < shape[0] / 2

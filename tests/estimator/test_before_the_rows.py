@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from budgets import ledgers_in
 from fedpower import FedPCA, Plain
 from fedpower.errors import FedpowerError
-from fedpower.privacy import Ledger
 from fedpower.values import Block
 from fits import fed_pca
 
@@ -36,31 +36,75 @@ class Unread:
         return replace(self, columns=columns)
 
 
-@pytest.mark.parametrize("n_rows", [40, None])
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
         ({"n_components": 4}, "n_components must be a whole number from 1 to min"),
-        ({**PRIVATE, "epsilon": 61.0}, "epsilon must be from 0.0001 to 60, or inf"),
         ({**PRIVATE, "epsilon": 1e-9}, "epsilon must be from 0.0001 to 60, or inf"),
         ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
         ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
         ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
         ({**PRIVATE, "aggregation": "secure", "colluders": 2}, "more silos than the 2 that may collude"),
-        ({**PRIVATE, "noise": "step", "n_components": "auto"}, "whose releases do not show"),
         ({"n_components": "noise"}, r"n_components must be a whole number from 1 to min\(n_samples,"),
         ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
         ({"solver": "moment", "local_steps": 2}, "local_steps must be left out with solver 'moment', got 2"),
         ({"center": [1.0, 2.0]}, "center must have one value per column"),
         ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
+        ({"n_components": 0}, "n_components must be a whole number"),
+        ({"n_components": 1.5}, "fraction between 0 and 1"),
+        ({"epsilon": 0}, "epsilon must be a number above 0"),
+        ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
+        ({"epsilon": "low"}, "epsilon must be a number above 0"),
+        ({"epsilon": 1.0, "delta": 0.0}, "delta must be a number between 0 and 1"),
+        ({"epsilon": 1.0, "delta": 2.0}, "delta must be a number between 0 and 1"),
+        (
+            {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "noise": "step"},
+            r"n_components=0\.9 must go with noise='moment' or epsilon=inf, got",
+        ),
+        (
+            {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "noise": "step"},
+            "got noise='step', whose releases do not show the whole spectrum",
+        ),
+        (
+            {"epsilon": 1.0, "n_components": "auto", "row_norm": 9.0, "solver": "krylov"},
+            "solver='krylov' must be left out because n_components='auto' is read off",
+        ),
+        (
+            {"epsilon": 1.0, "n_components": 0.9, "row_norm": 9.0, "local_steps": 2},
+            r"local_steps must be left out because n_components=0\.9 is read off the",
+        ),
+        ({"epsilon": 100.0, "row_norm": 9.0}, "from 0.0001 to 60, or inf"),
+        ({"noise": "loud"}, "noise must be one of"),
+        ({"solver": "magic"}, "solver must be one of"),
+        (
+            {"drift_correction": True, "epsilon": 1.0, "noise": "step", "row_norm": 9.0},
+            "drift_correction must go with",
+        ),
+        (
+            {"solver": "moment", "epsilon": 1.0, "noise": "step", "row_norm": 9.0, "standardize": False},
+            "solver='moment' must go with",
+        ),
+        ({"alignment": "best"}, "alignment must be one of"),
+        ({"reference": "last"}, "reference must be one of"),
+        ({"participation": "some"}, "participation must be one of"),
+        ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
+        ({"schedule": [0, 1]}, "explicit schedule must be"),
+        ({"schedule": 3}, "schedule must be 'every'"),
+        ({"local_steps": 0}, "local_steps must be a whole number"),
+        ({"n_steps": 0}, "n_steps must be a whole number"),
+        ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
+        ({"max_rounds": 0}, "max_rounds must be a whole number"),
+        ({"deadline": 0}, "deadline must be a positive"),
+        ({"row_norm": 0.0}, "row_norm must be a positive"),
+        ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
     ],
 )
-def test_terms_that_cannot_be_are_refused(
-    parameters: dict[str, Any], sentence: str, n_rows: int | None
-) -> None:
-    silos = [Unread(n_rows=n_rows), Unread(n_rows=n_rows)]
-    with pytest.raises(FedpowerError, match=sentence):
-        fed_pca(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
+def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters: dict[str, Any], sentence: str) -> None:
+    for n_rows in (40, None):
+        silos = [Unread(n_rows=n_rows), Unread(n_rows=n_rows)]
+        with pytest.raises(FedpowerError, match=sentence) as caught:
+            fed_pca(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
@@ -69,16 +113,19 @@ def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
 
 
 def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
-    for name in ("north", "east"):
-        Ledger.create(tmp_path / f"{name}.ledger", epsilon=2, delta=1e-6, silo=name).close()
+    ledgers_in(tmp_path, ("north", "east"))
     silos = {"north": Unread(), "south": Unread()}
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for south, sentence in (("east", "got that of 'east'"), ("west", "none at")):
         ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
-    with pytest.raises(FedpowerError, match="got none for 'south'"):
-        fed_pca(2, **PRIVATE).fit_silos(silos, ledgers={"north": tmp_path / "north.ledger"})
+    for wrong, sentence in (
+        ({"north": tmp_path / "north.ledger"}, "every silo must have a ledger or none, got none for 'south'"),
+        (str(tmp_path), "ledgers must be a mapping"),
+    ):
+        with pytest.raises(FedpowerError, match=sentence):
+            fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=wrong)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from budgets import ledgers_in, spent
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.privacy import Ledger
 from fedpower.protocol.outcome import USED_BEFORE
 from fits import fed_pca
 from problems import Array
@@ -68,11 +68,8 @@ def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
 def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
     """A fraction, then a number of components: one charge together."""
     silo = dict(zip(("north", "south"), planted_rows(), strict=True))
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in silo}
-    for name, path in ledgers.items():
-        Ledger.create(path, epsilon=8.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, silo)
     fed_pca(0.5, **PRIVATE).fit_silos(silo, ledgers=ledgers)
     again = fed_pca("auto", **PRIVATE).fit_silos(silo, ledgers=ledgers)
-    with Ledger.open(ledgers["north"]) as ledger:
-        assert ledger.spent().n_releases == 1
+    assert spent(ledgers["north"]).n_releases == 1
     assert USED_BEFORE in again.privacy_.notes

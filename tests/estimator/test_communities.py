@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from budgets import ledgers_in, spent
 from fedpower import Edge, FedCommunities, FedMoment, FedPCA, read_moment
 from fedpower.analyses import Communities, agreement
 from fedpower.errors import BudgetError, InputError
@@ -54,16 +55,11 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
 def test_what_cannot_be_found_is_refused_before_anything_is_released(
     tmp_path: Path, k: int, y: object, sentence: str
 ):
-    layers = [planted(seed=seed)[0] for seed in range(2)]
-    paths = {str(place): tmp_path / f"{place}.ledger" for place in range(len(layers))}
-    for name, path in paths.items():
-        Ledger.create(path, epsilon=2.0, delta=1e-5, silo=name).close()
-    silos = {str(place): layer for place, layer in enumerate(layers)}
+    silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
+    paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
     with pytest.raises(InputError, match=sentence):
         FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
-    for path in paths.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 0
+    assert all(spent(path).n_releases == 0 for path in paths.values())
 
 
 @pytest.mark.parametrize("unit", ["edge", "row"])
@@ -119,10 +115,7 @@ def test_the_statement_of_rows_says_what_an_edge_has_of_it():
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path: Path, aggregation: str):
-    ledgers = {}
-    for name in ("silo-1", "silo-2", "silo-3", "silo-4"):
-        ledgers[name] = tmp_path / f"{name}.ledger"
-        Ledger.create(ledgers[name], epsilon=1.2, delta=1e-5, silo=name).close()
+    ledgers = ledgers_in(tmp_path, [f"silo-{place}" for place in range(1, 5)], 1.2, 1e-5)
     model = FedCommunities(K, aggregation=aggregation)
     model.fit_silos(LAYERS, ledgers=ledgers)
     with Ledger.open(ledgers["silo-1"]) as ledger:

@@ -67,20 +67,12 @@ def test_rows_are_transformed_as_by_the_estimator(parameters: dict[str, object])
         same(converted.transform(FRAME), model.transform(FRAME))
     assert list(converted.feature_names_in_) == COLUMNS
     assert converted.n_features_in_ == 6
-
-
-@pytest.mark.parametrize("parameters", [*PLAIN, *SCALED], ids=str)
-def test_scores_are_turned_back_as_by_the_estimator(parameters: dict[str, object]) -> None:
-    model = fitted(**parameters)
-    scores = model.transform(FRAME)
-    same(model.to_sklearn().inverse_transform(scores), model.inverse_transform(scores))
-
-
-@pytest.mark.parametrize("parameters", NORMALISED, ids=str)
-def test_from_rows_of_norm_one_there_is_no_way_back(parameters: dict[str, object]) -> None:
-    converted = fitted(**parameters).to_sklearn()
-    assert isinstance(converted, Pipeline)
-    assert not hasattr(converted, "inverse_transform")
+    if "normalize" in parameters:
+        assert isinstance(converted, Pipeline)
+        assert not hasattr(converted, "inverse_transform")
+    else:
+        scores = model.transform(FRAME)
+        same(converted.inverse_transform(scores), model.inverse_transform(scores))
 
 
 def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
@@ -89,7 +81,7 @@ def test_sparse_rows_stay_sparse_where_nothing_is_subtracted_before() -> None:
         same(model.to_sklearn().transform(sparse.csr_array(ROWS)), model.transform(ROWS))
 
 
-@pytest.mark.parametrize("parameters", [{}, *SCALED, *NORMALISED], ids=str)
+@pytest.mark.parametrize("parameters", [{}, SCALED[1], NORMALISED[3]], ids=str)
 def test_a_folder_gives_what_the_estimator_gives(tmp_path: Path, parameters: dict[str, object]) -> None:
     model = fitted(**parameters)
     model.save(tmp_path / "out")

@@ -9,11 +9,9 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from sklearn.base import clone
 
-from fedpower import CodeBook, FedPCA, read_result
+from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
-from fits import fed_pca
 
 CELL = "Meier, 4711"
 ROWS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
@@ -73,36 +71,7 @@ def test_numbers_in_whatever_table_are_fitted_alike() -> None:
         np.testing.assert_allclose(FedPCA(2, epsilon=EXACT).fit(table).components_, expected)
 
 
-def test_centres_scales_and_ranges_are_given_by_name(tmp_path: Path) -> None:
-    by_name = {
-        "offset": {"sbp": 1.0, "age": 5.0, "bmi": 0.0},
-        "scale": {"bmi": 2.0, "sbp": 1.0, "age": 3.0},
-        "ranges": {"age": (0, 9)},
-    }
-    by_place = {"offset": [5.0, 0.0, 1.0], "scale": [3.0, 2.0, 1.0], "ranges": [(0, 9), None, None]}
-    named, placed = (fed_pca(2, epsilon=EXACT, standardize=False, **given) for given in (by_name, by_place))
-    np.testing.assert_array_equal(clone(named).fit(FRAME).components_, placed.fit(FRAME).components_)
-    np.testing.assert_array_equal(named.fit_silos([FRAME]).components_, placed.fit_silos([FRAME]).components_)
-    np.testing.assert_array_equal(read_result(named.save(tmp_path / "r")).scale, [3.0, 2.0, 1.0])
-    centred = FedPCA(2, epsilon=EXACT, codebook=CodeBook(offset=by_name["offset"])).fit(FRAME)
-    np.testing.assert_array_equal(
-        centred.components_,
-        FedPCA(2, epsilon=EXACT, codebook=CodeBook(offset=by_place["offset"])).fit(FRAME).components_,
-    )
-
-
-def test_a_name_too_few_or_too_many_is_refused() -> None:
-    with pytest.raises(InputError, match=r"scale must have a value for every column .*'sbp' on one"):
-        FedPCA(1, epsilon=EXACT, codebook=CodeBook(scale={"age": 1, "bmi": 1})).fit(FRAME)
-    with pytest.raises(InputError, match=r"offset must have a value for every column .*'shoe' on one"):
-        FedPCA(1, epsilon=EXACT, codebook=CodeBook(offset={"age": 1, "bmi": 1, "sbp": 1, "shoe": 1})).fit(
-            FRAME
-        )
-    with pytest.raises(InputError, match="scale must come without labels"):
-        FedPCA(1, epsilon=EXACT, codebook=CodeBook(scale={"age": 1, "bmi": 1, "sbp": 1})).fit(ROWS)
-
-
-@pytest.mark.parametrize(("silos", "aggregation"), [(1, "plain"), (3, "plain"), (3, "secure")])
+@pytest.mark.parametrize(("silos", "aggregation"), [(1, "plain"), (3, "secure")])
 @pytest.mark.filterwarnings("ignore:no component is determined", "ignore:rows longer than")
 def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(
     silos: int, aggregation: Any, tmp_path: Path
@@ -116,8 +85,5 @@ def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(
     whole = (model.save(tmp_path / "r") / "privacy.txt").read_text()
     assert whole == f"{model.privacy_}\n"
     assert len(whole.splitlines()) > 4
-
-
-def test_no_promise_is_said_in_full() -> None:
     promise = FedPCA(1, epsilon=EXACT).fit(FRAME).privacy_
-    assert promise.brief == str(promise)
+    assert promise.brief == str(promise)  # none, in full

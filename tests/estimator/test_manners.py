@@ -1,17 +1,20 @@
 """What users of pandas and scikit-learn expect: labels, paths, jobs, and sentences where it cannot be."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import available_cores, share_cores
 from fedpower.errors import InputError
 from fedpower.report import read_result
+from fits import fed_pca
 from problems import Array, spiked_rows
 
 INF = float("inf")
@@ -28,31 +31,48 @@ def frame(rows: Array) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=NAMES)
 
 
-def test_a_labelled_centre_and_scale_are_matched_by_name(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_centres_scales_and_ranges_are_given_by_place_by_name_or_with_labels(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
     center, scale = frame.mean(), frame.std() * np.arange(1, 7)
-    plain = FedPCA(2, epsilon=INF, codebook=CodeBook(offset=center.to_numpy(), scale=scale.to_numpy()))
-    expected = plain.fit_silos([frame])
-    mixed = FedPCA(
-        2, epsilon=INF, codebook=CodeBook(offset=center[::-1], scale=scale.sample(frac=1, random_state=0))
-    )
-    for model in (mixed.fit_silos([frame]), mixed.fit(frame)):
-        np.testing.assert_allclose(model.components_, expected.components_, atol=1e-12)
-        np.testing.assert_allclose(model.mean_, expected.mean_, atol=1e-12)
-        np.testing.assert_allclose(model.transform(frame), expected.transform(frame), atol=1e-10)
-        back = model.inverse_transform(model.transform(frame))
-        np.testing.assert_allclose(back, expected.inverse_transform(expected.transform(frame)), atol=1e-9)
-    mixed.save(tmp_path / "out")
-    assert read_result(tmp_path / "out").run["parameters"]["offset"] == center.to_dict()
-    result = read_result(tmp_path / "out")
-    np.testing.assert_allclose(result.transform(frame), expected.transform(frame), atol=1e-10)
+    ranges = {"a": (0, 9)}
+    placed = {"offset": center.to_numpy(), "scale": scale.to_numpy(), "ranges": [(0, 9), *[None] * 5]}
+    labelled = {"offset": center[::-1], "scale": scale.sample(frac=1, random_state=0), "ranges": ranges}
+    named = {"offset": center.to_dict(), "scale": scale[::-1].to_dict(), "ranges": ranges}
+    expected = fed_pca(2, epsilon=INF, **placed).fit_silos([frame])
+    for given in (labelled, named):
+        model = clone(fed_pca(2, epsilon=INF, **given))
+        for fitted in (model.fit_silos([frame]), model.fit(frame)):
+            np.testing.assert_allclose(fitted.components_, expected.components_, atol=1e-12)
+            np.testing.assert_allclose(fitted.mean_, expected.mean_, atol=1e-12)
+            scores = expected.transform(frame)
+            np.testing.assert_allclose(fitted.transform(frame), scores, atol=1e-10)
+            back = fitted.inverse_transform(scores)
+            np.testing.assert_allclose(back, expected.inverse_transform(scores), atol=1e-9)
+        result = read_result(model.save(tmp_path / "out", force=True))
+        assert result.run["parameters"]["offset"] == center.to_dict()
+        np.testing.assert_allclose(result.transform(frame), scores, atol=1e-10)
 
 
-def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame, rows: Array) -> None:
-    odd = frame.std().rename({"c": "z"})
-    with pytest.raises(InputError, match=r"scale must have a value for every column .* got 'c' on one"):
-        FedPCA(2, epsilon=INF, codebook=CodeBook(scale=odd)).fit_silos([frame])
-    with pytest.raises(InputError, match="offset must come without labels where columns have no names"):
-        FedPCA(2, epsilon=INF, codebook=CodeBook(offset=frame.mean())).fit_silos([rows])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"scale": pd.Series(1.0, [*NAMES[:5], "z"])},
+            "scale must have a value for every column .* got 'f' on one",
+        ),
+        ({"scale": dict.fromkeys(NAMES[:5], 1)}, "scale must have a value for every column .*'f' on one"),
+        ({"offset": dict.fromkeys([*NAMES, "shoe"], 1)}, "offset must have a value for .*'shoe' on one"),
+    ],
+)
+def test_labels_that_name_other_columns_are_refused(
+    frame: pd.DataFrame, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        FedPCA(2, epsilon=INF, codebook=CodeBook(**given)).fit_silos([frame])
+    (label,) = given
+    with pytest.raises(InputError, match=f"{label} must come without labels where columns have no names"):
+        FedPCA(2, epsilon=INF, codebook=CodeBook(**given)).fit_silos([frame.to_numpy()])
 
 
 def test_advice_from_python_can_be_followed_in_python(frame: pd.DataFrame) -> None:

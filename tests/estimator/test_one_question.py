@@ -1,6 +1,5 @@
 """Correlations or covariances: the same question at every epsilon, from the same releases."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
+from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
-from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fits import fed_pca
 
@@ -89,17 +88,13 @@ def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: 
 
 
 def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in SILOS}
-    for name, path in ledgers.items():
-        Ledger.create(path, epsilon=4.0, delta=1e-6, silo=name).close()
-    fits = []
-    spent = []
+    ledgers = ledgers_in(tmp_path, SILOS, 4.0)
+    fits, charged = [], []
     for standardize in (True, False):
         model = FedPCA(2, epsilon=2.0, delta=1e-06, standardize=standardize)
         fits.append(model.fit_silos(SILOS, ledgers=ledgers))
-        with Ledger.open(ledgers["north"]) as ledger:
-            spent.append(ledger.spent())
-    assert spent[0] == spent[1]
+        charged.append(spent(ledgers["north"]))
+    assert charged[0] == charged[1]
     assert fits[0].moment_ is not None
     assert fits[1].moment_ is not None
     assert np.array_equal(fits[0].moment_.pooled.moment, fits[1].moment_.pooled.moment)
@@ -128,30 +123,18 @@ def test_private_is_near_exact(standardize: bool, seed: int, monkeypatch: pytest
     assert off <= MOST_OFF
 
 
-def test_compare_of_private_and_exact_is_within_the_noise_and_never_mixes_units(
+def test_private_is_near_exact_and_units_are_never_mixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seeded = lambda: SeededNoiseForExperiments(3)  # noqa: E731
     monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
-    monkeypatch.chdir(tmp_path)
-    rows = rows_of(20_000, 6, seed=1)
-    np.save("north.npy", rows[:8_000])
-    np.save("south.npy", rows[8_000:])
-
-    def fitted(name: str, *words: str) -> str:
-        given = ["north.npy", "south.npy", "-k", "2", *words, "-o", name]
-        assert main(["fit", *given], standalone_mode=False) == 0
-        return name
-
-    def angle(one: str, two: str) -> float:
-        capsys.readouterr()
-        assert main(["show", one, "--against", two, "--json"], standalone_mode=False) == 0
-        return float(json.loads(capsys.readouterr().out)["angles_degrees"][-1])
-
-    private, exact = fitted("p", "--epsilon", "1"), fitted("e", "--epsilon", "inf")
-    assert angle(private, exact) < MOST_DEGREES
-    own = fitted("pc", "--epsilon", "1", "--no-standardize")
-    other = fitted("ec", "--epsilon", "inf", "--no-standardize")
-    assert angle(own, other) < MOST_DEGREES
-    assert main(["show", exact, "--against", other], standalone_mode=False) == 2
+    folders = {}
+    for standardize in (True, False):
+        exact, private = (
+            FedPCA(2, epsilon=epsilon, standardize=standardize).fit(rows_of(20_000, 6, seed=1))
+            for epsilon in (INF, 1.0)
+        )
+        assert degrees(exact.components_, private.components_) < MOST_DEGREES
+        folders[standardize] = str(exact.save(tmp_path / str(standardize)))
+    assert main(["show", folders[True], "--against", folders[False]], standalone_mode=False) == 2
     assert "got correlations in one and covariances in the other" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
+from budgets import ledgers_in
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -167,9 +168,7 @@ def test_too_many_rows_a_person_are_refused_where_products_are_noised():
 
 
 def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
-    paths = {name: tmp_path / f"{name}.ledger" for name in silos}
-    for name, path in paths.items():
-        Ledger.create(path, epsilon=2.0, delta=1e-6, silo=name).close()
+    paths = ledgers_in(tmp_path, silos, 2.0)
     model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD)
     first = model.fit_silos(silos, ledgers=paths).components_
     again = model.fit_silos(silos, ledgers=paths).components_

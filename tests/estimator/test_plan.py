@@ -71,7 +71,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
 
 def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
-    made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05])
+    made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05], n_rehearsals=1)
     (chosen,) = [way for way in made.candidates if way.chosen]
     fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
     assert (chosen.solver, chosen.noise) == (fit.solver_.solver, fit.study_.noise)
@@ -184,7 +184,7 @@ def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_o
     """They depend on no eigenvalue: any spectrum tells the same."""
     model = FedPCA(rank, epsilon=1.0, delta=1e-6)
     open_, told = (
-        plan(model, sizes=[20_000, 30_000], n_features=D, spectrum=spectrum)
+        plan(model, sizes=[20_000, 30_000], n_features=D, spectrum=spectrum, n_rehearsals=1)
         for spectrum in (None, [0.3, 0.2, 0.1, 0.01])
     )
     assert len(open_.candidates) == len(told.candidates)

@@ -6,21 +6,12 @@ import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
 
+from budgets import ledgers_in, spent
 from fedpower import FedPCA, read_result
-from fedpower.cli import main
-from fedpower.engines.embedded import federate, survey_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.estimator.terms import build_study, options_of
-from fedpower.linalg import sin_theta
-from fedpower.privacy import Ledger
-from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.secure import Identity
-from fedpower.protocol.solvers.preparation import find_code_book
-from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import budget_of, pooled_std
+from fedpower.protocol.study import pooled_std
 from fedpower.report.codebook_file import read_code_book, write_code_book
-from fedpower.rows.opening import open_source
 from fedpower.sums.survey import STAGES
 from fits import fed_pca
 
@@ -98,29 +89,21 @@ def test_a_code_book_is_read_as_it_was_written(fitted, tmp_path):
 
 
 def test_a_fit_with_a_code_book_is_charged_for_its_moment_alone(fitted, silos, tmp_path):
-    ledgers = {}
-    for name in silos:
-        ledgers[name] = tmp_path / f"{name}.ledger"
-        Ledger.create(ledgers[name], epsilon=2.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, silos, 2.0)
     model = FedPCA(2, epsilon=2.0, delta=1e-6, codebook=fitted.codebook_)
     model.fit_silos(silos, ledgers=ledgers)
     assert sine(model, np.vstack(list(silos.values()))) < 0.1  # see above
     for path in ledgers.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 1
+        assert spent(path).n_releases == 1
 
 
 def test_the_same_fit_again_is_free_and_gives_the_same_numbers(silos, tmp_path):
-    ledgers = {}
-    for name in silos:
-        ledgers[name] = tmp_path / f"{name}.ledger"
-        Ledger.create(ledgers[name], epsilon=1.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, silos, 1.0)
     models = [FedPCA(k, epsilon=1.0, delta=1e-6).fit_silos(silos, ledgers=ledgers) for k in (2, 3)]
     assert np.array_equal(models[0].components_, models[1].components_[:2])
     for path in ledgers.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 6
-            assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
+        assert spent(path).n_releases == 6
+        assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
 
 
 def test_ranges_spare_what_finding_them_costs(silos):
@@ -174,77 +157,6 @@ def test_few_rows_give_a_result_all_the_same_and_say_that_it_is_noise(n):
     assert model.result_.determined == [False, False]
 
 
-def levels(n=30_000, seed=0):
-    """Columns of a few values each, so that noise that is small beside all counts changes no range."""
-    rng = np.random.default_rng(seed)
-    parts = [rng.choice([-1, 0, 1], size=n) for _ in range(2)]
-    odd = rng.choice([-1, 1], size=(n, 6)) * (rng.random((n, 6)) < 0.3)
-    mixed = np.column_stack([parts[j % 2] + odd[:, j] for j in range(6)])
-    return 16.0 + (mixed + 2) * np.array([2.0, 3.9, 2.0, 1.0, 3.9, 1.5])
-
-
-def securely(parts, epsilon, seed):
-    """A secure fit with noise that the test can repeat, through the same door as FedPCA's."""
-    parameters = options_of(FedPCA(2, epsilon=epsilon, delta=1e-6, aggregation="secure"))
-    surveys = survey_silos({name: open_source(part) for name, part in parts.items()}, n_jobs=1)
-    keys = {name: Identity.new() for name in parts}
-    study, settings, _ = build_study(
-        parameters,
-        n_rows=sum(len(part) for part in parts.values()),
-        n_features=6,
-        treatment=None,
-        identities={name: key.public for name, key in keys.items()},
-    )
-    return study, federate(
-        surveys,
-        study=study,
-        settings=settings,
-        rng=np.random.default_rng(0),
-        identities=keys,
-        noise=SeededNoiseForExperiments(seed),
-        n_jobs=1,
-    )
-
-
-class ExactSums(Sums):
-    """Exact tallies of pooled rows, said to have the noise of their secure sums."""
-
-    def __init__(self, X, study, sizes):
-        super().__init__(study=study, sizes={"all": len(X)})
-        self.X, self.parts = X, tuple(sizes)
-
-    def total(self, query):
-        yield from ()
-        stds = budget_of(self.study).noise(query.label, query.sensitivity, self.parts).stds
-        return Total(values=query.stage.tally(self.X).astype(float), stds=stds, n_rows=len(self.X))
-
-
-def pooled_book(X, study, sizes):
-    """The code book that the exact tallies of all rows give, with the noise of their secure sums."""
-    with pytest.raises(StopIteration) as stop:
-        next(find_code_book(ExactSums(X, study, sizes)))
-    return stop.value.value
-
-
-def test_a_secure_fit_that_is_told_nothing_finds_what_the_pooled_rows_give():
-    X = levels()
-    sizes = [12_000, 10_000, 8_000]
-    parts = dict(zip("abc", np.split(X, np.cumsum(sizes)[:-1]), strict=True))
-    study, outcome = securely(parts, epsilon=50.0, seed=1)
-    assert [each.kind for each in outcome.rounds] == ["open-session", *STAGES, "moment"]
-    wanted, found = pooled_book(X, study, sizes), outcome.solution.code_book
-    step = 2.0 * wanted.scale  # noise decides on a bin at either end
-    assert (np.abs(found.low - wanted.low) <= step).all()
-    assert (np.abs(found.high - wanted.high) <= step).all()
-    assert found.bound == wanted.bound
-    assert np.abs((found.offset - wanted.offset) / wanted.scale).max() < 0.01
-    assert np.abs(found.scale / wanted.scale - 1).max() < 0.01
-    assert sin_theta(outcome.solution.vectors[:, :2], truth(X)) < 0.02
-    told = str(outcome.privacy)
-    assert "found privately, out of the same epsilon" in told
-    assert "the 6 noised sums over all silos" in told
-
-
 def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
     thirds = np.array_split(np.vstack(list(silos.values())), 3)
     plain, secure = (
@@ -252,6 +164,8 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
         for way in ("plain", "secure")
     )
     assert secure.study_.preparation == plain.study_.preparation
+    assert [row["kind"] for row in secure.history_] == ["open-session", "means", "norms", "moment"]
+    assert "the 3 noised sums over all silos" in str(secure.privacy_)
     labels = [terms.label for terms in secure.study_.queries]
     assert labels == ["means", "norms", "moment"]
     stds = [pooled_std(each.study_, each.silo_sizes_) for each in (plain, secure)]
@@ -260,29 +174,23 @@ def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
 
 def test_ledgers_of_a_secure_prepared_fit_are_charged_one_epsilon(silos, tmp_path):
     parts = {**silos, "east": silos["north"] + 1}
-    ledgers = {}
-    for name in parts:
-        ledgers[name] = tmp_path / f"{name}.ledger"
-        Ledger.create(ledgers[name], epsilon=1.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, parts, 1.0)
     model = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure")
     model.fit_silos(parts, ledgers=ledgers)
+    assert sine(model, np.vstack(list(parts.values()))) < 0.2
     folder = model.save(tmp_path / "result")
     assert read_result(folder).study == model.study_
     assert read_code_book(folder / "codebook.toml").treatment == model.codebook_.treatment
     for path in ledgers.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 6
-            assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-5)
-            assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
+        assert spent(path).n_releases == 6
+        assert spent(path).epsilon == pytest.approx(1.0, rel=1e-5)
+        assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
 
 
 def test_a_code_book_alone_is_made_by_secure_sums_with_the_noise_of_one_curator(silos, tmp_path):
     """Five of the six sums of the fit: the moment's is not called for, nor charged."""
     parts = {**silos, "east": silos["north"] + 1}
-    ledgers = {}
-    for name in parts:
-        ledgers[name] = tmp_path / f"{name}.ledger"
-        Ledger.create(ledgers[name], epsilon=1.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, parts, 1.0)
     model = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure")
     book = model.prepare_silos(parts, ledgers=ledgers)
     pooled = np.vstack(list(parts.values()))
@@ -290,22 +198,7 @@ def test_a_code_book_alone_is_made_by_secure_sums_with_the_noise_of_one_curator(
     np.testing.assert_allclose(book.offset[:6], pooled.mean(axis=0)[:6], atol=0.5 * spread.max())
     assert 0 < book.epsilon < 0.6
     for path in ledgers.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 5
-            assert ledger.spent().epsilon == pytest.approx(book.epsilon, rel=1e-3)
+        assert spent(path).n_releases == 5
+        assert spent(path).epsilon == pytest.approx(book.epsilon, rel=1e-3)
     alone = FedPCA(2, epsilon=1.0, codebook=book).fit_silos(parts)
     assert alone.codebook_.bound == book.bound
-
-
-def test_prepare_sums_securely_on_the_command_line(silos, tmp_path, capsys):
-    for name, rows in {**silos, "east": silos["north"] + 1}.items():
-        np.savetxt(tmp_path / f"{name}.csv", rows, delimiter=",", header=HEADER, comments="")
-    files = [str(path) for path in sorted(tmp_path.glob("*.csv"))]
-    out = tmp_path / "book.toml"
-    given = ["--epsilon", "1", "--aggregation", "secure", "-o", str(out)]
-    assert main(["fit", "--prepare-only", *files, *given], standalone_mode=False) == 0
-    assert "it is public" in capsys.readouterr().out
-    assert read_code_book(out).n_rows == sum(len(rows) for rows in silos.values()) + len(silos["north"])
-
-
-HEADER = "year,small,flag,money,count,below,warm,same"

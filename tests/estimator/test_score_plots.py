@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from budgets import ledgers_in, spent
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
-from fedpower.privacy.ledger import Ledger
 from fedpower.report import read_result
 from fits import fed_pca
 from sample_results import with_run
@@ -89,16 +89,13 @@ def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
 
 def test_the_same_fit_again_gives_the_same_counts_and_is_not_charged_again(tmp_path):
     rows = silos(sizes=(60, 50))
-    paths = {name: tmp_path / f"{name}.ledger" for name in rows}
-    for name, path in paths.items():
-        Ledger.create(path, epsilon=4.0, delta=1e-6, silo=name).close()
+    paths = ledgers_in(tmp_path, rows, 4.0)
     terms = {**PRIVATE, "row_norm": 8.0}
     first, second = (fed_pca(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
     for name in rows:
         assert np.array_equal(first.score_counts_.counts[name], second.score_counts_.counts[name])
-        with Ledger.open(paths[name]) as ledger:
-            assert ledger.spent().n_releases == 2
-            assert ledger.spent().epsilon == pytest.approx(4.0, rel=1e-4)
+        assert spent(paths[name]).n_releases == 2
+        assert spent(paths[name]).epsilon == pytest.approx(4.0, rel=1e-4)
     with pytest.raises(BudgetError, match="has 0 left"):
         fed_pca(3, **terms).fit_silos(rows, ledgers=paths)
 

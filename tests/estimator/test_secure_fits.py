@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA, Secure, every
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
@@ -36,29 +37,28 @@ def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
     assert (model.component_angles_ > 0).all()
 
 
-def seeded(seed, parts, **terms):
-    """One fit with noise that the test can repeat, through the same door as FedPCA's."""
-    model = fed_pca(2, **{**TERMS, "center": False, "standardize": False, **terms})
-    sources = {name: open_source(part) for name, part in parts.items()}
-    treatment = public_treatment(options_of(model))
-    moments = read_silos(sources, treatment, rank=2, steps=1, on_lattice=True)
-    keys = {name: Identity.new() for name in parts} if options_of(model).aggregation.name == "secure" else {}
+def prepared(model, parts):
+    """What a fit of parts is run with, through the same door as FedPCA's."""
+    options = options_of(model)
+    treatment = public_treatment(options)
+    keys = {name: Identity.new() for name in parts} if options.aggregation.name == "secure" else {}
     study, settings, _ = build_study(
-        options_of(model),
+        options,
         n_rows=sum(len(part) for part in parts.values()),
         n_features=8,
         treatment=treatment,
         identities={name: key.public for name, key in keys.items()},
     )
-    outcome = federate(
-        moments,
-        study=study,
-        settings=settings,
-        rng=np.random.default_rng(0),
-        identities=keys,
-        noise=SeededNoiseForExperiments(seed),
-        n_jobs=1,
-    )
+    sources = {name: open_source(part) for name, part in parts.items()}
+    run = {"settings": settings, "rng": np.random.default_rng(0), "identities": keys}
+    return read_silos(study, sources, treatment, steps=1), run
+
+
+def seeded(seed, parts, **terms):
+    """One fit with noise that the test can repeat."""
+    model = fed_pca(2, **{**TERMS, "center": False, "standardize": False, **terms})
+    moments, run = prepared(model, parts)
+    outcome = federate(moments, **run, noise=SeededNoiseForExperiments(seed), n_jobs=1)
     return outcome.solution.vectors[:, :2]
 
 
@@ -172,9 +172,7 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
 
 
 def test_every_fit_is_charged_to_the_ledgers_and_one_too_many_costs_nobody(tmp_path):
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in PARTS}
-    for name, path in ledgers.items():
-        Ledger.create(path, epsilon=1.2, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, PARTS, 1.2)
     fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
     with pytest.raises(BudgetError, match="left at delta"):
         fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
@@ -199,45 +197,20 @@ class Slow:
 
 
 def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must_allow(tmp_path):
-    model = fed_pca(2, min_silos=2, **TERMS)
-    treatment = public_treatment(options_of(model))
-    moments = read_silos(
-        {name: open_source(part) for name, part in PARTS.items()}, treatment, rank=2, steps=1, on_lattice=True
-    )
+    moments, given = prepared(fed_pca(2, min_silos=2, **TERMS), PARTS)
     broken = {**moments, "c": Slow(moments["c"])}
-    keys = {name: Identity.new() for name in PARTS}
-    study, settings, _ = build_study(
-        options_of(model),
-        n_rows=sum(len(part) for part in PARTS.values()),
-        n_features=8,
-        treatment=treatment,
-        identities={name: key.public for name, key in keys.items()},
-    )
 
     def run(ledgers):
-        return federate(
-            broken,
-            study=study,
-            settings=settings,
-            rng=np.random.default_rng(0),
-            identities=keys,
-            ledgers=ledgers,
-            min_silos=2,
-        )
+        return federate(broken, **given, ledgers=ledgers, min_silos=2)
 
     with pytest.raises(FedpowerError, match="refused: this release would spend"):
         run(None)  # ledgers in memory have the study's own epsilon for their cap: one attempt
-    ledgers = {name: tmp_path / f"{name}.ledger" for name in PARTS}
-    for name, path in ledgers.items():
-        Ledger.create(path, epsilon=5.0, delta=1e-6, silo=name).close()
+    ledgers = ledgers_in(tmp_path, PARTS, 5.0)
     outcome = run(ledgers)
     assert sorted(outcome.solution.sizes) == ["a", "b", "d"]
     assert "2 attempts" in str(outcome.privacy)
-    spent = {}
-    for name, path in ledgers.items():
-        with Ledger.open(path) as ledger:
-            spent[name] = ledger.spent().n_releases
-    assert spent == {"a": 2, "b": 2, "c": 0, "d": 2}
+    charged = {name: spent(path).n_releases for name, path in ledgers.items()}
+    assert charged == {"a": 2, "b": 2, "c": 0, "d": 2}
 
 
 def test_a_plan_has_a_row_for_the_secure_sum_with_the_bytes_it_really_takes():

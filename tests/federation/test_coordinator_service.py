@@ -237,15 +237,15 @@ BAD_IDS: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("do", ["start", "fetch"])
-def test_a_run_has_a_name_of_sixteen_digits_or_is_none(do: str, service: CoordinatorService) -> None:
+def test_a_run_has_a_name_of_sixteen_digits_or_is_none(service: CoordinatorService) -> None:
     before = sorted(service.kit.folder.rglob("*"))
-    for run in BAD_IDS:
-        reply, more = call(service, {"do": do, "run": run})
-        assert reply["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
-        assert more == b""
-        assert service._run is None
-        assert sorted(service.kit.folder.rglob("*")) == before
+    for do in ("start", "fetch"):
+        for run in BAD_IDS:
+            reply, more = call(service, {"do": do, "run": run})
+            assert reply["error"].startswith("a run must be named by 16 hexadecimal digits, got something")
+            assert more == b""
+    assert service._run is None
+    assert sorted(service.kit.folder.rglob("*")) == before
 
 
 @pytest.fixture
@@ -302,7 +302,6 @@ def test_a_run_without_silos_ends_and_may_be_started_again(
         state = call(service, {"do": "status"})[0]["run"]
         assert (state["run"], state["done"], state["again"]) == (RUN, False, True)
         assert "needs 3 answers and got 0" in state["reason"]
-    assert (service.kit.folder / "runs" / RUN / "rounds").is_dir()
 
 
 def test_a_run_under_way_is_not_started_twice_and_gives_way_to_another(service: CoordinatorService) -> None:

@@ -255,17 +255,12 @@ ANALYSED: dict[str, dict[str, Any]] = {
 }
 
 
-def write_ratings(path: Path, name: str, persons: int = 60) -> None:
-    """Write one rating per row, of three items, each of which two persons in three rated."""
+def ratings(name: str) -> pd.DataFrame:
+    """Return one rating per row, of three items, each of which two persons in three rated."""
     rng = np.random.default_rng(sum(name.encode()))
-    lines = [
-        f"{name}-{person},{item},{rng.integers(1, 6)}"
-        for person in range(persons)
-        for item in FILMS
-        if rng.random() < 2 / 3 or item == "alien"
-    ]
-    rng.shuffle(lines)
-    path.write_text("\n".join(["user,film,stars", *lines]) + "\n")
+    cells = [(f"{name}-{person}", item, rng.integers(1, 6)) for person in range(60) for item in FILMS]
+    kept = [cell for cell in cells if rng.random() < 2 / 3 or cell[1] == "alien"]
+    return pd.DataFrame(kept, columns=["user", "film", "stars"]).sample(frac=1, random_state=0)
 
 
 def games(name: str, rows: int = 1200) -> pd.DataFrame:
@@ -279,50 +274,52 @@ def games(name: str, rows: int = 1200) -> pd.DataFrame:
     )
 
 
-WRITERS: dict[str, Callable[[Path, str], None]] = {
-    "ratings": write_ratings,
-    "games": lambda path, name: games(name).to_csv(path, index=False),
-    "network": lambda path, name: write_layer(path, LAYERS[name]),
-}
-
-
-def analysed(subject: str, kind: str, folder: Path) -> Any:
-    """Return the moment that a study of a subject leaves: plain, exact or with secure sums."""
-    tables: dict[str, Any] = {
-        "plain": {"privacy": {}},
-        "exact": {"privacy": EXACT, **KEPT},
-        "secure": secure_tables(folder),
-    }[kind]
-    study = write_study(folder, **ANALYSED[subject], **tables)
-    run_study(study, folder, write=WRITERS[subject])
+def analysed(subject: str, folder: Path, write: Callable[[Path, str], None]) -> Any:
+    """Return the moment that an exact study of a subject leaves."""
+    study = write_study(folder, **ANALYSED[subject], privacy=EXACT, **KEPT)
+    run_study(study, folder, write=write)
     return read_moment(folder / "result")
 
 
-@pytest.mark.parametrize("kind", ["plain", "exact", "secure"])
-def test_ratings_are_completed_from_the_moment_of_a_study(tmp_path: Path, kind: str):
-    moment = analysed("ratings", kind, tmp_path)
+def test_ratings_are_completed_from_the_moment_of_a_study(tmp_path: Path):
+    moment = analysed("ratings", tmp_path, lambda path, name: ratings(name).to_csv(path, index=False))
     assert moment.silo_sizes == dict.fromkeys(SIZES, 60)
     assert tuple(Completion(1).fit(moment).items_) == tuple(FILMS)
-    if kind == "exact":
-        book = CodeBook(rules=table_rules(RATING, "the test"), normalize=True)
-        central = FedMoment(epsilon=math.inf, center=False, codebook=book)
-        central.fit_silos({name: tmp_path / f"{name}.csv" for name in SIZES})
-        assert np.abs(moment.pooled.moment - central.moment_.pooled.moment).max() < 1e-8
-        check_made_up(read_study(tmp_path / "study.toml"), tmp_path)
+    book = CodeBook(rules=table_rules(RATING, "the test"), normalize=True)
+    central = FedMoment(epsilon=math.inf, center=False, codebook=book)
+    central.fit_silos({name: tmp_path / f"{name}.csv" for name in SIZES})
+    assert np.abs(moment.pooled.moment - central.moment_.pooled.moment).max() < 1e-8
+    check_made_up(read_study(tmp_path / "study.toml"), tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["plain", "exact", "secure"])
-def test_a_study_of_comparisons_ranks_within_its_intervals(tmp_path: Path, kind: str):
-    """Fails with probability below 1e-6: four scores within 5.5 of their standard errors."""
-    moment = analysed("games", kind, tmp_path)
-    exact = FedMoment(epsilon=math.inf, codebook=comparisons(TREES)).fit_silos([games(x) for x in SIZES])
-    wanted = Ranking().fit(exact.moment_).scores_
-    if kind == "exact":
-        assert np.allclose(Ranking().fit(moment).scores_, wanted, atol=1e-12)
-        return
-    unsampled = Ranking(sampling=False).fit(moment)
-    assert unsampled.determined_
-    assert (np.abs(unsampled.scores_ - wanted) < 5.5 * unsampled.standard_error_).all()
+def test_a_study_of_comparisons_ranks_as_a_fit_does(tmp_path: Path):
+    moment = analysed("games", tmp_path, lambda path, name: games(name).to_csv(path, index=False))
+    central = FedMoment(epsilon=math.inf, codebook=comparisons(TREES)).fit_silos([games(x) for x in SIZES])
+    wanted = Ranking().fit(central.moment_).scores_
+    assert np.allclose(Ranking().fit(moment).scores_, wanted, atol=1e-12)
+
+
+def test_communities_are_found_from_a_study_of_networks(tmp_path: Path):
+    moment = analysed("network", tmp_path, lambda path, name: write_layer(path, LAYERS[name]))
+    communities = Communities(2).fit(moment)
+    here = FedCommunities(2, nodes=names_of(D), epsilon=math.inf).fit_silos(list(LAYERS.values()))
+    assert np.allclose(communities.eigenvalues_, here.eigenvalues_, rtol=0, atol=1e-12)
+    assert np.array_equal(communities.labels_, here.labels_)
+
+
+@pytest.mark.slow
+def test_an_edge_of_a_network_is_protected_by_the_noise_of_a_secure_sum(tmp_path: Path):
+    study = write_study(tmp_path, **ANALYSED["network"], **secure_tables(tmp_path))
+    run_study(study, tmp_path, write=lambda path, name: write_layer(path, LAYERS[name]))
+    moment = read_moment(tmp_path / "result")
+    assert moment.privacy.unit == "one edge of one layer of one silo"
+    assert moment.record.clipping is None  # no row is shortened
+    noise = moment.pooled.moment - sum(LAYERS.values()) / 3
+    # 780 normal numbers: their mean square is off by 25% with a chance of 10⁻⁶ at most.
+    mean_square = np.mean(noise[np.tril_indices(D, -1)] ** 2)
+    assert abs(mean_square / (moment.noise_std**2 / 2) - 1) < 0.25
+    plain = FedCommunities(2, delta=1e-6).fit_silos(list(LAYERS.values())).moment_
+    assert moment.noise_std < plain.noise_std
 
 
 def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_connects(tmp_path: Path):
@@ -343,25 +340,3 @@ def test_items_are_part_of_the_agreement_and_others_are_refused_before_a_silo_co
     names = {"names": ["points", "winner", "loser"]}
     with_margin = {**tables, "columns": names, "rules": {"winner": rule}, "privacy": EXACT}
     check_made_up(write_study(tmp_path, **with_margin), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["plain", "exact", "secure"])
-def test_communities_are_found_from_a_study_of_networks(tmp_path: Path, kind: str):
-    moment = analysed("network", kind, tmp_path)
-    communities = Communities(2).fit(moment)
-    assert communities.labels_.shape == (D,)
-    if kind == "exact":
-        here = FedCommunities(2, nodes=names_of(D), epsilon=math.inf).fit_silos(list(LAYERS.values()))
-        assert np.allclose(communities.eigenvalues_, here.eigenvalues_, rtol=0, atol=1e-12)
-        assert np.array_equal(communities.labels_, here.labels_)
-        return
-    assert moment.privacy.unit == "one edge of one layer of one silo"
-    assert moment.record.clipping is None  # no row is shortened
-    if kind == "secure":
-        noise = moment.pooled.moment - sum(LAYERS.values()) / 3
-        # 780 normal numbers: their mean square is off by 25% with a chance of 10⁻⁶ at most.
-        mean_square = np.mean(noise[np.tril_indices(D, -1)] ** 2)
-        assert abs(mean_square / (moment.noise_std**2 / 2) - 1) < 0.25
-        plain = FedCommunities(2, delta=1e-6).fit_silos(list(LAYERS.values())).moment_
-        assert moment.noise_std < plain.noise_std

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from msgspec import structs
-from studies import COLUMNS, SIZES, content_with, question, silo_rows, write_rows, write_silo, write_study
+from studies import COLUMNS, SIZES, question, silo_rows, write_rows, write_silo, write_study
 
 from federations import ASK_MOMENT
 from fedpower.cli import main
@@ -19,48 +19,46 @@ from fedpower.errors import FedpowerError, InputError, LedgerError, ProtocolErro
 from fedpower.federation import local
 from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.silo_file import open_silo, read_silo
-from fedpower.federation.study_file import StudyFile, read_study, to_toml
+from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, MomentPart, QueryAnswer, Refusal
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.rows.tables import TableSource
-from two_worlds import QUESTIONS, Question, make_ledger, rules_of, write_world
 
 RUN = "0123456789abcdef"
 EXACT = {"epsilon": math.inf, "delta": None}
 NORTH = 'silo = "north"\n'
 DATA = '[data]\npath = "rows.csv"\n'
-WRONG = {
-    "no silo": (DATA, "must have 'silo', got none"),
-    "no data": (NORTH, "must have 'data', got none"),
-    "path of another type": (f"{NORTH}[data]\npath = 3", "path in .* must be text in quotes"),
-    "version as number": (f"{NORTH}{DATA}version = 2", "version in .* must be text in quotes"),
-    "version of escapes": (f'{NORTH}{DATA}version = "\\u001b[2J"', "letters, digits or"),
-    "extra columns": (f'{NORTH}{DATA}extra_columns = "keep"', "one of 'refuse', 'drop', got 'keep'"),
-    "unknown key": (f'{NORTH}{DATA}password = "x"', "got 'password'; did you mean 'password_"),
-    "ledger without path": (f"{NORTH}{DATA}[ledger]\nepsilon = 1", "must have 'path', got none"),
-    "half a cap": (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "together, got one"),
-    "agrees to nan": (f"{NORTH}{DATA}[agrees]\nepsilon = nan", "above 0, got nan"),
-    "separator of a query": (
+WRONG = (
+    (DATA, "must have 'silo', got none"),
+    (NORTH, "must have 'data', got none"),
+    (f"{NORTH}[data]\npath = 3", "path in .* must be text in quotes"),
+    (f"{NORTH}{DATA}version = 2", "version in .* must be text in quotes"),
+    (f'{NORTH}{DATA}version = "\\u001b[2J"', "letters, digits or"),
+    (f'{NORTH}{DATA}extra_columns = "keep"', "one of 'refuse', 'drop', got 'keep'"),
+    (f'{NORTH}{DATA}password = "x"', "got 'password'; did you mean 'password_"),
+    (f"{NORTH}{DATA}[ledger]\nepsilon = 1", "must have 'path', got none"),
+    (f'{NORTH}{DATA}[ledger]\npath="l"\nepsilon = 1', "together, got one"),
+    (f"{NORTH}{DATA}[agrees]\nepsilon = nan", "above 0, got nan"),
+    (
         f'{NORTH}[data]\nquery = "SELECT 1"\ndatabase = "sqlite:///a"\nseparator = ";"',
         "must be a path or a query, got separator with query",
     ),
-    "no toml": ("silo north", "must be TOML, got something else"),
-}
+    ("silo north", "must be TOML, got something else"),
+)
 
 
-@pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_file_is_refused_in_one_sentence(fault: str, tmp_path: Path) -> None:
-    text, sentence = WRONG[fault]
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "silo.toml"
     with pytest.raises(InputError, match="the silo file must exist, got no file at"):
         read_silo(path)
-    path.write_text(text)
-    with pytest.raises(InputError, match=sentence) as refused:
-        read_silo(path)
-    assert "\n" not in str(refused.value)
+    for text, sentence in WRONG:
+        path.write_text(text)
+        with pytest.raises(InputError, match=sentence) as refused:
+            read_silo(path)
+        assert "\n" not in str(refused.value)
 
 
 # --- what it agrees to ---
@@ -224,25 +222,19 @@ def n_charged(node: Any) -> int:
     return node.ledger.spent().n_releases
 
 
-def spoil_own_file(old: str, new: str) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        path = folder / "north.toml"
-        path.write_text(path.read_text().replace(old, new))
-
-    return spoil
+def change_own_file(folder: Path, old: str, new: str) -> None:
+    path = folder / "north.toml"
+    path.write_text(path.read_text().replace(old, new))
 
 
-def spoil_rows(rows: Any, columns: tuple[str, ...] = COLUMNS) -> Callable[[Path], None]:
-    return lambda folder: write_rows(folder / "north.csv", rows, columns)
+def change_rows(folder: Path, rows: Any, columns: tuple[str, ...] = COLUMNS) -> None:
+    write_rows(folder / "north.csv", rows, columns)
 
 
-def spoil_ledger(**owner: str) -> Callable[[Path], None]:
-    def spoil(folder: Path) -> None:
-        (folder / "north.ledger").unlink()
-        if owner:
-            Ledger.create(folder / "north.ledger", epsilon=2.0, delta=1e-5, **owner).close()
-
-    return spoil
+def change_ledger(folder: Path, **owner: str) -> None:
+    (folder / "north.ledger").unlink()
+    if owner:
+        Ledger.create(folder / "north.ledger", epsilon=2.0, delta=1e-5, **owner).close()
 
 
 def moved_cell(change: float) -> Any:
@@ -254,15 +246,15 @@ def moved_cell(change: float) -> Any:
 SPOILS: dict[str, Callable[[Path], Any]] = {
     "another study": lambda folder: write_silo(folder, more=f'[agrees]\nstudy = "{"0" * 64}"'),
     "too much": lambda folder: write_silo(folder, more="[agrees]\nepsilon = 0.5"),
-    "not named": spoil_own_file('silo = "north"', 'silo = "west"'),
+    "not named": lambda folder: change_own_file(folder, 'silo = "north"', 'silo = "west"'),
     "no rows": lambda folder: (folder / "north.csv").unlink(),
-    "holes": spoil_rows(moved_cell(np.nan)),
-    "other columns": spoil_rows(silo_rows("north"), (*COLUMNS[:4], "shoe size")),
-    "more columns": spoil_rows(np.c_[silo_rows("north"), np.ones(60)], (*COLUMNS, "id")),
-    "another's ledger": spoil_ledger(silo="south"),
-    "no ledger": spoil_ledger(),
-    "a ledger not named": spoil_own_file("[ledger]", "[columns]\n#"),
-    "another data set's ledger": spoil_ledger(silo="north", data_set="lungs"),
+    "holes": lambda folder: change_rows(folder, moved_cell(np.nan)),
+    "other columns": lambda folder: change_rows(folder, silo_rows("north"), (*COLUMNS[:4], "shoe size")),
+    "more columns": lambda folder: change_rows(folder, np.ones((60, 6)), (*COLUMNS, "id")),
+    "another's ledger": lambda folder: change_ledger(folder, silo="south"),
+    "no ledger": change_ledger,
+    "a ledger not named": lambda folder: change_own_file(folder, "[ledger]", "[columns]\n#"),
+    "another data set's ledger": lambda folder: change_ledger(folder, silo="north", data_set="lungs"),
     "another cap": lambda folder: write_silo(folder, cap=9.0),
     "a damaged ledger": lambda folder: (folder / "north.ledger").write_bytes(b"not a database!!"),
 }
@@ -353,7 +345,7 @@ def test_a_new_version_is_public_and_charged_whether_or_not_rows_changed(
     with open_silo(study, write_silo(tmp_path)) as node:
         node.silo.answer(question(study))
     write_rows(tmp_path / "north.csv", moved_cell(change))
-    spoil_own_file("[data]", '[data]\nversion = "2026-03"')(tmp_path)
+    change_own_file(tmp_path, "[data]", '[data]\nversion = "2026-03"')
     with open_silo(study, read_silo(tmp_path / "north.toml")) as node:
         reported = node.silo.answer(question(study, Enrol())).body
         assert reported == Enrolment(n_rows=60, n_features=5, data_version="2026-03")
@@ -395,44 +387,3 @@ def test_a_rehearsal_s_parties_are_started_as_a_user_starts_them_and_none_where_
     with pytest.raises(InputError, match="the data of silo 'east'"):
         made.start()
     assert started == []
-
-
-# --- the fingerprint of what is stored ---
-
-
-def answer(folder: Path, asked: Question, *, second: bool) -> None:
-    """Start the silo for a study of rules and let it release its moment."""
-    content = content_with(
-        columns={"names": ["stage", "cd4", "day", "age"]},
-        rules=rules_of(asked, second=second),
-        rows={"row_norm": 3.0, **(asked.second if second else asked.first)},
-        components={"n_components": 1},
-        privacy={"epsilon": 0.01},
-        silos={"names": ["north"]},
-    )
-    (folder / "study.toml").write_text(to_toml(content), encoding="utf-8")
-    (folder / "north.toml").write_text(
-        f'{NORTH}[data]\npath = "north.csv"\nextra_columns = "drop"\n[ledger]\npath = "north.ledger"\n'
-    )
-    study = read_study(folder / "study.toml")
-    with open_silo(study, read_silo(folder / "north.toml")) as node:
-        assert isinstance(node.silo.answer(question(study)).body, QueryAnswer)
-
-
-@pytest.mark.parametrize("world", [0, 1])
-@pytest.mark.parametrize("asked", QUESTIONS)
-def test_a_silo_starts_for_a_second_study_in_both_worlds(tmp_path: Path, asked: str, world: int) -> None:
-    write_world(tmp_path / "north.csv", QUESTIONS[asked], world)
-    make_ledger(tmp_path / "north.ledger")
-    for second in (False, True):
-        answer(tmp_path, QUESTIONS[asked], second=second)
-
-
-def test_a_silo_does_not_start_for_data_that_changed(tmp_path: Path) -> None:
-    asked = QUESTIONS["is any cd4 missing"]
-    make_ledger(tmp_path / "north.ledger")
-    write_world(tmp_path / "north.csv", asked, 0)
-    answer(tmp_path, asked, second=False)
-    write_world(tmp_path / "north.csv", asked, 1)
-    with pytest.raises(LedgerError, match="the stored data of silo 'north' must be those"):
-        answer(tmp_path, asked, second=False)

@@ -57,13 +57,19 @@ def _with(array: np.ndarray, value: float) -> np.ndarray:
     return changed
 
 
+def _same(array: np.ndarray, changed: Any) -> bool:
+    if not isinstance(changed, np.ndarray):
+        return False
+    return (array.dtype, array.shape, array.tobytes()) == (changed.dtype, changed.shape, changed.tobytes())
+
+
 def mutations(body: Any) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = [("another kind", MomentPart(values=np.zeros(2)))]
     for name in body.__struct_fields__:
         value = getattr(body, name)
         options: list[Any]
         if isinstance(value, np.ndarray):
-            options = [change(value) for change in ARRAYS]
+            options = [new for new in (change(value) for change in ARRAYS) if not _same(value, new)]
         elif isinstance(value, bytes):
             options = [change(value) for change in BYTES]
         elif isinstance(value, str):

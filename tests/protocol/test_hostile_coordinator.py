@@ -79,6 +79,7 @@ BAD_BASES = {
     "flat": np.zeros(D),
     "deep": np.zeros((D, R, 1)),
     "overflowing": GOOD * 1e200,
+    "complex": complex_basis(),
 }
 
 
@@ -89,23 +90,8 @@ def test_a_bad_basis_is_refused_and_costs_nothing(study, ledger, name):
     silo = private_silo(study, ledger)
     answer = ask(silo, AskSteps(basis=BAD_BASES[name], n_local_steps=1))
     assert isinstance(answer, Refusal)
-    assert "a basis must have" in answer.reason
+    assert "a basis" in answer.reason
     assert "\n" not in answer.reason
-    assert ledger.spent().n_releases == 0
-
-
-@both
-def test_gains_and_variances_are_refused_and_cost_nothing(study, ledger):
-    silo = private_silo(study, ledger)
-    for question in (steps(0, gains=np.full(D, 2.0)), AskMoment(label="variances")):
-        assert "private study" in ask(silo, question).reason
-    assert ledger.spent().n_releases == 0
-
-
-def test_a_complex_basis_is_refused_and_costs_nothing(ledger):
-    silo = private_silo(STEP, ledger)
-    answer = ask(silo, AskSteps(basis=complex_basis(), n_local_steps=1))
-    assert isinstance(answer, Refusal)
     assert ledger.spent().n_releases == 0
 
 
@@ -119,28 +105,16 @@ def test_an_almost_orthonormal_basis_is_answered_as_the_orthonormal_one_it_stand
 
 
 @both
-def test_a_replayed_question_gets_the_same_bytes_and_one_charge(study, ledger):
-    silo = private_silo(study, ledger)
-    first = sent(silo, steps(0))
-    assert {sent(silo, steps(0)) for _ in range(20)} == {first}
-    assert ledger.spent().n_releases == 1
-
-
-@both
-def test_another_round_or_run_gets_the_same_bytes_and_no_charge(study, ledger):
-    silo = private_silo(study, ledger)
-    first = sent(silo, steps(0))
-    assert sent(silo, steps(0), round=99) == first
-    assert sent(silo, steps(0), run="another run") == first
-    fortran = AskSteps(basis=np.asfortranarray(GOOD), n_local_steps=1)
-    assert sent(silo, fortran) == first
-    assert ledger.spent().n_releases == 1
-
-
-@both
-def test_after_a_restart_the_same_bytes_come_again(study, path):
+def test_a_replayed_question_gets_the_same_bytes_and_one_charge(study, path):
+    """In another round or run, in another order of memory, and after a restart too."""
     with Ledger.open(path) as ledger:
-        first = sent(private_silo(study, ledger), steps(0))
+        silo = private_silo(study, ledger)
+        first = sent(silo, steps(0))
+        assert {sent(silo, steps(0)) for _ in range(20)} == {first}
+        assert sent(silo, steps(0), round=99) == first
+        assert sent(silo, steps(0), run="another run") == first
+        fortran = AskSteps(basis=np.asfortranarray(GOOD), n_local_steps=1)
+        assert sent(silo, fortran) == first
     with Ledger.open(path) as ledger:
         assert sent(private_silo(study, ledger), steps(0)) == first
         assert ledger.spent().n_releases == 1
@@ -270,9 +244,16 @@ def test_a_huge_number_of_local_steps_is_refused_and_costs_nothing(ledger, n_loc
 @both
 def test_what_a_study_has_no_price_for_is_refused(study, ledger):
     silo = private_silo(study, ledger)
+    enrolment = ask(silo, Enrol())  # which says only what is public
+    assert (enrolment.n_rows, enrolment.n_features) == (300, D)
     assert isinstance(ask(silo, AskMoment(label="mean")), Refusal)
     assert isinstance(ask(silo, steps(0, center=read_only(np.zeros(D)))), Refusal)
-    assert isinstance(ask(silo, AskMoment(label="factor")), Refusal)
+    for question in (
+        steps(0, gains=np.full(D, 2.0)),
+        AskMoment(label="variances"),
+        AskMoment(label="factor"),
+    ):
+        assert "private study" in ask(silo, question).reason
     if study is STEP:
         assert isinstance(ask(silo, ASK_MOMENT), Refusal)
         assert isinstance(ask(silo, steps(0, shift=1e9)), Refusal)
@@ -295,11 +276,3 @@ def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
             assert ledger.spent().n_releases == 1
             exact = silo.releases._rows.product(GOOD, np.full(D, size))
             assert np.abs(answer.product - exact).max() > size**2 / 1e3
-
-
-@both
-def test_enrolment_says_only_what_is_public(study, ledger):
-    silo = private_silo(study, ledger)
-    answer = ask(silo, Enrol())
-    assert (answer.n_rows, answer.n_features) == (300, D)
-    assert ledger.spent().n_releases == 0

@@ -311,8 +311,6 @@ def test_columns_far_from_zero_have_scales_as_good_as_others():
 
 def octave_counts(values, std, seed=0):
     """Return the noised counts of a column's octaves."""
-    from fedpower.sums.survey import N_OCTAVES, octave_of
-
     exact = np.bincount(octave_of(values[:, np.newaxis]).ravel().astype(int), minlength=N_OCTAVES)
     return exact + std * np.random.default_rng(seed).standard_normal(N_OCTAVES)
 

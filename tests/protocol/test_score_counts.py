@@ -97,18 +97,6 @@ def test_a_silo_that_cannot_pay_for_both_is_not_asked_for_either():
         silo(agreed, enough).releases.check_affordable()
 
 
-def test_the_same_question_gets_the_same_counts_from_a_silo_that_was_started_again(tmp_path):
-    path = tmp_path / "north.ledger"
-    agreed = study()
-    Ledger.create(path, epsilon=1.0, delta=1e-6, silo="north", for_experiments=True).close()
-    told = []
-    for seed in (1, 2):
-        with Ledger.open(path) as kept:
-            told.append(ask(silo(agreed, kept, seed), question(), run=f"run-{seed}").words)
-            assert kept.spent().n_releases == 1
-    assert np.array_equal(*told)
-
-
 def test_another_question_about_scores_is_refused_though_the_ledger_could_pay():
     agreed = study()
     with Ledger.in_memory(9.0, 1e-6, silo="north") as rich:

@@ -788,7 +788,7 @@ def test_a_question_is_read_as_it_was_written():
         for one, other in zip(read, vectors, strict=True):
             assert (one is None) == (other is None)
             assert one is None or np.array_equal(one, other)
-    with pytest.raises(ProtocolError, match="each after its length"):
+    with pytest.raises(ProtocolError, match="four vectors and a bound"):
         from_public(to_public(ALL, 2.5)[8:])
 
 

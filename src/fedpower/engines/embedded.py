@@ -28,8 +28,8 @@ from fedpower.rows.source import RowSource, Watch
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
-from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.reduce import shares_blocks
 from fedpower.sums.survey import Survey
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
@@ -53,25 +53,37 @@ def survey_silos(sources: Mapping[str, RowSource], **how: Any) -> dict[str, Surv
 
 
 def read_silos(
+    study: Study,
     sources: Mapping[str, RowSource],
     treatment: RowTreatment,
     *,
-    rank: int,
-    steps: int,
-    private: bool = False,
-    on_lattice: bool = False,
-    rereads: bool = False,
+    steps: int | None = None,
     **how: Any,
 ) -> dict[str, LocalMoment]:
-    """Return each silo's rows ready for use, counted, read in parallel."""
+    """Return each silo's rows read as the study's terms ask for, in parallel, ready for use."""
+    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
+    for source in sources.values():
+        network = network_of(source)
+        opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+        if opened != agreed:
+            raise InputError(
+                f"{source.name} must be read as {agreed}, which the study protects, got {opened}"
+            )
+    private, on_lattice = study.is_private, sums_moment(study)
+    kind: dict[str, Any] = {
+        "rank": study.iteration_rank,
+        "steps": steps or study.n_steps or _USUAL_STEPS,
+        "on_lattice": on_lattice,
+        "rereads": study.noise == "clipped" or bool(study.scores),
+    }
 
     def make(source: RowSource, **rows: Any) -> LocalMoment:
-        rows |= {"density": 1.0 if private else source.density, "on_lattice": on_lattice, "rereads": rereads}
-        return local_moment(source, treatment, rank=rank, steps=steps, **rows)
+        density = 1.0 if private else source.density
+        return local_moment(source, treatment, density=density, **kind, **rows)
 
     limit = 1 if _by_blocks(sources) else share_cores(len(sources), how.get("n_jobs"))[1]
     with blas_threads(limit):
-        moments = _read(sources, make, single=not private, **how)
+        moments = _read(sources, make, **how)
     # The rounding of noised products is accounted for so many rows a person.
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
@@ -94,12 +106,11 @@ def _read(
     device: str | None = None,
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
-    single: bool = False,
 ) -> dict[str, _Rows]:
     """Return what is made of each silo's rows, read once, in parallel; a problem in one stops the others."""
     at_once, threads = share_cores(len(sources), n_jobs)
     how = {
-        "device": None if device is None else open_device(device, single=single),
+        "device": None if device is None else open_device(device),
         "workers": threads,
         "fingerprinted": fingerprinted,
     }
@@ -115,35 +126,6 @@ def _read(
             _stop(made)
             raise
     return made
-
-
-def read_for(
-    study: Study,
-    sources: Mapping[str, RowSource],
-    treatment: RowTreatment,
-    *,
-    steps: int | None = None,
-    **how: Any,
-) -> dict[str, LocalMoment]:
-    """Return each silo's rows read as the study's terms ask for."""
-    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
-    for source in sources.values():
-        network = network_of(source)
-        opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
-        if opened != agreed:
-            raise InputError(
-                f"{source.name} must be read as {agreed}, which the study protects, got {opened}"
-            )
-    return read_silos(
-        sources,
-        treatment,
-        rank=study.iteration_rank,
-        steps=steps or study.n_steps or _USUAL_STEPS,
-        private=study.is_private,
-        on_lattice=sums_moment(study),
-        rereads=study.noise == "clipped" or bool(study.scores),
-        **how,
-    )
 
 
 def check_ledgers(
@@ -163,14 +145,13 @@ def check_ledgers(
 
 
 def federate(
-    moments: Moments, *, study: Study, settings: SolverSettings, rng: np.random.Generator, **options: Any
+    moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
-    """Return the outcome of ``study`` over the silos' rows."""
-    run = secrets.token_hex(8)
-    coordinator = _run(moments, study, start(settings, rng, run), run, **options)
+    """Return the outcome of a study over the silos' rows."""
+    coordinator = _run(moments, settings, rng, **options)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, settings), kernels=kernels)
-    if study.aggregation == "secure":
+    if settings.study.aggregation == "secure":
         notes = (*outcome.privacy.notes, REHEARSED)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
     return outcome
@@ -178,18 +159,15 @@ def federate(
 
 def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
     """Return the code book of the silos' rows: the tallies of ``study``, without its moment."""
-    run = secrets.token_hex(8)
-    solver = start(PrepareSettings(study=study), np.random.default_rng(0), run)
-    coordinator = _run(surveys, study, solver, run, **options)
-    assert isinstance(coordinator.outcome, CodeBook), "preparation ends with a code book"
-    return coordinator.outcome
+    book = _run(surveys, PrepareSettings(study=study), np.random.default_rng(0), **options).outcome
+    assert isinstance(book, CodeBook), "preparation ends with a code book"
+    return book
 
 
 def _run(
     moments: Moments,
-    study: Study,
-    solver: Any,
-    run: str,
+    settings: SolverSettings | PrepareSettings,
+    rng: np.random.Generator,
     *,
     ledgers: LedgerPaths | None = None,
     data_version: Versions | None = None,
@@ -201,6 +179,7 @@ def _run(
     **pace: Any,
 ) -> Coordinator:
     """Return the coordinator of a run that has ended."""
+    study, run = settings.study, secrets.token_hex(8)
     budget = budget_of(study)
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
@@ -235,6 +214,7 @@ def _run(
         # A study that one silo cannot afford must not cost the others.
         for silo in silos.values():
             silo.releases.check_affordable()
+        solver = start(settings, rng, run)
         coordinator = Coordinator(
             solver, list(silos), study=study, run=run, min_silos=min_silos, on_round=on_round
         )
@@ -292,9 +272,4 @@ def _check_bounded(moments: Moments, study: Study) -> None:
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
                 f"the rows of silo {name!r} must be treated as the private study says, got another treatment"
-            )
-        if moment.device is not None and moment.device.single:
-            raise InputError(
-                f"the rows of silo {name!r} must be summed in float64 in a private study, got the device "
-                f"{moment.device.name!r}, which may use float32"
             )

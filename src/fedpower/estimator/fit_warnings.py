@@ -18,8 +18,15 @@ from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
-from fedpower.sums.survey import STAGES, Survey
+from fedpower.sums.survey import (
+    STAGES,
+    Survey,
+    far_columns,
+    levels_warnings,
+    pooled_columns,
+    units_sentence,
+    units_warning,
+)
 from fedpower.values import is_sparse, pl
 
 
@@ -110,8 +117,8 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in rows.items():
         # Nothing was summed of rows that are yet to be prepared.
-        if isinstance(each, LocalMoment) and (trace := each.trace()) > 0:
-            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
+        if isinstance(each, LocalMoment) and (trace := each.summary.trace()) > 0:
+            known = first.setdefault((each.n_rows, trace, each.summary.mean.tobytes()), name)
             if known != name:
                 warn(same_rows(known, name))
 

@@ -15,7 +15,7 @@ from fedpower.engines.embedded import (
     check_ledgers,
     federate,
     prepare_silos,
-    read_for,
+    read_silos,
     survey_silos,
 )
 from fedpower.errors import InputError, is_showable
@@ -278,14 +278,13 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
             rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
-            rows = read_for(expected, sources, treatment, steps=steps, **fit.reading)
+            rows = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
             _report_cut(options, treatment, sources, rows, run.on_clipped)
     study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, sources.values())
     outcome = federate(
         rows,
-        study=study,
         settings=settings,
         rng=public_rng(options, study if run.ledgers else None),
         min_silos=options.aggregation.min_silos,

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import structs
 
-from fedpower.engines.embedded import read_for, survey_silos
+from fedpower.engines.embedded import read_silos, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile, Table, read_toml
 from fedpower.privacy.ledger import (
@@ -289,7 +289,7 @@ def open_silo(
         if treatment is None:
             moment = survey_silos(sources, fingerprinted=private)[name]
         else:
-            moment = read_for(study, sources, treatment, fingerprinted=private)[name]
+            moment = read_silos(study, sources, treatment, fingerprinted=private)[name]
     data = None
     if private:
         data = DataVersion(

@@ -2,31 +2,36 @@
 
 from fedpower.linalg.subspace import (
     ALIGNMENTS,
-    captured_variance_ratio,
     heterogeneity,
     is_orthonormal,
     misalignment,
     orth,
     principal_angles,
-    rotation,
     sin_theta,
 )
-from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
+from fedpower.linalg.symmetric import (
+    blas,
+    fix_signs,
+    largest_pairs,
+    lower_of,
+    lower_triangle,
+    ritz_pairs,
+    symmetric_of,
+)
 
 __all__ = [
     "ALIGNMENTS",
     "blas",
-    "captured_variance_ratio",
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
+    "largest_pairs",
     "lower_of",
     "lower_triangle",
     "misalignment",
     "orth",
     "principal_angles",
     "ritz_pairs",
-    "rotation",
     "sin_theta",
     "symmetric_of",
 ]

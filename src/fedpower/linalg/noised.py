@@ -72,14 +72,26 @@ def shrunk_spectrum(values: Array, std: float, *, of: Literal["matrix", "estimat
     """Return the spectrum of a symmetric matrix from that of its noised version, largest first."""
     if std == 0.0:
         return values.copy()
-    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - a third of a second to import
-
     shrunk, weight = np.empty_like(values), std**2 * (2.0 if of == "estimate" else 1.0)
     for first in range(0, values.size, 256):  # d² numbers at once would be 200 MB for 5,000 columns
         gaps = values[first : first + 256, np.newaxis] - values
         pull = np.sum(gaps / (gaps**2 + std**2), axis=1)
         shrunk[first : first + 256] = values[first : first + 256] - weight * pull
-    return np.asarray(isotonic_regression(shrunk, increasing=False).x)
+    return _falling(shrunk)
+
+
+def _falling(values: Array) -> Array:
+    """Return the values that fall and are nearest: neighbours that rise are replaced by their mean."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in values.tolist():
+        mean, size = value, 1
+        while means and means[-1] <= mean:
+            before, many = means.pop(), sizes.pop()
+            mean, size = (before * many + mean * size) / (many + size), many + size
+        means.append(mean)
+        sizes.append(size)
+    return np.repeat(means, sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

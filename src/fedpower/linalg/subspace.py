@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[np.float64]
@@ -74,7 +73,7 @@ def inverse_triangle_of(gram: Array) -> tuple[Array | None, float]:
     if least < _SAFE_GRAM:
         return None, least
     upper = np.linalg.cholesky(unit).T
-    inverse = scipy.linalg.solve_triangular(upper, np.eye(len(unit)))
+    inverse = np.linalg.solve(upper, np.eye(len(unit)))
     return np.asarray(inverse / lengths[:, np.newaxis]), least
 
 
@@ -122,22 +121,12 @@ def sign(basis: Array, reference: Array) -> Array:
     return np.diag(np.where(inner < 0, -1.0, 1.0))
 
 
-def identity(basis: Array, reference: Array) -> Array:
-    """Return the identity: no alignment [FP eq. 3.2, F = {I_r}]."""
-    del reference
-    return np.eye(basis.shape[1])
-
-
 ALIGNMENTS: dict[Alignment, Callable[[Array, Array], Array]] = {
     "procrustes": procrustes,
     "sign": sign,
-    "identity": identity,
+    "identity": lambda basis, reference: np.eye(basis.shape[1]),  # none [FP eq. 3.2, F = {I_r}]
 }
-
-
-def rotation(alignment: Alignment, basis: Array, reference: Array) -> Array:
-    """Return the r×r orthogonal D that ``alignment`` gives for ``basis`` against ``reference``."""
-    return ALIGNMENTS[alignment](basis, reference)
+"""By name: the r×r orthogonal D that turns a basis towards a reference."""
 
 
 def sin_theta(basis: Array, target: Array) -> float:
@@ -148,17 +137,10 @@ def sin_theta(basis: Array, target: Array) -> float:
 
 def principal_angles(first: Array, second: Array) -> Array:
     """Return all principal angles in radians, smallest first [FP App. E]."""
+    import scipy.linalg  # noqa: PLC0415 - commands that compare nothing start without it
+
     angles = scipy.linalg.subspace_angles(first, second)
     return cast("Array", np.sort(np.asarray(angles, dtype=np.float64)))
-
-
-def captured_variance_ratio(basis: Array, moment: Array, rank: int | None = None) -> float:
-    """Return tr(ZᵀAZ) divided by what the best ``rank``-dimensional subspace of A captures."""
-    count = basis.shape[1] if rank is None else rank
-    dim = moment.shape[0]
-    best = float(scipy.linalg.eigh(moment, eigvals_only=True, subset_by_index=[dim - count, dim - 1]).sum())
-    captured = float(np.einsum("ij,ij->", basis, moment @ basis))
-    return captured / best if best > 0 else 1.0
 
 
 def heterogeneity(moments: Sequence[Array], pooled: Array) -> float:

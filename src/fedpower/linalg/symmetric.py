@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
-import scipy.linalg
 import threadpoolctl
 from numpy.typing import NDArray
 
@@ -83,10 +82,7 @@ def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Arr
     stacked = np.vstack(factors)
     if not len(stacked):
         return np.zeros(n_pairs or 1), orth(np.zeros((stacked.shape[1], n_pairs or 1)))
-    values, left = scipy.linalg.eigh(
-        stacked @ stacked.T,
-        subset_by_index=None if n_pairs is None else [max(len(stacked) - n_pairs, 0), len(stacked) - 1],
-    )
+    values, left = largest_pairs(stacked @ stacked.T, len(stacked) if n_pairs is None else n_pairs)
     if n_pairs is None:
         n_pairs = max(1, int(np.count_nonzero(values > len(values) * _EPS * values[-1])))
     basis = np.zeros((stacked.shape[1], n_pairs))
@@ -170,4 +166,21 @@ def compressed(basis: Array, product: Array) -> Array:
 
 def eigenvalues(matrix: Array) -> Array:
     """Return all eigenvalues of a symmetric matrix, largest first."""
-    return np.asarray(scipy.linalg.eigvalsh(matrix)[::-1], dtype=np.float64)
+    return np.asarray(np.linalg.eigvalsh(matrix)[::-1], dtype=np.float64)
+
+
+_SMALL = 200
+"""Columns up to which all eigenvectors are found sooner than SciPy is imported."""
+
+
+def largest_pairs(matrix: Array, count: int) -> tuple[Array, Array]:
+    """Return the ``count`` largest eigenvalues of a symmetric matrix with their vectors, smallest first."""
+    dim = len(matrix)
+    first = max(dim - count, 0)
+    if dim <= _SMALL or first == 0:
+        values, vectors = np.linalg.eigh(matrix)
+        return values[first:], vectors[:, first:]
+    import scipy.linalg  # noqa: PLC0415 - not for small matrices
+
+    values, vectors = scipy.linalg.eigh(matrix, subset_by_index=[first, dim - 1])
+    return values, vectors

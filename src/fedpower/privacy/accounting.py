@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, log_ndtr
 
 from fedpower.errors import InputError
 from fedpower.privacy.sensitivity import Moved, moved_by_row, whole
@@ -80,6 +79,8 @@ def _largest_mu(epsilon: float, delta: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
+    from scipy.special import log_ndtr  # noqa: PLC0415 - exact studies start without it
+
     u, v = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if u > _FAR:
         return float(log_ndtr(-u))  # more than δ, and nobody can ask for as little
@@ -93,6 +94,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _mills(x: float | Array) -> Array:
+    from scipy.special import erfcx  # noqa: PLC0415
+
     return np.asarray(math.sqrt(math.pi / 2) * erfcx(np.asarray(x) / math.sqrt(2)))
 
 
@@ -121,12 +124,6 @@ def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
         return delta
     log_total = math.log(tv) + max(epsilon, 0.0) + math.log1p(math.exp(-max(epsilon, 0.0)))
     return min(1.0, delta + math.exp(min(log_total, 0.0)))
-
-
-def check_promise(epsilon: float, delta: float) -> None:
-    """Refuse an (ε, δ) that cannot be promised."""
-    _epsilon(epsilon)
-    check_delta(delta)
 
 
 def _mu(mu: float) -> float:
@@ -169,7 +166,8 @@ def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: 
         return multiplier_of(epsilon, delta)
     if mode == "step":
         return math.sqrt(n_steps) * multiplier_of(epsilon, delta)
-    check_promise(epsilon, delta)
+    _epsilon(epsilon)
+    check_delta(delta)
     return max(math.sqrt(n_steps / epsilon), 2.0 * math.sqrt(2.0 * n_steps * math.log(1.0 / delta)) / epsilon)
 
 

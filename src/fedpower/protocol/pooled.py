@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.linalg.symmetric import eigenvalues
@@ -156,6 +155,8 @@ def estimated_clipping(
 
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
+    import scipy.special  # noqa: PLC0415 - only where a bound cuts rows
+
     n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
     levels = (np.arange(n_levels) + 0.5) / n_levels
     squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,9 +27,9 @@ from fedpower.protocol.study import Study
 from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
-from fedpower.sums.lattice import SIDE, ExactMoments
+from fedpower.sums.lattice import SIDE, ClippedQuestion, ExactMoments
 from fedpower.sums.local import LocalMoment
+from fedpower.sums.moment import Moments
 from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
 Array = NDArray[np.float64]
@@ -43,13 +44,10 @@ class Rows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def mean(self) -> Array: ...
+    @property
+    def summary(self) -> Moments: ...
 
     def product(self, basis: Array, center: Array | None = None) -> Array: ...
-
-    def trace(self, center: Array | None = None) -> float: ...
-
-    def diagonal(self, center: Array | None = None) -> Array: ...
 
     def moment(self, center: Array | None = None) -> Array: ...
 
@@ -294,7 +292,8 @@ class Product:
         return of_clipped_product(self.question.clip, width, n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(clipped_sums(cast("LocalMoment", rows), self.question, kappa=self.kappa), exponents)
+        found = cast("LocalMoment", rows).clipped(self.question, kappa=self.kappa)
+        return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
 @answers(MEAN)
@@ -317,7 +316,7 @@ class RowSum:
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(mean_sums(cast("LocalMoment", rows)), exponents)
+        return _finer(cast("LocalMoment", rows).clipped().total, exponents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -339,7 +338,7 @@ class StepProduct:
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "products are of treated rows"
         product = rows.product(self.basis, self.center).reshape(-1)
-        trace = [rows.trace(self.center)] if self.budget.with_trace else []
+        trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
         return _quantised(np.append(product, trace), exponents[0])
 
 
@@ -359,7 +358,7 @@ class StepMean:
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "means are of treated rows"
-        return _quantised(rows.mean(), exponents[0])
+        return _quantised(rows.summary.mean, exponents[0])
 
 
 def _no_bytes(public: bytes) -> None:
@@ -460,26 +459,20 @@ def _prepared(study: Study, label: str, public: bytes) -> tuple[_Vectors, float 
 
 def vectors_to_bytes(vectors: _Vectors, bound: float | None = None) -> bytes:
     """Return a question of preparation as silos are sent it."""
-    parts = (*vectors, None if bound is None else np.array([bound]))
-    raw = [b"" if part is None else np.asarray(part, dtype="<f8").tobytes() for part in parts]
-    return b"".join(len(part).to_bytes(8, "little") + part for part in raw)
+    raw = [None if each is None else np.asarray(each, dtype="<f8").tobytes() for each in vectors]
+    return msgspec.msgpack.encode((*raw, bound))
+
+
+_Raw = bytes | None
 
 
 def vectors_from_bytes(public: bytes) -> tuple[_Vectors, float | None]:
     """Return the vectors and the bound from the bytes of :func:`vectors_to_bytes`; refuse other bytes."""
-    parts: list[Array | None] = []
-    at = 0
-    for _ in range(5):
-        length = int.from_bytes(public[at : at + 8], "little")
-        begin, at = at + 8, at + 8 + length
-        if at > len(public) or length % 8:
-            raise ProtocolError(_NO_QUESTION)
-        numbers = np.frombuffer(public[begin:at], dtype="<f8").astype(np.float64)
-        parts.append(numbers if length else None)
-    low, high, offset, scale, bound = parts
-    if at != len(public) or (bound is not None and bound.size != 1):
-        raise ProtocolError(_NO_QUESTION)
-    return (low, high, offset, scale), None if bound is None else float(bound[0])
-
-
-_NO_QUESTION = "a question of preparation must be four vectors and a bound, each after its length"
+    try:
+        *raw, bound = msgspec.msgpack.decode(public, type=tuple[_Raw, _Raw, _Raw, _Raw, float | None])
+        low, high, offset, scale = (
+            None if each is None else np.frombuffer(each, "<f8").copy() for each in raw
+        )
+    except (msgspec.MsgspecError, ValueError):
+        raise ProtocolError("a question of preparation must be four vectors and a bound") from None
+    return (low, high, offset, scale), bound

@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,25 +14,11 @@ from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise
 from fedpower.protocol.query import Query, Rows
+from fedpower.protocol.secure import Masked
 from fedpower.protocol.study import Study
 from fedpower.sums.survey import Survey
 
 Words = NDArray[np.uint64]
-
-
-class Channel(Protocol):
-    """How an answer leaves: alone, or under masks as a part of a sum over a session."""
-
-    @property
-    def key(self) -> bytes: ...
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-
-    @property
-    def purpose(self) -> str: ...
-
-    def seal(self, words: Words) -> Words: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +36,10 @@ class Plain:
     def seal(self, words: Words) -> Words:
         """Return the words."""
         return words
+
+
+Channel = Plain | Masked
+"""How an answer leaves: by itself, or under masks as a part of a sum over a session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Schedules: the steps at which a round happens [FP eqs. 3.1, 3.11]."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count, takewhile
+from itertools import accumulate, count, takewhile
 from typing import Literal
 
 from fedpower.errors import InputError
@@ -34,26 +34,19 @@ class Schedule:
     def last_step(self) -> int | None:
         return None if self.explicit is None else self.explicit[-1]
 
-    def steps(self) -> Iterator[int]:
+    def steps(self) -> Iterable[int]:
         """Return the steps of all rounds in order; endless unless explicit."""
-        if self.explicit is not None:
-            yield from self.explicit
-            return
-        step = 0
-        for index in count():
-            step += self._interval(index)
-            yield step
+        p = self.local_steps
+        intervals = {
+            "constant": lambda i: p,
+            "linear": lambda i: max(p - i, 1),
+            "halving": lambda i: max(p >> i, 1),
+        }
+        return self.explicit or accumulate(map(intervals[self.decay], count()))
 
     def rounds(self, n_steps: int) -> tuple[int, ...]:
         """Return the steps of the rounds among the first ``n_steps``: the paper's I_T without 0."""
         return tuple(takewhile(lambda step: step <= n_steps, self.steps()))
-
-    def _interval(self, index: int) -> int:
-        if self.decay == "linear":
-            return max(self.local_steps - index, 1)
-        if self.decay == "halving":
-            return max(self.local_steps >> index, 1)
-        return self.local_steps
 
 
 def every(local_steps: int = 1) -> Schedule:

@@ -17,8 +17,8 @@ from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.rows.networks import check_edge_weight
-from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]

@@ -5,11 +5,14 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -130,7 +133,7 @@ def _rendered(template: str, record: Record, **context: Any) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
     from jinja2.ext import Extension  # noqa: PLC0415
 
     class Dense(Extension):
@@ -139,12 +142,15 @@ def _environment() -> "Environment":
         def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
             return re.sub(r"\n\s*", "", source)
 
+    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
+    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
     made = Environment(
         loader=PackageLoader("fedpower.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=printable,
         extensions=[Dense],
+        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
     )
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
 import numpy as np
-from scipy import sparse
 
 from fedpower.errors import InputError, require
 from fedpower.rows.arrays import (
@@ -40,7 +39,7 @@ from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_of, query_table
 from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, table_source
 from fedpower.sums.device import is_tensor, tensor_source
-from fedpower.values import shown
+from fedpower.values import is_sparse, shown
 
 _ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
     ".npy": npy_source,
@@ -130,7 +129,7 @@ _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Table | Row
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
     (lambda data: isinstance(data, RowSource), "", _renamed),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),
-    (sparse.issparse, "the sparse matrix", sparse_source),
+    (is_sparse, "the sparse matrix", sparse_source),
     (is_anndata, "the AnnData", anndata_source),
     (is_tensor, "the tensor", tensor_source),
 )

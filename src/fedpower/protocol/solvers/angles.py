@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-import scipy.linalg
-import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.linalg import blas
@@ -184,20 +182,22 @@ def product_angles(
 
 def _noise_growth(gains: Array) -> float:
     """Return the factor by which the noise's edge grows where columns are multiplied by gains."""
-    import scipy.optimize  # noqa: PLC0415 - a third of a second, which silos' processes need not wait
-
     squares = gains**2
     squares, unit = squares / squares.max(), float(squares.max())
 
-    def squared(r: float) -> float:
-        return float(np.sum(squares / (1.0 - squares * r)) / r)
-
-    least = scipy.optimize.minimize_scalar(squared, bounds=(1e-9, 1.0 - 1e-9), method="bounded")
-    return unit * math.sqrt(float(least.fun) / (4.0 * squares.size))
+    least, most = 1e-9, 1.0 - 1e-9
+    for _ in range(6):  # of a convex function: each time around the best of 64 places
+        places = np.linspace(least, most, 64)
+        found = np.sum(squares / (1.0 - squares * places[:, np.newaxis]), axis=1) / places
+        best = int(found.argmin())
+        least, most = places[max(best - 1, 0)], places[min(best + 1, 63)]
+    return unit * math.sqrt(float(found[best]) / (4.0 * squares.size))
 
 
 def denoised_spectrum(values: Array, std: float, center_norm: float = 0.0) -> Array:
     """Return eigenvalues without what noise adds to them, largest first, none below 0."""
+    import scipy.special  # noqa: PLC0415 - only where there is noise
+
     lean = center_norm * std * math.sqrt(scipy.special.chdtri(values.size, _CHANCE))
     found = shrunk_spectrum(values, std, of="matrix")
     means = np.maximum(np.cumsum(values[::-1])[::-1] / np.arange(values.size, 0, -1), 0.0)
@@ -340,6 +340,8 @@ def _leading(matrices: Array, known: tuple[Array, Array], rank: int, *, by_size:
         near = np.linalg.qr(kept + left @ moves)[0]
         return np.asarray(near @ _ordered(near.transpose(0, 2, 1) @ matrices @ near, by_size=by_size)[1])
     if values.size > _FEW and not by_size:  # a few of many vectors take half the time of all
+        import scipy.linalg  # noqa: PLC0415 - only for wide rows
+
         last = {"range": "I", "il": values.size - rank + 1, "iu": values.size}
         found = [scipy.linalg.lapack.dsyevx(each, **last) for each in matrices]
         if not any(failed for *_, failed in found):

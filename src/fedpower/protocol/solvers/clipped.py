@@ -6,12 +6,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse.linalg
-import scipy.special
 from numpy.typing import NDArray
 
-from fedpower.linalg import orth
+from fedpower.linalg import largest_pairs, orth
 from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
 from fedpower.linalg.symmetric import compressed, eigenvalues
 from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
@@ -21,8 +18,7 @@ from fedpower.protocol.query import Product, RowSum, width_of
 from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import NoiseLaw, Study
-from fedpower.sums.clipped_product import LEAST_CLIP, ClippedQuestion, clipped_scale
-from fedpower.sums.lattice import SIDE
+from fedpower.sums.lattice import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 
 Array = NDArray[np.float64]
 
@@ -181,6 +177,8 @@ def part_kept(energy: float, clip: float, width: int) -> float:
 @functools.lru_cache(maxsize=64)
 def _norms(width: int) -> Array:
     places = (np.arange(_NORMS) + 0.5) / _NORMS
+    import scipy.special  # noqa: PLC0415
+
     return np.sqrt(2 * scipy.special.gammaincinv(width / 2, places)) / math.sqrt(width)
 
 
@@ -188,8 +186,10 @@ def _from_moment(moment: Array, std: float, width: int, trace: float, begin: Arr
     """Return the leading eigenvectors of a noised moment, and what each holds beyond the average."""
     dim = moment.shape[0]
     if dim < _LANCZOS_FROM or 4 * width > dim:
-        values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - width, dim - 1])
+        values, vectors = largest_pairs(moment, width)
     else:
+        import scipy.sparse.linalg  # noqa: PLC0415 - only for wide rows
+
         values, vectors = scipy.sparse.linalg.eigsh(
             moment, k=width, which="LA", v0=begin, ncv=max(4 * width, 60), tol=1e-6
         )

@@ -66,7 +66,7 @@ class PowerSettings(StepSettings):
                     orth(rng.standard_normal((d, self.study.iteration_rank))),
                     rank=self.rank,
                     n_steps=self.n_steps,
-                    local_steps=next(self.schedule.steps()),
+                    local_steps=next(iter(self.schedule.steps())),
                     alignment=self.alignment,
                 )
             )
@@ -96,7 +96,7 @@ class _Iteration(Steps):
     ) -> Generator[Ask, Round, Solution]:
         self.step = 0
         basis, change, converged = start, float("nan"), False
-        schedule_steps = settings.schedule.steps()
+        schedule_steps = iter(settings.schedule.steps())
         last = settings.n_steps if settings.n_steps is not None else settings.schedule.last_step
         always = next(iter(self.sizes)) if settings.reference == "first" else None
         while last is None or self.step < last:

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
-import scipy.special
 from numpy.typing import NDArray
 
 from fedpower.privacy.accounting import epsilon_of
@@ -163,11 +163,9 @@ class _Missing:
 def octave_range(counts: Array, std: float, *, n_tests: int, n_cells: float) -> tuple[float, float, float]:
     """Return the range of a column from how many cells lie in each octave, noised, and what it lacks."""
     zero = counts.size // 2
-    seeds = np.flatnonzero(counts > std * float(-scipy.special.ndtri(_FALSE_SEED / n_tests)))
+    seeds = np.flatnonzero(counts > std * -NormalDist().inv_cdf(_FALSE_SEED / n_tests))
     if seeds.size:
-        seeds = _drop_outlying_octaves(
-            seeds, counts, zero, std * float(-scipy.special.ndtri(_FALSE_FAR / n_tests))
-        )
+        seeds = _drop_outlying_octaves(seeds, counts, zero, std * -NormalDist().inv_cdf(_FALSE_FAR / n_tests))
         first, last = int(seeds[0]), int(seeds[-1])
         if first < zero or last > zero:  # the octaves beside 0 itself are next to nothing
             first, last = _widened(counts, first, last, _NEXT * std)
@@ -303,7 +301,7 @@ def _clear_norms(found: Total, n_features: int) -> tuple[Array, Array]:
     edges, std = NORM_EDGES * math.sqrt(n_features), found.stds[0]
     fullest = int(np.argmax(found.values))
     first, last = _widened(found.values, fullest, fullest, _NEXT * std)
-    clear = found.values > std * float(-scipy.special.ndtri(_FALSE_FAR / found.values.size))
+    clear = found.values > std * -NormalDist().inv_cdf(_FALSE_FAR / found.values.size)
     clear[first : last + 1] = found.values[first : last + 1] > _NEXT * std
     counts = np.where(clear, found.values, 0.0)
     half_step = 2.0 ** (0.5 / NORM_STEPS)

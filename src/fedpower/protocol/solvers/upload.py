@@ -4,10 +4,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import eigenvalues
+from fedpower.linalg.symmetric import eigenvalues, largest_pairs
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
@@ -108,7 +107,7 @@ def decompose(
         moment = moment * np.outer(taken, taken)
         total_variance = float(np.trace(moment))
     count = iteration_rank if isinstance(rank, int) else dim
-    values, vectors = scipy.linalg.eigh(moment, subset_by_index=[dim - count, dim - 1])
+    values, vectors = largest_pairs(moment, count)
     values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
     spectrum = values if count == dim else eigenvalues(moment)
     clipping = cut = None

@@ -1,0 +1,297 @@
+"""Tables: agreement on columns, silos inside one, folders, sheets, queries and new formats."""
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openpyxl
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from row_forms import in_parts, read_all, sample_rows, saved
+from test_bad_data import refused
+
+from fedpower import FedPCA
+from fedpower.errors import InputError
+from fedpower.rows.files import FORMATS, register
+from fedpower.rows.fingerprint import fingerprint
+from fedpower.rows.opening import is_text, name_of_silo, open_source, rows_at, split_by_group
+from fedpower.rows.source import match_columns
+from workbooks import write_xlsx
+
+ROWS = sample_rows()
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+NORTH = frame(a=[1.0, 2], b=[3.0, 4], c=[5.0, 6])
+
+
+# --- columns that silos agree on, and silos in one table --------------------------------------------------
+
+
+def test_the_first_source_sets_the_order_and_the_others_follow() -> None:
+    south = open_source(frame(c=[9.0], a=[7.0], b=[8.0]), name="silo 'south'")
+    columns, sources = match_columns([open_source(NORTH), south])
+    assert columns == ("a", "b", "c")
+    assert read_all(sources[1]).tolist() == [[7, 8, 9]]
+
+
+def test_missing_extra_and_duplicate_columns_are_refused_by_name() -> None:
+    south = open_source(frame(a=[7.0], d=[8.0]), name="silo 'south'")
+    north = open_source(NORTH, name="silo 'north'")
+    with pytest.raises(InputError, match=r"silo 'south' must have .* without 'b', 'c';"):
+        match_columns([north, south])
+    with pytest.raises(InputError, match=r"silo 'south' must have only .* also 'd'; .*extra_columns=\"dro"):
+        match_columns([open_source(frame(a=[1.0])), south])
+    assert match_columns([north, south], columns=["a"], extra="drop")[0] == ("a",)
+    with pytest.raises(InputError, match="distinct column names, got 'a' more than once"):
+        match_columns([north], columns=["a", "a"], extra="drop")
+
+
+def test_unnamed_sources_are_matched_by_width() -> None:
+    one, two = open_source(np.ones((2, 3)), name="one"), open_source(np.ones((2, 4)), name="two")
+    assert match_columns([one, one])[0] is None
+    with pytest.raises(InputError, match="two must have 3 columns as one has, got 4"):
+        match_columns([one, two])
+    with pytest.raises(InputError, match="one must have 2 columns as one has, got 3"):
+        match_columns([one], columns=["a", "b"])
+    assert match_columns([one], columns=["a", "b", "c"])[0] == ("a", "b", "c")
+
+
+def test_named_and_unnamed_sources_do_not_mix_until_named() -> None:
+    one = open_source(np.ones((2, 3)), name="one.npy")
+    with pytest.raises(InputError, match=r"got names in the data frame and none in one.npy; name"):
+        match_columns([open_source(NORTH), one])
+    renamed = open_source(one, columns=["c", "b", "a"])
+    assert match_columns([open_source(NORTH), renamed])[0] == ("a", "b", "c")
+    with pytest.raises(InputError, match="at least one source"):
+        match_columns([])
+
+
+PATIENTS = frame(
+    id=[1, 2, 3, 4, 5],
+    site=["west", "NA", "west", "east", "NA"],
+    x=[1.0, 2, 3, 4, 5],
+    y=[True, False, True, True, False],
+)
+
+
+KINDS = {
+    "frame": lambda data, folder: data,
+    "arrow table": lambda data, folder: pa.Table.from_pandas(data),
+    "csv": saved("p.csv", lambda path, data: data.to_csv(path, index=False)),
+    "parquet": saved("p.parquet", lambda path, data: data.to_parquet(path, row_group_size=2)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_value_of_a_column_is_a_silo(kind: str, tmp_path: Path) -> None:
+    silos = split_by_group(KINDS[kind](PATIENTS, tmp_path), "site", drop=["id"])
+    assert list(silos) == ["NA", "east", "west"]
+    assert [silo.n_rows for silo in silos.values()] == [2, 1, 2]
+    assert silos["west"].columns == ("x", "y")
+    assert read_all(silos["west"], 1).tolist() == [[1, 1], [3, 1]]
+    assert read_all(silos["NA"]).tolist() == [[2, 0], [5, 0]]
+    assert len({fingerprint(silo) for silo in silos.values()}) == 1  # that of the whole table
+    assert read_all(silos["west"].select(("y",), extra="drop")).tolist() == [[1], [1]]
+    gaps = PATIENTS.assign(site=["west", "east", None, "west", None])
+    with pytest.raises(InputError, match=r"column 'site' of .* a missing value at row 3"):
+        split_by_group(KINDS[kind](gaps, tmp_path), "site", drop=["id"])
+
+
+def test_a_split_needs_a_table_and_one_of_its_columns(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="got ndarray"):
+        split_by_group(np.ones((2, 2)), "site")
+    with pytest.raises(InputError, match="must have the column 'clinic' to split by"):
+        split_by_group(PATIENTS, "clinic")
+    with pytest.raises(InputError, match=r"drop must be columns of .*'label'"):
+        split_by_group(PATIENTS, "site", drop=["label"])
+    with pytest.raises(InputError, match="at least one column"):
+        split_by_group(PATIENTS[["site"]], "site")
+    with pytest.raises(InputError, match="must name silos, got 10001 values"):
+        split_by_group(frame(a=np.arange(10_001), b=np.ones(10_001)), "a")
+
+
+def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "index.csv"
+    path.write_text(",a,b\n0,1,3\n1,2,5\n")
+    with pytest.raises(InputError, match=r"must have a name, got one without"):
+        match_columns([open_source(path)])
+    columns, _ = match_columns([open_source(path, drop=[""])])
+    assert columns == ("a", "b")
+    columns, (chosen,) = match_columns([open_source(path, columns=["b", "a"], extra="drop")])
+    assert columns == ("b", "a")
+    assert np.vstack(list(chosen.blocks(7))).tolist() == [[3, 1], [5, 2]]
+
+
+# --- folders ----------------------------------------------------------------------------------------------
+
+
+def hive(folder: Path) -> Path:
+    """Write a table whose folders tell the year and the ward, and return where it is."""
+    table = pa.table(
+        {"year": [2020, 2020, 2019, 2019], "ward": ["a b", "c/d", "c/d", "a b"], "x": [1.0, 2, 3, 4]}
+    )
+    pq.write_to_dataset(table, folder / "hive", partition_cols=["year", "ward"])
+    return folder / "hive"
+
+
+def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_path: Path) -> None:
+    source = open_source(hive(tmp_path), columns=["year", "x"], extra="drop")
+    assert read_all(source).tolist() == [[2019, 4], [2019, 3], [2020, 1], [2020, 2]]
+    assert source.n_rows == 4
+    assert set(open_source(tmp_path / "hive").columns or ()) == {"x", "year", "ward"}
+    assert read_all(source.select(("year",), extra="drop")).ravel().tolist() == [2019] * 2 + [2020] * 2
+    assert "column 'ward' of" in refused(tmp_path / "hive")
+    chosen = open_source(tmp_path / "hive" / "year=2019" / "*" / "*.parquet", columns=["x"], extra="drop")
+    assert read_all(chosen).ravel().tolist() == [4, 3]
+
+
+def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(tmp_path: Path) -> None:
+    folder = hive(tmp_path)
+    before = fingerprint(open_source(folder))
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert fingerprint(open_source(moved)) == before
+    (moved / "year=2019").rename(moved / "year=2018")
+    assert fingerprint(open_source(moved)) != before
+
+
+def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(folder)
+    (folder / "1.csv").write_text("a,b\n1,2\n")
+    (folder / "2.csv").write_text("a,c\n1,2\n")
+    assert f"2.csv must have the columns of {folder / '1.csv'}" in refused(folder)
+    assert "got none named 'b'" in refused(folder)
+    (folder / "2.csv").write_text("a,b,c\n1,2,3\n")
+    assert "got also 'c'" in refused(folder)
+    (folder / "2.csv").write_text("a,b\n1,77z\n")
+    assert f"column 'b' of {folder / '2.csv'} must hold numbers, got text at row 1" in refused(folder)
+    (folder / "2.csv").unlink()
+    (folder / "notes.txt").write_text("")
+    message = refused(folder)
+    assert "got 1.csv and notes.txt" in message
+    assert f"give a pattern in quotes such as '{folder}/*.csv'" in message
+    assert read_all(open_source(folder / "*.csv")).tolist() == [[1, 2]]
+    (folder / "y=1").mkdir()
+    (folder / "y=1" / "3.csv").write_text("a,b\n1,2\n")
+    (folder / "notes.txt").unlink()
+    assert "must be in folders of the same keys" in refused(folder)
+    assert "must hold CSV" in refused(folder / "*.parquet")
+
+
+def test_silos_are_called_by_their_folder_file_or_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"a/north.csv.gz": "north", "north.d": "north", "a/*.csv": "a", "w.xlsx#Ost": "Ost"}
+    assert {path: name_of_silo(path) for path in names} == names
+    assert name_of_silo(".") == tmp_path.name.split(".")[0]
+
+
+def test_a_file_and_its_folder_hold_the_same_rows(tmp_path: Path) -> None:
+    parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
+    assert rows_at(parts / "a.csv") < rows_at(parts) == rows_at(f"{parts}/**/*.csv")
+    assert rows_at("w.xlsx#A").isdisjoint(rows_at("w.xlsx#B"))
+
+
+# --- new formats, sheets and queries ----------------------------------------------------------------------
+
+
+def test_a_registered_format_is_read_like_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pl.DataFrame(np.random.default_rng(0).standard_normal((90, 3)), schema=["a", "b", "c"])
+    (tmp_path / "north.avro").write_bytes(b"")
+    with pytest.raises(InputError, match=r"must end in one of .*\.parquet, .* got '\.avro'"):
+        open_source(tmp_path / "north.avro")
+    monkeypatch.setitem(FORMATS, ".avro", FORMATS[".parquet"])  # taken out again after the test
+    register(".avro", lambda path: pl.read_avro(path).lazy(), kind="Avro")
+    with pytest.raises(InputError, match="must be a complete Avro file"):
+        open_source(tmp_path / "north.avro")
+    rows[:50].write_avro(tmp_path / "north.avro")
+    rows[50:].write_avro(tmp_path / "south.avro")
+    fit = FedPCA(2, epsilon=float("inf")).fit_silos([tmp_path / "north.avro", tmp_path / "south.avro"])
+    pooled = FedPCA(2, epsilon=float("inf")).fit_silos([tmp_path])
+    np.testing.assert_allclose(fit.explained_variance_, pooled.explained_variance_, rtol=1e-10)
+    assert open_source(tmp_path).columns == ("a", "b", "c")
+    assert len({fingerprint(open_source(tmp_path / name)) for name in ("north.avro", "south.avro")}) == 2
+    assert not is_text(tmp_path)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    made = openpyxl.Workbook()
+    first = made.active
+    first.title = "Visits"
+    first.append(["id", "site", "age", "smokes", "seen", "double"])
+    for number in range(1, 5):
+        seen = dt.date(2024, 1, number)
+        first.append([number, "ns"[number % 2], 40.5 + number, number > 2, seen, f"=2*{number}"])
+    other = made.create_sheet("Ward 2")
+    other.append(["a", "b"])
+    other.append([1, 2])
+    other.append([None, None])
+    other.append([3, 4])
+    made.create_sheet("Empty")
+    path = tmp_path / "ward.xlsx"
+    made.save(path)
+    return path
+
+
+def test_the_first_sheet_is_read_unless_another_is_named(book: Path) -> None:
+    source = open_source(book, columns=["age", "smokes"], extra="drop")
+    assert read_all(source).tolist() == [[41.5, 0], [42.5, 0], [43.5, 1], [44.5, 1]]
+    assert read_all(open_source(f"{book}#Ward 2")).tolist() == [[1, 2], [3, 4]]
+
+
+def test_silos_can_be_told_by_a_column_of_a_sheet(book: Path) -> None:
+    silos = split_by_group(book, "site", columns=["id", "age"])
+    assert {name: len(read_all(silo)) for name, silo in silos.items()} == {"n": 2, "s": 2}
+    assert sorted(split_by_group(book, "id", columns=["age"])) == ["1", "2", "3", "4"]
+
+
+def test_text_dates_and_formulas_without_a_value_are_refused(book: Path) -> None:
+    assert "column 'site' of" in refused(book)
+    assert "must hold numbers, got text at row 1" in refused(book)
+    assert "got text at row 1" in refused(book, columns=["seen"], extra="drop")
+    assert "got a missing value" in refused(book, columns=["double"], extra="drop")
+
+
+def test_a_sheet_must_be_there_and_hold_something(book: Path, tmp_path: Path) -> None:
+    assert "one of 'Visits', 'Ward 2', 'Empty'" in refused(f"{book}#Ward 3")
+    assert "got an empty sheet; name another one" in refused(f"{book}#Empty")
+    assert "must be a file that exists" in refused(tmp_path / "none.xlsx#A")
+    (tmp_path / "bad.xlsx").write_bytes(book.read_bytes()[:900])
+    assert "must be a complete .xlsx workbook, got one that is truncated" in refused(tmp_path / "bad.xlsx")
+    write_xlsx(tmp_path / "numbers.xlsx", A=[[1.5, 7.25], [3, 4]])
+    assert "the first line of" in refused(tmp_path / "numbers.xlsx")
+    write_xlsx(tmp_path / "heading.xlsx", A=[["a", "b"]])
+    assert "must have at least one row, got none" in refused(tmp_path / "heading.xlsx")
+
+
+def test_a_dataset_of_parquet_knows_its_rows_and_one_of_csv_does_not(tmp_path: Path) -> None:
+    parts = in_parts(ROWS, tmp_path, pq.write_table, ".parquet")
+    assert open_source(ds.dataset(parts)).n_rows == len(ROWS)
+    (tmp_path / "c").mkdir()
+    texts = in_parts(ROWS, tmp_path / "c", pyarrow.csv.write_csv, ".csv")
+    source = open_source(ds.dataset(texts, format="csv"))
+    assert source.n_rows is None
+    np.testing.assert_array_equal(read_all(source, 7), ROWS)
+
+
+def test_a_query_is_run_in_batches_and_in_order() -> None:
+    rows = np.arange(30_000.0).reshape(-1, 3)
+    frame = pl.DataFrame(rows, schema=["a", "b", "c"]).lazy().with_columns(pl.col("b") * 2)
+    source = open_source(frame.filter(pl.col("a") > 30))
+    blocks = list(source.blocks(1000))
+    assert max(len(np.asarray(block)) for block in blocks) <= 1000
+    expected = rows[rows[:, 0] > 30] * [1, 2, 1]
+    np.testing.assert_array_equal(np.vstack([np.asarray(block) for block in blocks]), expected)
