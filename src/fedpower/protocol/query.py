@@ -27,9 +27,9 @@ from fedpower.protocol.study import Study
 from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
-from fedpower.sums.lattice import SIDE, ExactMoments
+from fedpower.sums.lattice import SIDE, ClippedQuestion, ExactMoments
 from fedpower.sums.local import LocalMoment
+from fedpower.sums.moment import Moments
 from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
 Array = NDArray[np.float64]
@@ -44,13 +44,10 @@ class Rows(Protocol):
     @property
     def n_rows(self) -> int: ...
 
-    def mean(self) -> Array: ...
+    @property
+    def summary(self) -> Moments: ...
 
     def product(self, basis: Array, center: Array | None = None) -> Array: ...
-
-    def trace(self, center: Array | None = None) -> float: ...
-
-    def diagonal(self, center: Array | None = None) -> Array: ...
 
     def moment(self, center: Array | None = None) -> Array: ...
 
@@ -295,7 +292,8 @@ class Product:
         return of_clipped_product(self.question.clip, width, n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(clipped_sums(cast("LocalMoment", rows), self.question, kappa=self.kappa), exponents)
+        found = cast("LocalMoment", rows).clipped(self.question, kappa=self.kappa)
+        return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
 @answers(MEAN)
@@ -318,7 +316,7 @@ class RowSum:
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(mean_sums(cast("LocalMoment", rows)), exponents)
+        return _finer(cast("LocalMoment", rows).clipped().total, exponents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -340,7 +338,7 @@ class StepProduct:
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "products are of treated rows"
         product = rows.product(self.basis, self.center).reshape(-1)
-        trace = [rows.trace(self.center)] if self.budget.with_trace else []
+        trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
         return _quantised(np.append(product, trace), exponents[0])
 
 
@@ -360,7 +358,7 @@ class StepMean:
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "means are of treated rows"
-        return _quantised(rows.mean(), exponents[0])
+        return _quantised(rows.summary.mean, exponents[0])
 
 
 def _no_bytes(public: bytes) -> None:
