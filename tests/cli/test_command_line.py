@@ -64,7 +64,8 @@ def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
 
 BRIEF = {
     "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledgers", "--unit", "--codebook",
-    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h", "--help",
+    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h",
+    "--help",
 }  # fmt: skip
 
 
