@@ -1,5 +1,6 @@
 """Runs of the protocol that are looked into: real silos, and the basis asked about in each round."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -20,9 +21,9 @@ from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import UNWATCHED, RowSource
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.lattice import ExactMoments, exact_moment
-from fedpower.sums.moment import Moments, accumulate_moment
+from fedpower.sums.lattice import ExactMoments, Words
+from fedpower.sums.local import KernelChoice, LocalMoment
+from fedpower.sums.moment import Moments
 from paper.models import Model
 
 Array = NDArray[np.float64]
@@ -98,47 +99,34 @@ class KeptMoment:
     """A silo's moment, made once and used by every run; it stands in for the rows."""
 
     def __init__(self, moments: Moments, exact: Callable[[], ExactMoments], *, copies: int = 1) -> None:
-        self._moments = moments
+        self.summary = moments
         self._exact = exact
         self._sums: ExactMoments | None = None
         self._whole = moments.about(None)
-        self._trace = moments.trace()
         self.n_rows = moments.n_rows * copies
         self.source = open_source(self._whole, name="moment")  # identifies it to a ledger
         self.treatment = TREATMENT
         self.watch = UNWATCHED
-        self.choice = KernelChoice(kind="moment", reason="the moment is made once for all runs")
+        self.choice = KernelChoice(reason="the moment is made once for all runs")
         self.device = None
 
     def with_copies(self, copies: int) -> "KeptMoment":
         """Return the same silo, holding each of its rows ``copies`` times."""
         other = copy(self)
-        other.n_rows = self._moments.n_rows * copies
+        other.n_rows = self.summary.n_rows * copies
         other._exact = self._once
         other._sums = None
         return other
 
-    def mean(self) -> Array:
-        """Return the mean row."""
-        return self._moments.mean
-
-    def diagonal(self, center: Array | None = None) -> Array:
-        """Return the diagonal of the moment about `center`."""
-        return self._moments.diagonal(center)
-
     def moment(self, center: Array | None = None) -> Array:
         """Return A_i."""
-        return self._whole if center is None else self._moments.about(center)
+        return self._whole if center is None else self.summary.about(center)
 
     def product(self, basis: Array, center: Array | None = None) -> Array:
         """Return A_i Z."""
         if center is None:
             return np.asarray(self._whole @ basis)
-        return self._moments.product(basis, center)
-
-    def trace(self, center: Array | None = None) -> float:
-        """Return tr A_i."""
-        return self._trace if center is None else self._moments.trace(center)
+        return self.summary.product(basis, center)
 
     def factor(self, center: Array | None = None) -> Array:
         """Return F with FᵀF = A_i."""
@@ -149,7 +137,14 @@ class KeptMoment:
         """Return the sums over the rows in whole numbers, made on first use."""
         if self._sums is None:
             once = self._once()
-            self._sums = once.times(self.n_rows // once.n_rows)
+            copies, squares = self.n_rows // once.n_rows, once.squares.two()
+            self._sums = dataclasses.replace(
+                once,
+                n_rows=self.n_rows,
+                total=once.total * copies,
+                squares=Words(low=squares.low * copies, high=squares.high * copies).two(),
+                n_clipped=once.n_clipped * copies,
+            )
         return self._sums
 
     def _once(self) -> ExactMoments:
@@ -168,7 +163,9 @@ def keep(model: Model, *, n_jobs: int | None = None) -> dict[str, KeptMoment]:
 
 def kept(source: RowSource, treatment: RowTreatment) -> KeptMoment:
     """Return the moment of a source's rows."""
-    return KeptMoment(accumulate_moment(source, treatment), lambda: exact_moment(source, treatment))
+    return KeptMoment(
+        LocalMoment(source, treatment).summary, LocalMoment(source, treatment, on_lattice=True).sums
+    )
 
 
 def pooled_moment(silos: dict[str, KeptMoment]) -> Array:

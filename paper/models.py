@@ -16,8 +16,8 @@ from fedpower.errors import InputError, require
 from fedpower.linalg import orth
 from fedpower.report.files import new_folder
 from fedpower.rows.arrays import ArraySource
+from fedpower.rows.source import block_rows
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import block_rows
 from fedpower.values import pl
 
 Array = NDArray[np.float64]

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.lattice import ExactMoments, exact_moment
+from fedpower.sums.lattice import ExactMoments
+from fedpower.sums.local import LocalMoment
+from fedpower.sums.moment import Moments
 
 Array = NDArray[np.float64]
 
@@ -36,18 +38,16 @@ class ArrayMoment:
             return about.T @ (about @ basis) / len(about)
         return self.moment(center) @ basis
 
-    def trace(self, center: Array | None = None) -> float:
-        about = self.rows if center is None else self.rows - center
-        return float(np.vdot(about, about)) / len(about)
-
-    def diagonal(self, center: Array | None = None) -> Array:
-        return np.square(self.rows if center is None else self.rows - center).mean(axis=0)
+    @property
+    def summary(self) -> Moments:
+        mean, variances = self.rows.mean(axis=0), self.rows.var(axis=0)
+        return Moments(n_rows=len(self.rows), mean=mean, covariance=variances)
 
     def factor(self, center: Array | None = None) -> Array:
         return moment_factor(self.rows if center is None else self.rows - center)
 
     def sums(self) -> ExactMoments:
-        return exact_moment(open_source(self.rows), RowTreatment(row_norm=1.0))
+        return LocalMoment(open_source(self.rows), RowTreatment(row_norm=1.0), on_lattice=True).sums()
 
 
 def spiked_rows(

@@ -12,8 +12,7 @@ from fedpower import FedPCA, SqlQuery
 from fedpower.errors import InputError
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.local import LocalMoment
+from fedpower.sums.local import KernelChoice, LocalMoment
 
 
 @pytest.fixture

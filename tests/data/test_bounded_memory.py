@@ -22,7 +22,7 @@ CODE = """
 import sys
 import pyarrow.parquet, pyarrow.compute, pyarrow.csv, scipy.linalg
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.moment import accumulate_moment
+from fedpower.sums.local import LocalMoment
 from fedpower.rows.opening import open_source
 
 def peak():  # ru_maxrss would start at the parent's peak
@@ -30,9 +30,9 @@ def peak():  # ru_maxrss would start at the parent's peak
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 for path in sys.argv[2:]:  # a few rows first: the libraries' own pages are not the file's
-    accumulate_moment(open_source(path), RowTreatment(row_norm=5.0))
+    LocalMoment(open_source(path), RowTreatment(row_norm=5.0)).summary
 base = peak()
-moments = accumulate_moment(open_source(sys.argv[1]), RowTreatment(row_norm=5.0))
+moments = LocalMoment(open_source(sys.argv[1]), RowTreatment(row_norm=5.0)).summary
 print(moments.n_rows, peak() - base)
 """
 

@@ -15,8 +15,8 @@ from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
-from fedpower.sums.local import local_moment
+from fedpower.sums.lattice import ClippedQuestion
+from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 from fits import fed_pca
 
 NAMES = list("abcde")
@@ -42,18 +42,15 @@ def frame(rows: Any) -> Any:
 
 
 def kernels(source: Any, rule: RowTreatment) -> list[Any]:
-    return [
-        local_moment(source, rule, rank=1, steps=10_000),
-        local_moment(source, rule, rank=1, steps=2, memory_limit=1),
-    ]
+    return [LocalMoment(source, rule, KernelChoice(kind=kind)) for kind in ("moment", "product")]
 
 
 def assert_alike(found: Any, plain: Any, center: Any = None) -> None:
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((5, 2)))[0]
     expected = plain.product(basis, center)
     np.testing.assert_allclose(found.product(basis, center), expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(found.mean(), plain.mean(), rtol=1e-12, atol=1e-12)
-    assert found.trace(center) == pytest.approx(plain.trace(center), rel=1e-12)
+    np.testing.assert_allclose(found.summary.mean, plain.summary.mean, rtol=1e-12, atol=1e-12)
+    assert found.summary.trace(center) == pytest.approx(plain.summary.trace(center), rel=1e-12)
     assert (found.n_rows, found.n_clipped) == (plain.n_rows, plain.n_clipped)
 
 
@@ -113,8 +110,10 @@ def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any,
             local_moment(open_source(given), RULES[2], rank=2, steps=2, rereads=True)
             for given in (collection(rows), rows)
         )
-        for made in (lambda silo: clipped_sums(silo, asked, kappa=1000), mean_sums):
-            assert np.array_equal(made(found), made(plain))
+        for question in (asked, None):
+            sums = [silo.clipped(question, kappa=1000) for silo in (found, plain)]
+            assert np.array_equal(sums[0].total, sums[1].total)
+            assert sums[0].squares == sums[1].squares
     assert max(came_back) < 2_000 < rows.nbytes / 50
 
 

@@ -9,15 +9,14 @@ import pytest
 from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.embedded import federate, read_silos
+from fedpower.engines.embedded import read_silos
 from fedpower.errors import InputError
-from fedpower.estimator.terms import build_study, options_of, public_rng
 from fedpower.protocol import Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.device import Device, TorchLatticeSum, open_device
+from fedpower.sums.device import TorchLatticeSum, open_device
 from fedpower.sums.lattice import LatticeSum
-from fedpower.sums.local import local_moment
+from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 
 pytestmark = pytest.mark.devices
 
@@ -39,10 +38,9 @@ def sample(n_rows: int = 20_011) -> Any:
     return rows
 
 
-def kernels(source: Any, rule: RowTreatment, device: Device | None) -> list[Any]:
+def kernels(source: Any, rule: RowTreatment, device: str | None) -> list[Any]:
     return [
-        local_moment(source, rule, rank=1, steps=10_000, device=device),
-        local_moment(source, rule, rank=1, steps=2, memory_limit=1, device=device),
+        LocalMoment(source, rule, KernelChoice(kind=kind), device=device) for kind in ("moment", "product")
     ]
 
 
@@ -58,31 +56,9 @@ def test_a_device_answers_as_numpy_does(rule: RowTreatment, center: Any) -> None
             found = kernels(open_source(form), rule, device)[place]
             expected = plain.product(basis, center)
             np.testing.assert_allclose(found.product(basis, center), expected, rtol=0, atol=1e-12)
-            np.testing.assert_allclose(found.mean(), plain.mean(), rtol=0, atol=1e-12)
-            assert found.trace(center) == pytest.approx(plain.trace(center), rel=1e-12)
+            np.testing.assert_allclose(found.summary.mean, plain.summary.mean, rtol=0, atol=1e-12)
+            assert found.summary.trace(center) == pytest.approx(plain.summary.trace(center), rel=1e-12)
             assert (found.n_clipped, found.n_rows) == (plain.n_clipped, plain.n_rows)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_float32_rows_are_right_to_float32_where_nothing_is_private(rule: RowTreatment) -> None:
-    rows = sample().astype(np.float32)
-    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((12, 3)))[0]
-    device = open_device(DEVICE, single=True)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        exact = local_moment(open_source(torch.tensor(rows)), rule, rank=1, steps=10, device=device)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
-    assert "in float64" in exact.choice.reason
-    for form in (rows, torch.tensor(rows), torch.tensor(rows, device=DEVICE)):
-        for plain, found in zip(
-            kernels(open_source(rows), rule, None), kernels(open_source(form), rule, device), strict=True
-        ):
-            assert "in float32" in found.choice.reason
-            for center in (None, plain.mean()):
-                expected = plain.product(basis, center)
-                error = np.linalg.norm(found.product(basis, center) - expected)
-                assert error <= 3e-6 * np.linalg.norm(plain.product(basis))
 
 
 @pytest.mark.skipif(DEVICE == "cpu" and find_spec("triton") is None, reason="there is no Triton")
@@ -138,17 +114,6 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)
 
 
-def test_a_private_study_refuses_a_device_that_may_use_float32() -> None:
-    model = FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=4.0), random_state=0)
-    rule = RowTreatment(row_norm=4.0)
-    source = open_source(torch.tensor(sample(300)))
-    device = open_device(DEVICE, single=True)
-    moments = {"north": local_moment(source, rule, rank=3, steps=20, device=device)}
-    _, settings, _ = build_study(options_of(model), n_rows=300, n_features=12, treatment=rule, columns=None)
-    with pytest.raises(InputError, match="silo 'north' must be summed in float64"):
-        federate(moments, settings=settings, rng=public_rng(options_of(model)))
-
-
 def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
     rows = sample(4000)
     silos = [rows[:1500], rows[1500:]]
@@ -168,7 +133,7 @@ def test_selected_columns_reach_the_device() -> None:
     names = tuple("abcdefghijkl")
     for form in (torch.tensor(rows), rows, rows.astype(np.float32)):
         source = open_source(form, columns=names).select(("c", "a"), extra="drop")
-        found = local_moment(source, rank=1, steps=100, device=open_device(DEVICE, single=True))
+        found = local_moment(source, rank=1, steps=100, device=open_device(DEVICE))
         part = np.asarray(rows[:, [2, 0]])
         np.testing.assert_allclose(found.moment(), part.T @ part / 300, rtol=1e-6)
 

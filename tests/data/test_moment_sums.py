@@ -12,12 +12,12 @@ from scipy import sparse
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import largest_row_norm
+from fedpower.rows.source import block_rows, largest_row_norm
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import MOST_SHARED_FEATURES, KernelChoice, block_rows, choose_kernel, gram_rows
-from fedpower.sums.local import LocalMoment, local_moment
-from fedpower.sums.moment import accumulate_moment
-from fedpower.sums.reduce import full_blocks
+from fedpower.sums import local
+from fedpower.sums.local import KernelChoice, LocalMoment, choose_kernel
+from fedpower.sums.reduce import full_blocks, gram_rows
+from lattices import float_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
 ROWS = arrays(
@@ -63,7 +63,7 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     source = open_source(data.draw(st.sampled_from(forms)))
     treated = treated_plainly(rows, rule)
     expected = treated.T @ treated / len(rows)
-    found = accumulate_moment(source, rule, max_rows=size, workers=workers)
+    found = float_moment(source, rule, max_rows=size, workers=workers)
     close = {"rtol": 1e-11, "atol": 1e-11 * max(1.0, float(np.abs(expected).max()))}
     np.testing.assert_allclose(found.about(), expected, **close)
     np.testing.assert_array_equal(found.covariance, found.covariance.T)
@@ -72,7 +72,7 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     product = LocalMoment(source, rule, choice=PRODUCTS)
     basis = np.linspace(-1, 1, rows.shape[1])[:, None]
     np.testing.assert_allclose(product.product(basis), expected @ basis, **close)
-    assert product.trace() == pytest.approx(np.trace(expected), rel=1e-11, abs=close["atol"])
+    assert product.summary.trace() == pytest.approx(np.trace(expected), rel=1e-11, abs=close["atol"])
     late = np.linspace(-0.2, 0.3, rows.shape[1])
     about = (treated - late).T @ (treated - late) / len(rows)
     np.testing.assert_allclose(product.product(basis, late), about @ basis, **close)
@@ -84,16 +84,15 @@ def test_rows_given_are_never_written_to() -> None:
         rows = np.array(spread_rows(200, 5) + 3, order=order)  # type: ignore[call-overload]
         kept = rows.copy()
         for rule in (RowTreatment(), RowTreatment(row_norm=0.5), RowTreatment(center=np.ones(5))):
-            accumulate_moment(open_source(rows), rule, max_rows=16)
+            float_moment(open_source(rows), rule, max_rows=16)
             LocalMoment(open_source(rows), rule, choice=PRODUCTS).product(np.eye(5), np.ones(5))
         np.testing.assert_array_equal(rows, kept)
 
 
-@pytest.mark.parametrize("width", [3, MOST_SHARED_FEATURES + 80])
 @pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0)])
-def test_the_bits_are_the_same_however_many_threads_work(width: int, rule: RowTreatment) -> None:
-    rows = spread_rows(400, width)
-    found = [accumulate_moment(open_source(rows), rule, max_rows=100, workers=n) for n in (1, 3)]
+def test_the_bits_are_the_same_however_many_threads_work(rule: RowTreatment) -> None:
+    rows = spread_rows(400, 3)
+    found = [float_moment(open_source(rows), rule, max_rows=100, workers=n) for n in (1, 3)]
     np.testing.assert_array_equal(found[0].covariance, found[1].covariance)
     np.testing.assert_array_equal(found[0].mean, found[1].mean)
     treated = treated_plainly(rows, rule)
@@ -111,14 +110,14 @@ def test_a_value_that_is_no_number_is_refused_with_its_place(
     match = rf"column 3 of silo 'north' must hold finite numbers, got {what} .*at row 42"
     source = open_source(rows, name="silo 'north'")
     with pytest.raises(InputError, match=match):
-        accumulate_moment(source, rule, max_rows=8, workers=workers)
+        float_moment(source, rule, max_rows=8, workers=workers)
     with pytest.raises(InputError, match=match):
-        LocalMoment(source, rule, choice=PRODUCTS).trace()
+        LocalMoment(source, rule, choice=PRODUCTS).prepare()
     with pytest.raises(InputError, match="at row 42"):
         LocalMoment(source, rule, choice=PRODUCTS).product(np.eye(6))
     masked = np.ma.masked_invalid(rows)
     with pytest.raises(InputError, match=r"column 3 .* missing value .* at row 42"):
-        accumulate_moment(open_source(masked), rule, max_rows=8)
+        float_moment(open_source(masked), rule, max_rows=8)
 
 
 def covariance_of(rows: Any) -> Any:
@@ -132,14 +131,14 @@ def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
     far[64:] += 1e6
     drifting = spread_rows(3000, 5, seed=9) + np.linspace(0, 1e5, 3000)[:, None]
     for rows in (far, drifting):
-        found = accumulate_moment(open_source(rows), RowTreatment(), max_rows=64)
+        found = float_moment(open_source(rows), RowTreatment(), max_rows=64)
         np.testing.assert_allclose(found.covariance, covariance_of(rows), rtol=1e-13)
     rows = far[64:]
     for kernel in (
-        local_moment(open_source(rows), rank=1, steps=1000),
-        local_moment(open_source(rows), rank=5, steps=1, memory_limit=1),
+        LocalMoment(open_source(rows), RowTreatment()),
+        LocalMoment(open_source(rows), RowTreatment(), PRODUCTS),
     ):
-        by_product = kernel.product(np.eye(5), kernel.mean())
+        by_product = kernel.product(np.eye(5), kernel.summary.mean)
         np.testing.assert_allclose(by_product, covariance_of(rows), rtol=1e-8, atol=1e-8)
 
 
@@ -147,20 +146,10 @@ def test_normalised_rows_that_hardly_differ_keep_their_covariance() -> None:
     rows = spread_rows(2000, 4, seed=2) + 1e4
     unit = rows.astype(np.longdouble)
     unit /= np.sqrt((unit * unit).sum(axis=1))[:, None]
-    found = accumulate_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
+    found = float_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
     expected = covariance_of(unit)
     # A row is rounded to 1e-16 of its length, a covariance of size 1e-8 thus to 1e-12 and no better.
     np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
-
-
-def both_kernels(rows: Any, rule: RowTreatment) -> list[Any]:
-    source = open_source(rows)
-    kernels = [
-        local_moment(source, rule, rank=1, steps=10_000),
-        local_moment(source, rule, rank=1, steps=2, memory_limit=1),
-    ]
-    assert [kernel.choice.kind for kernel in kernels] == ["moment", "product"]
-    return kernels
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
@@ -172,26 +161,28 @@ def test_both_kernels_answer_alike_about_a_late_centre_too(form: Any, center: An
     rule = RowTreatment(center=center, scale=np.arange(1, 9), row_norm=bound)
     treated = np.asarray(rule.apply(rows)[0])
     basis = rng.standard_normal((8, 3))
-    for kernel in both_kernels(form(rows), rule):
+    for choice in (None, PRODUCTS):
+        kernel = LocalMoment(open_source(form(rows)), rule, choice)
         for late in (None, np.linspace(-0.3, 0.2, 8)):
             about = treated if late is None else treated - late
             expected = about.T @ about / 300
             np.testing.assert_allclose(kernel.product(basis, late), expected @ basis, atol=1e-12)
-            assert kernel.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
-        np.testing.assert_allclose(kernel.mean(), treated.mean(axis=0), atol=1e-12)
+            assert kernel.summary.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
+        np.testing.assert_allclose(kernel.summary.mean, treated.mean(axis=0), atol=1e-12)
         assert (kernel.n_rows, kernel.n_clipped) == (300, rule.apply(rows)[1])
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    source = open_source(np.ones((3, 4)), name="silo 'north'")
-    with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .* memory_limit"):
-        local_moment(source, rank=1, steps=1, memory_limit=10).moment()
-    plain = local_moment(source, rank=1, steps=1)
+def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LocalMoment(open_source(np.ones((3, 4)), name="silo 'north'"), RowTreatment())
     np.testing.assert_array_equal(plain.moment(), np.ones((4, 4)))
     with pytest.raises(InputError, match="finite 4×r matrix for these rows, got shape"):
         plain.product(np.eye(3))
     with pytest.raises(InputError, match="center must be 4 finite numbers"):
-        plain.trace(np.zeros(3))
+        plain.summary.trace(np.zeros(3))
+    monkeypatch.setattr(local, "MEMORY_LIMIT", 10)
+    assert choose_kernel(3, 4, rank=1, steps=1).kind == "product"
+    with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .*; leave columns out"):
+        LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
 
 
 def test_a_product_reads_the_source_once() -> None:
@@ -209,8 +200,8 @@ def test_a_product_reads_the_source_once() -> None:
     product = LocalMoment(Counting(), RowTreatment(), choice=PRODUCTS)
     product.product(np.eye(3))
     assert Counting.passes == 1
-    assert product.trace() == pytest.approx(1.0)
-    assert product.mean() == pytest.approx(1 / 3)
+    assert product.summary.trace() == pytest.approx(1.0)
+    assert product.summary.mean == pytest.approx(1 / 3)
     assert Counting.passes == 2
 
 
@@ -224,7 +215,6 @@ def test_the_choice_follows_size_steps_and_memory() -> None:
     assert kind() == kind(n_rows=None) == "moment"
     assert kind(n_rows=50, n_features=5000, steps=1) == "product"
     assert kind(n_features=20_000) == "product"
-    assert kind(memory_limit=1000) == "product"
     assert kind(n_features=5000, density=0.001, steps=2, n_rows=10_000) == "product"
 
 

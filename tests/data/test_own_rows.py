@@ -14,8 +14,7 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import ruled
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import Rule, TableRules
-from fedpower.sums.own_rows import levels_warnings, other_words
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Survey, levels_warnings, other_words
 from fits import fed_pca
 
 INFINITE = float("inf")

@@ -14,8 +14,7 @@ from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.local import LocalMoment
+from fedpower.sums.local import KernelChoice, LocalMoment
 from fedpower.sums.passes import EnrolledRows, Seen, digest_key, seen_in
 
 D = 4

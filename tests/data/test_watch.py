@@ -15,7 +15,7 @@ from fedpower.sums.local import LocalMoment, local_moment
 from problems import Array
 
 
-def moment_of(rows: Array, watch: Watch | None, steps: int) -> LocalMoment:
+def moment_of(rows: Array, watch: Watch, steps: int) -> LocalMoment:
     return local_moment(open_source(rows), rank=1, steps=steps, watch=watch)
 
 
@@ -35,12 +35,12 @@ def test_every_row_of_every_pass_is_told(kind: str, steps: int) -> None:
 
 
 def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one() -> None:
-    moment = moment_of(np.ones((10, 3)), None, 5)
+    moment = moment_of(np.ones((10, 3)), Watch(), 5)
     moment.watch.stop()
     with pytest.raises(Stopped):
         moment.prepare()
     assert not issubclass(Stopped, Exception)
-    other = moment_of(np.ones((10, 3)), None, 5)  # a watch of its own
+    other = moment_of(np.ones((10, 3)), Watch(), 5)  # a watch of its own
     other.prepare()
 
 

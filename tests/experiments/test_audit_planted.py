@@ -11,7 +11,8 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
 from fedpower.rows import units
 from fedpower.rows.units import PARTS, TALLY_PARTS
-from fedpower.sums import clipped_product, lattice, local, moment, survey
+from fedpower.sums import lattice, local, moment, survey
+from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import STAGES
 
 pytestmark = pytest.mark.audits
@@ -121,22 +122,24 @@ def test_too_little_noise_on_the_number_of_missing_cells_is_caught(monkeypatch):
 
 def _without_clipping(monkeypatch):
     def forgotten(coordinates, clip):
-        unit = float(clipped_product.SIDE) * clipped_product.BASIS_SIDE * clip
-        return np.trunc(coordinates * (clipped_product.CLIP_SIDE / unit))
+        unit = float(lattice.SIDE) * lattice.BASIS_SIDE * clip
+        return np.trunc(coordinates * (lattice.CLIP_SIDE / unit))
 
-    monkeypatch.setattr(clipped_product, "_clipped", forgotten)
+    monkeypatch.setattr(lattice, "_clipped", forgotten)
 
 
 def _turned_towards_a_row(monkeypatch):
     """The basis depends on rows that were not released: the plane is turned towards the last row first."""
-    sound = queries.clipped_sums
+    sound = LocalMoment.clipped
 
-    def turned(rows, question, *, kappa):
+    def turned(rows, question=None, *, kappa=0):
+        if question is None:
+            return sound(rows)
         *_, last = rows.source.blocks(10**6)
         basis = np.linalg.qr(question.real_basis + 0.3 * np.outer(last[-1], [1.0, 0.0]))[0]
-        return sound(rows, clipped_product.ClippedQuestion.of(basis, question.clip), kappa=kappa)
+        return sound(rows, lattice.ClippedQuestion.of(basis, question.clip), kappa=kappa)
 
-    monkeypatch.setattr(queries, "clipped_sums", turned)
+    monkeypatch.setattr(LocalMoment, "clipped", turned)
 
 
 @pytest.mark.parametrize("plant", [_without_clipping, _turned_towards_a_row])

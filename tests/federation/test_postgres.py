@@ -286,7 +286,7 @@ READ_TWICE = """
 import sys
 from fedpower.rules.treatment import RowTreatment
 from fedpower.rows.sql import SqlQuery
-from fedpower.sums.moment import accumulate_moment
+from fedpower.sums.local import LocalMoment
 from fedpower.rows.opening import open_source
 
 def peak():  # ru_maxrss would start at the parent's peak
@@ -295,7 +295,7 @@ def peak():  # ru_maxrss would start at the parent's peak
 
 def moments(query):
     source = open_source(SqlQuery(query, sys.argv[1], password_env="PLANTED"))
-    return accumulate_moment(source, RowTreatment(row_norm=5.0))
+    return LocalMoment(source, RowTreatment(row_norm=5.0)).summary
 
 moments(sys.argv[2] + " LIMIT 100000")  # the libraries' own pages, and a batch, are not the table's
 base = peak()

@@ -66,7 +66,7 @@ def test_candidates_at_every_edge_are_accepted_and_rounded_alike() -> None:
     [
         ((int(noise._CUMULATIVE_HIGH[0]), 2**63, 0), 2**30),  # the integer part is open
         ((0, 0, ALL), 2**30),  # accepted with a probability of 1, less than the words tell
-        ((0, 2**63 - 1, 0), 1),  # which whole number is nearest is open
+        ((0, (2**63 - 1) // 12345, 0), 12345),  # which whole number is nearest is open
         ((0, (2**63 - 1) // (2**41 + 12345), 0), 2**41 + 12345),
     ],
 )

@@ -15,8 +15,7 @@ from fedpower.privacy.sensitivity import clipped_sensitivity, of_clipped_product
 from fedpower.protocol.solvers.clipped import part_kept
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import CLIP_SIDE, ClippedQuestion, clipped_sums
-from fedpower.sums.lattice import SIDE
+from fedpower.sums.lattice import CLIP_SIDE, SIDE, ClippedQuestion
 from fedpower.sums.local import local_moment
 
 clips = st.floats(0.02, 1.0)
@@ -79,7 +78,8 @@ def test_a_clip_that_is_none_is_refused(clip):
 def sums_of(rows, question):
     moment = local_moment(open_source(rows), RowTreatment(row_norm=1.0), rank=2, steps=3)
     kappa = of_clipped_product(question.clip, question.basis.shape[1], len(question.basis))[1]
-    return clipped_sums(moment, question, kappa=kappa)
+    found = moment.clipped(question, kappa=kappa)
+    return np.append(found.total.reshape(-1), found.squares)
 
 
 @settings(max_examples=60, deadline=None)

@@ -113,7 +113,7 @@ def test_further_bits_of_the_fraction_decide_a_rounding_that_64_leave_open(whole
 def test_wide_scales_are_rounded_as_whole_numbers_are(scale):
     words = np.random.default_rng(0).integers(0, 2**64, 3000, dtype=np.uint64)
     words[:3] = [0, 2**63, 2**64 - 1]
-    rounded, doubtful = noise._wide_product(words, scale)
+    rounded, doubtful = noise._product(words, scale)
     for x, found, open_ended in zip(words.tolist(), rounded.tolist(), doubtful, strict=True):
         assert found == (scale * x + 2**63) >> 64
         assert open_ended == (found != (scale * x + scale - 1 + 2**63) >> 64)

@@ -11,8 +11,7 @@ from fedpower.protocol.messages import AskMoment, LocalSteps, Refusal
 from fedpower.protocol.query import Moment
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.local import LocalMoment
+from fedpower.sums.local import KernelChoice, LocalMoment
 
 NOT_YOURS = Refusal(reason="the silo could not answer; its operator's log says why")
 HEADING = ",".join(f"c{place}" for place in range(D))

@@ -1,7 +1,5 @@
 """Block Krylov: the pooled eigenspace from few exchanges, whoever is late."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,11 +8,10 @@ from hypothesis import strategies as st
 from krylov_runs import VARIANTS, D, drive, leading, n_rounds, pooled, rotated, run
 from msgspec import structs
 
-from fedpower.linalg import is_orthonormal, orth, sin_theta
+from fedpower.linalg import is_orthonormal, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, UploadSettings
-from fedpower.protocol.solvers.products import Evidence, Products
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import exact_study, make_silos
 
@@ -139,21 +136,6 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_late_silos_would_have_said_is_filled_in_and_owned_up_to(
-    variant: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Products, "_late", lambda self, known: ())
-    late = {"n_participants": 2, "participation": "first", "late": True}
-    for seed in range(3):
-        parts = rotated(seed)
-        filled, _ = run(parts, seed=seed, max_rounds=8, tol=1e-6, **late, **variant)
-        assert filled.completeness == pytest.approx(2 / 5)
-        assert not filled.converged
-        # an estimate while silos are missing, not a bound
-        assert sin_theta(filled.basis, leading(pooled(parts), 3)) <= 2 * filled.change
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str, bool]) -> None:
     class Rounding(ExactReleases):
         def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
@@ -205,57 +187,6 @@ def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for() -> Non
         assert asked[-1].step == 6
         answers = [name for each in asked for name in each.answers]
         assert all(answers.count(name) == 6 for name in set(answers))
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_the_model_of_a_silo_is_never_above_its_moment_and_is_exact_where_it_answered(shift: float) -> None:
-    rng = np.random.default_rng(0)
-    moment = pooled(rotated(0)[:1])
-    evidence, shifted = Evidence(D, shift=shift, most=12), moment + shift * np.eye(D)
-    for _ in range(3):
-        block = orth(rng.standard_normal((D, 3)))
-        evidence.add(block, moment @ block)
-        model = evidence.model(np.eye(D)) + shift * np.eye(D)
-        assert np.linalg.eigvalsh(shifted - model).min() > -1e-10
-        np.testing.assert_allclose(evidence.model(block), moment @ block, atol=1e-9)
-
-
-def test_without_noise_averaged_products_do_no_worse_than_algorithm_1() -> None:
-    for seed in range(3):
-        parts = rotated(seed)
-        truth = leading(pooled(parts), 3)
-        ours, _ = run(parts, seed=seed, n_steps=8)
-        plain = PowerSettings(study=exact_study(D, 4), rank=3, n_steps=8)
-        theirs, _ = drive(plain, make_silos(parts, 4), seed=seed)
-        assert sin_theta(ours.basis, truth) <= sin_theta(theirs.basis, truth) * 1.01
-
-
-def test_the_algebraically_largest_lead_where_a_moment_is_indefinite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Products, "shift", lambda self, n_local_steps: 3.5)
-
-    class Indefinite:
-        def __init__(self, matrix: Array) -> None:
-            self.matrix, self.n_rows = matrix, 1
-
-        def product(self, basis: Array, center: Array | None = None) -> Array:
-            del center
-            return self.matrix @ basis
-
-        def trace(self, center: Array | None = None) -> float:
-            del center
-            return float(np.abs(self.matrix).sum())  # one that exact rows can have
-
-    rng = np.random.default_rng(0)
-    vectors = orth(rng.standard_normal((D, D)))
-    matrix = (vectors * np.linspace(1.0, -3.0, D)) @ vectors.T
-    for variant in VARIANTS:
-        silos = make_silos([np.zeros((1, D))] * 2, 4)
-        apart = 0.1 * np.diag(rng.standard_normal(D))
-        for silo, side in zip(silos.values(), (1, -1), strict=True):
-            silo.releases = ExactReleases(Indefinite(matrix + side * apart), silo.study)  # type: ignore[arg-type]
-        settings = KrylovSettings(study=exact_study(D, 4), rank=3, **variant)
-        solution, _ = drive(replace(settings, max_rounds=60), silos)
-        assert sin_theta(solution.basis, vectors[:, :3]) < 1e-9
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -172,8 +172,8 @@ def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
             silo = private_silo(study, ledger, source=source)
             answer, mean = ask(silo, steps(1)), ask(silo, AskMoment(label="mean"))
         products.append(answer.product - rows.product(basis(1)))
-        traces.append(answer.total_variance - rows.trace())
-        means.append(mean.mean - rows.mean())
+        traces.append(answer.total_variance - rows.summary.trace())
+        means.append(mean.mean - rows.summary.mean)
     for seen, std in (
         (products, budget.std(s)),
         (traces, budget.std(s)),

@@ -106,7 +106,7 @@ def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
     def pooled(last):
         parts = [rows[0], np.vstack([rows[1][:-1], last])]
         held = [ArrayMoment(part) for part in parts]
-        return sum(pack(h.moment(), h.mean(), h.trace()) for h in held) / 2
+        return sum(pack(h.moment(), h.summary.mean, h.summary.trace()) for h in held) / 2
 
     x, y = np.eye(D)[0], np.zeros(D)
     y[:2] = -(c**2), math.sqrt(1 - c**4)

@@ -1,4 +1,4 @@
-"""The command line: `fedpower plan`, `fit`, `transform`, `compare`, `budget` and the rest."""
+"""The command line: twelve commands in four groups."""
 
 import difflib
 import importlib

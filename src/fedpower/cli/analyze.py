@@ -89,8 +89,7 @@ _Write = Callable[[Iterable[Iterable[Any]]], object]
 def _flag(model: Any, rows: Path, write: _Write) -> str:
     """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
     from fedpower.rows.opening import open_source  # noqa: PLC0415
-    from fedpower.rows.source import columns_of_fit  # noqa: PLC0415
-    from fedpower.sums.kernel import block_rows  # noqa: PLC0415
+    from fedpower.rows.source import block_rows, columns_of_fit  # noqa: PLC0415
 
     moment = model.moment_
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
@@ -110,8 +109,8 @@ def _fill(model: Any, rows: Path, write: _Write) -> str:
 
     from fedpower.rows.opening import open_source  # noqa: PLC0415
     from fedpower.rows.ruled import match_tables  # noqa: PLC0415
+    from fedpower.rows.source import block_rows  # noqa: PLC0415
     from fedpower.rows.units import features_of  # noqa: PLC0415
-    from fedpower.sums.kernel import block_rows  # noqa: PLC0415
 
     rules, items = model.moment_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"

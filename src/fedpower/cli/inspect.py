@@ -82,7 +82,7 @@ def inspect(
     elif draft is not None:
         click.echo(
             f"wrote {draft}: names and stored types only; fill it in with the others, then give it to "
-            "`fedpower fit`, `prepare` or `study init` with --codebook"
+            "`fedpower fit` or `study init` with --codebook"
         )
 
 

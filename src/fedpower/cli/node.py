@@ -24,8 +24,7 @@ from fedpower.protocol.study import budget_of, worst_epsilon
 from fedpower.report.text import count, human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
-from fedpower.sums.own_rows import ONLY_YOU, levels_warnings, other_words, units_warning
-from fedpower.sums.survey import STAGES, Survey
+from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, levels_warnings, other_words, units_warning
 
 if TYPE_CHECKING:
     from cryptography import x509

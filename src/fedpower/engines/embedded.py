@@ -28,8 +28,8 @@ from fedpower.rows.source import RowSource, Watch
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
-from fedpower.sums.kernel import shares_blocks
 from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.reduce import shares_blocks
 from fedpower.sums.survey import Survey
 
 LedgerPaths = Mapping[str, str | os.PathLike[str]]
@@ -83,7 +83,7 @@ def read_silos(
 
     limit = 1 if _by_blocks(sources) else share_cores(len(sources), how.get("n_jobs"))[1]
     with blas_threads(limit):
-        moments = _read(sources, make, single=not private, **how)
+        moments = _read(sources, make, **how)
     # The rounding of noised products is accounted for so many rows a person.
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
@@ -106,12 +106,11 @@ def _read(
     device: str | None = None,
     on_rows: OnRows | None = None,
     fingerprinted: bool = False,
-    single: bool = False,
 ) -> dict[str, _Rows]:
     """Return what is made of each silo's rows, read once, in parallel; a problem in one stops the others."""
     at_once, threads = share_cores(len(sources), n_jobs)
     how = {
-        "device": None if device is None else open_device(device, single=single),
+        "device": None if device is None else open_device(device),
         "workers": threads,
         "fingerprinted": fingerprinted,
     }
@@ -273,9 +272,4 @@ def _check_bounded(moments: Moments, study: Study) -> None:
         if not rule.bounded or rule.digest() != study.treatment:
             raise InputError(
                 f"the rows of silo {name!r} must be treated as the private study says, got another treatment"
-            )
-        if moment.device is not None and moment.device.single:
-            raise InputError(
-                f"the rows of silo {name!r} must be summed in float64 in a private study, got the device "
-                f"{moment.device.name!r}, which may use float32"
             )

@@ -13,13 +13,20 @@ import numpy as np
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
-from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
+from fedpower.protocol.study import Study, budget_of, costly_sentence
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.own_rows import far_columns, levels_warnings, pooled_columns, units_sentence, units_warning
-from fedpower.sums.survey import STAGES, Survey
+from fedpower.sums.survey import (
+    STAGES,
+    Survey,
+    far_columns,
+    levels_warnings,
+    pooled_columns,
+    units_sentence,
+    units_warning,
+)
 from fedpower.values import is_sparse, pl
 
 
@@ -88,8 +95,7 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
 
 def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of what is better settled before a release: a large δ, costly silos, silos with the same rows."""
-    budget = budget_of(study)
-    if budget is None:
+    if not study.is_private:
         return
     sizes = {name: each.n_rows for name, each in rows.items()}
     thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
@@ -103,15 +109,13 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
             f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
             "out, or give 1e-6"
         )
-    if study.aggregation == "plain":
-        costly, share = costly_silos(budget, sizes, study.weights)
-        if costly:
-            warn(costly_sentence(costly, share, sizes, thing))
+    if (costly := costly_sentence(study, sizes, thing)) is not None:
+        warn(costly)
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in rows.items():
         # Nothing was summed of rows that are yet to be prepared.
-        if isinstance(each, LocalMoment) and (trace := each.trace()) > 0:
-            known = first.setdefault((each.n_rows, trace, each.mean().tobytes()), name)
+        if isinstance(each, LocalMoment) and (trace := each.summary.trace()) > 0:
+            known = first.setdefault((each.n_rows, trace, each.summary.mean.tobytes()), name)
             if known != name:
                 warn(same_rows(known, name))
 

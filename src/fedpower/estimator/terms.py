@@ -28,7 +28,7 @@ from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import MOST_SQUARE_FEATURES
+from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.values import LARGEST, public_vector
 
 IdentityPaths = Mapping[str, str | PathLike[str]]

@@ -47,7 +47,7 @@ from fedpower.protocol.study import PREPARED, Study, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion
+from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import local_moment
 from fedpower.sums.survey import STAGES, ScoreQuestion, Stage, Survey
 

@@ -2,13 +2,11 @@
 
 from fedpower.linalg.subspace import (
     ALIGNMENTS,
-    captured_variance_ratio,
     heterogeneity,
     is_orthonormal,
     misalignment,
     orth,
     principal_angles,
-    rotation,
     sin_theta,
 )
 from fedpower.linalg.symmetric import (
@@ -24,7 +22,6 @@ from fedpower.linalg.symmetric import (
 __all__ = [
     "ALIGNMENTS",
     "blas",
-    "captured_variance_ratio",
     "fix_signs",
     "heterogeneity",
     "is_orthonormal",
@@ -35,7 +32,6 @@ __all__ = [
     "orth",
     "principal_angles",
     "ritz_pairs",
-    "rotation",
     "sin_theta",
     "symmetric_of",
 ]

@@ -121,22 +121,12 @@ def sign(basis: Array, reference: Array) -> Array:
     return np.diag(np.where(inner < 0, -1.0, 1.0))
 
 
-def identity(basis: Array, reference: Array) -> Array:
-    """Return the identity: no alignment [FP eq. 3.2, F = {I_r}]."""
-    del reference
-    return np.eye(basis.shape[1])
-
-
 ALIGNMENTS: dict[Alignment, Callable[[Array, Array], Array]] = {
     "procrustes": procrustes,
     "sign": sign,
-    "identity": identity,
+    "identity": lambda basis, reference: np.eye(basis.shape[1]),  # none [FP eq. 3.2, F = {I_r}]
 }
-
-
-def rotation(alignment: Alignment, basis: Array, reference: Array) -> Array:
-    """Return the r×r orthogonal D that ``alignment`` gives for ``basis`` against ``reference``."""
-    return ALIGNMENTS[alignment](basis, reference)
+"""By name: the r×r orthogonal D that turns a basis towards a reference."""
 
 
 def sin_theta(basis: Array, target: Array) -> float:
@@ -151,15 +141,6 @@ def principal_angles(first: Array, second: Array) -> Array:
 
     angles = scipy.linalg.subspace_angles(first, second)
     return cast("Array", np.sort(np.asarray(angles, dtype=np.float64)))
-
-
-def captured_variance_ratio(basis: Array, moment: Array, rank: int | None = None) -> float:
-    """Return tr(ZᵀAZ) divided by what the best ``rank``-dimensional subspace of A captures."""
-    count = basis.shape[1] if rank is None else rank
-    dim = moment.shape[0]
-    best = float(np.linalg.eigvalsh(moment)[dim - count :].sum())
-    captured = float(np.einsum("ij,ij->", basis, moment @ basis))
-    return captured / best if best > 0 else 1.0
 
 
 def heterogeneity(moments: Sequence[Array], pooled: Array) -> float:

@@ -126,12 +126,6 @@ def delta_with_distance(delta: float, epsilon: float, tv: float) -> float:
     return min(1.0, delta + math.exp(min(log_total, 0.0)))
 
 
-def check_promise(epsilon: float, delta: float) -> None:
-    """Refuse an (ε, δ) that cannot be promised."""
-    _epsilon(epsilon)
-    check_delta(delta)
-
-
 def _mu(mu: float) -> float:
     if not mu >= 0:
         raise InputError(f"mu must be a number of at least 0, got {mu!r}; use 1/noise_multiplier")
@@ -172,7 +166,8 @@ def noise_multiplier(mode: NoiseMode, *, epsilon: float, delta: float, n_steps: 
         return multiplier_of(epsilon, delta)
     if mode == "step":
         return math.sqrt(n_steps) * multiplier_of(epsilon, delta)
-    check_promise(epsilon, delta)
+    _epsilon(epsilon)
+    check_delta(delta)
     return max(math.sqrt(n_steps / epsilon), 2.0 * math.sqrt(2.0 * n_steps * math.log(1.0 / delta)) / epsilon)
 
 

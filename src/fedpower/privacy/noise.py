@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from fedpower import native
 from fedpower.errors import InputError
 
-_MAX_SCALE = 2**32 - 1
-"""The largest `scale` whose products fit in 64 bits; `lattice` keeps to it."""
-
 WIDEST_SCALE = 2**58
 """The largest `scale` of `gaussian_integers`: 14 times it fits in 62 bits."""
 
@@ -154,7 +151,7 @@ def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> ND
     distance = probability - u * 2.0**-64
     accepted = distance > 0
 
-    whole, open_ended = (_product if scale <= _MAX_SCALE else _wide_product)(x, scale)
+    whole, open_ended = _product(x, scale)
     rounded = k * scale + whole
     doubtful = (np.abs(distance) < _DOUBT) | open_ended
     for i in np.flatnonzero(doubtful):
@@ -163,15 +160,6 @@ def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> ND
 
 
 def _product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    # The whole part and the top 32 bits of the rest, exactly.
-    half, low = np.uint64(32), np.uint64(2**32 - 1)
-    wide = np.uint64(scale) * (x >> half) + (np.uint64(scale) * (x & low) >> half)
-    wide += np.uint64(2**31)
-    # Further bits of x can carry into the whole part only if those top 32 bits are all ones.
-    return (wide >> half).astype(np.int64), (wide & low) == low
-
-
-def _wide_product(x: NDArray[np.uint64], scale: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     half, low = np.uint64(32), np.uint64(2**32 - 1)
     high_scale, low_scale = np.uint64(scale >> 32), np.uint64(scale & (2**32 - 1))
     high_x, low_x = x >> half, x & low

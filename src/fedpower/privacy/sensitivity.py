@@ -18,8 +18,7 @@ from fedpower.linalg import lower_of, lower_triangle, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
 from fedpower.rows.units import TALLY_PARTS
-from fedpower.sums.clipped_product import CLIP_SIDE, SLANT
-from fedpower.sums.lattice import SIDE
+from fedpower.sums.lattice import CLIP_SIDE, SIDE, SLANT
 from fedpower.sums.survey import CELL_SIDE
 
 _UNIT_ROUNDOFF = 2.0**-53

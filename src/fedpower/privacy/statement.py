@@ -4,50 +4,48 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-_UNIT = "one row of one silo"
-_NEIGHBOURS = "data sets that differ in the content of one row (replace-one); row counts are public"
-PERSON = "one person of one silo"
+ROW, PERSON, EDGE = "one row of one silo", "one person of one silo", "one edge of one layer of one silo"
+"""Units of privacy."""
+
+_KEPT = "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
+_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
 
 
-def person_neighbours(rows_per_unit: int = 1) -> str:
-    """Return between which data sets nobody can tell where a person is the unit."""
-    if rows_per_unit == 1:
-        return (
-            "data sets that differ in all rows of one person, in what they hold and in how many they "
-            "are; counts of persons are public"
+def whom(*, network: str = "", person: str = "", rows_per_unit: int = 1) -> dict[str, Any]:
+    """Return by name who is protected, between which data sets nobody can tell, and what that supposes.
+
+    ``network`` is ``edge`` or ``row`` where a network is summed; ``person`` the column of persons.
+    """
+    unit, kept, bounded = ROW, _KEPT, _BOUNDED
+    neighbours = "data sets that differ in the content of one row (replace-one); row counts are public"
+    counted = "every row counts for one person; somebody with several rows is protected for each of them only"
+    if network:
+        kept = kept.replace("its rows", "its network")
+        counted = "every row of an adjacency counts by itself; a node is protected for each of its rows only"
+    if network == "edge":
+        unit = EDGE
+        neighbours = (
+            "networks on the same public nodes that differ in one edge of one layer, in whether it is there "
+            "or in its weight"
         )
-    return (
-        f"data sets that differ in all rows of one person, of which as many count, {rows_per_unit} at "
-        "most; how many rows count in all is public"
-    )
-
-
-def person_counts(column: str) -> str:
-    """Return what the promise supposes about persons."""
-    return (
-        f"the column {column!r} identifies the person of each row: somebody with two ids in it is protected "
-        "for each of them only"
-    )
-
-
-EDGE = "one edge of one layer of one silo"
-EDGE_NEIGHBOURS = (
-    "networks on the same public nodes that differ in one edge of one layer, in whether it is there or "
-    "in its weight"
-)
-EDGES_COUNT = (
-    "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
-    "protected for each of them only"
-)
-EDGES_BOUNDED = "weights of edges are capped at a public maximum before anything is computed from them"
-
-
-ROWS_COUNT = "every row counts for one person; somebody with several rows is protected for each of them only"
-NODES_COUNT = "every row of an adjacency counts by itself; a node is protected for each of its rows only"
-ROWS_BOUNDED = "rows are bounded by a public rule before anything is computed from them"
-ROWS_KEPT = "each silo runs fedpower unaltered and keeps its rows, its ledger and its noise to itself"
-NETWORK_KEPT = ROWS_KEPT.replace("its rows", "its network")
-ASSUMPTIONS = (ROWS_KEPT, ROWS_COUNT, ROWS_BOUNDED)
+        counted = (
+            "whatever joins two nodes in a layer is one edge; somebody with many edges, such as a node, is "
+            "protected for each of them only"
+        )
+        bounded = "weights of edges are capped at a public maximum before anything is computed from them"
+    elif person:
+        unit = PERSON
+        neighbours = "data sets that differ in all rows of one person, "
+        neighbours += (
+            "in what they hold and in how many they are; counts of persons are public"
+            if rows_per_unit == 1
+            else f"of which as many count, {rows_per_unit} at most; how many rows count in all is public"
+        )
+        counted = (
+            f"the column {person!r} identifies the person of each row: somebody with two ids in it is "
+            "protected for each of them only"
+        )
+    return {"unit": unit, "neighbours": neighbours, "assumptions": (kept, counted, bounded)}
 
 
 ALL_NOT_PRIVATE = (
@@ -104,11 +102,11 @@ class PrivacyStatement:
     delta: float
     protections: tuple[Protection, ...]
     public: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    unit: str
+    neighbours: str
     leak: str | None = None
     notes: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ASSUMPTIONS
-    unit: str = _UNIT
-    neighbours: str = _NEIGHBOURS
 
     @property
     def is_private(self) -> bool:

@@ -7,24 +7,7 @@ from dataclasses import dataclass, field, replace
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.budget import MOMENT, SCORES, Budget
 from fedpower.privacy.publication import smoothing
-from fedpower.privacy.statement import (
-    ASSUMPTIONS,
-    EDGE,
-    EDGE_NEIGHBOURS,
-    EDGES_BOUNDED,
-    EDGES_COUNT,
-    EXACT_SCORES,
-    NETWORK_KEPT,
-    NODES_COUNT,
-    PERSON,
-    ROWS_BOUNDED,
-    ROWS_COUNT,
-    ROWS_KEPT,
-    PrivacyStatement,
-    Protection,
-    person_counts,
-    person_neighbours,
-)
+from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protection, whom
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
 from fedpower.protocol.solvers import Solution, SolverSettings
@@ -110,6 +93,7 @@ def state_privacy(
 ) -> PrivacyStatement:
     """Return the privacy statement of a study that ran with ``rounds`` over silos of ``sizes`` rows."""
     public = _public_facts(study)
+    who = whom(network=study.network, person=study.unit, rows_per_unit=study.rows_per_unit)
     if budget is None:
         return PrivacyStatement(
             mode="none",
@@ -118,21 +102,17 @@ def state_privacy(
             protections=(),
             public=public,
             notes=(EXACT_SCORES,) if study.scores else (),
-            assumptions=(),  # nothing is promised
-            **({"unit": PERSON, "neighbours": person_neighbours(study.rows_per_unit)} if study.unit else {}),
+            **who | {"assumptions": ()},  # nothing is promised
         )
     if secure := budget.n_sharing is not None:
         attempts = attempts_charged(rounds)
         distance = attempts * budget.distance
         protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
         public = (*public, "who was on the session")
-        assumptions: tuple[str, ...] = (
-            *ASSUMPTIONS,
-            "the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",
-        )
+        supposed: tuple[str, ...] = ("the coordinator cannot break X25519, HKDF-SHA256 or ChaCha20",)
     else:
         distance = budget.distance
-        protections, notes, assumptions = _in_plain_sums(
+        protections, notes, supposed = _in_plain_sums(
             study, budget, sizes, rounds, sampled=sampled, used_before=used_before
         )
     if study.preparation:
@@ -145,28 +125,21 @@ def state_privacy(
             "rows were counted by their scores on the first two components, with noise, "
             f"{_part(budget, SCORES)}. Where the grid is follows from what was released before",
         )
-    first, terms, who = protections[0], {}, {}
-    if study.network == "edge":
-        terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: EDGES_COUNT, ROWS_BOUNDED: EDGES_BOUNDED}
-        who = {"unit": EDGE, "neighbours": EDGE_NEIGHBOURS}
-    elif study.network:
-        terms = {ROWS_KEPT: NETWORK_KEPT, ROWS_COUNT: NODES_COUNT}
+    first = protections[0]
+    if study.network == "row":
         both = epsilon_within(2.0 * first.mu, first.delta, distance)
         notes += (
             "a row is a node's edges in one layer, as its own row of the matrix. Every edge is in the rows "
             f"of both its nodes, and is protected at epsilon={both:.4g}, delta={first.delta:g}",
         )
-    elif study.unit:
-        terms = {ROWS_COUNT: person_counts(study.unit)}
-        who = {"unit": PERSON, "neighbours": person_neighbours(study.rows_per_unit)}
-        if len(sizes) > 1:
-            times = 2.0 if secure else math.sqrt(2.0)
-            both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
-            notes += (
-                "somebody with rows in several silos is protected by each of them. What two of them tell "
-                f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
-                + ("k times mu" if secure else "the square root of k times mu"),
-            )
+    elif study.unit and len(sizes) > 1:
+        times = 2.0 if secure else math.sqrt(2.0)
+        both = epsilon_within(times * first.mu, first.delta, distance * (1.0 if secure else 2.0))
+        notes += (
+            "somebody with rows in several silos is protected by each of them. What two of them tell "
+            f"together is at most epsilon={both:.4g} at delta={first.delta:g}. Of k silos it is "
+            + ("k times mu" if secure else "the square root of k times mu"),
+        )
     return PrivacyStatement(
         mode=budget.mode,
         asked_epsilon=budget.epsilon,
@@ -174,8 +147,7 @@ def state_privacy(
         protections=protections,
         public=public,
         notes=notes,
-        assumptions=tuple(terms.get(clause, clause) for clause in assumptions),
-        **who,
+        **who | {"assumptions": (*who["assumptions"], *supposed)},
     )
 
 
@@ -188,7 +160,7 @@ def _in_plain_sums(
     sampled: bool,
     used_before: bool,
 ) -> tuple[tuple[Protection, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return protections, notes and assumptions where silos noise by themselves."""
+    """Return protections, notes and what they suppose where silos noise by themselves."""
     mu, left = budget.study_mu, budget.left_delta
     coordinator = Protection(
         observer="the coordinator and anyone who reads a silo's messages",
@@ -198,7 +170,7 @@ def _in_plain_sums(
         mu=mu,
     )
     sees, noise = _published(study), None
-    assumptions: tuple[str, ...] = ASSUMPTIONS
+    supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
     if budget.mode == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
         # The result is computed from one sum of everybody's noised moment, and that alone.
@@ -211,11 +183,11 @@ def _in_plain_sums(
         if study.scores:  # each silo's counts are published, with its own noise
             mu = math.hypot(mu, budget.mu(SCORES))
         sees += " of this fit and of no other from the same releases"
-        assumptions += (SMOOTHED,)
+        supposed = (SMOOTHED,)
     public = Protection(
         observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=budget.delta, mu=mu
     )
-    return (coordinator, public), ((USED_BEFORE,) if summed and used_before else ()), assumptions
+    return (coordinator, public), ((USED_BEFORE,) if summed and used_before else ()), supposed
 
 
 def _in_secure_sums(

@@ -27,9 +27,9 @@ from fedpower.protocol.study import Study
 from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.clipped_product import ClippedQuestion, clipped_sums, mean_sums
-from fedpower.sums.lattice import SIDE, ExactMoments
+from fedpower.sums.lattice import SIDE, ClippedQuestion, ExactMoments
 from fedpower.sums.local import LocalMoment
+from fedpower.sums.moment import Moments
 from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
 Array = NDArray[np.float64]
@@ -43,10 +43,9 @@ class Rows(Protocol):
 
     @property
     def n_rows(self) -> int: ...
-    def mean(self) -> Array: ...
+    @property
+    def summary(self) -> Moments: ...
     def product(self, basis: Array, center: Array | None = None) -> Array: ...
-    def trace(self, center: Array | None = None) -> float: ...
-    def diagonal(self, center: Array | None = None) -> Array: ...
     def moment(self, center: Array | None = None) -> Array: ...
     def factor(self, center: Array | None = None) -> Array: ...
     def sums(self) -> ExactMoments: ...
@@ -282,7 +281,8 @@ class Product:
         return of_clipped_product(self.question.clip, width, n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(clipped_sums(cast("LocalMoment", rows), self.question, kappa=self.kappa), exponents)
+        found = cast("LocalMoment", rows).clipped(self.question, kappa=self.kappa)
+        return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
 @answers(MEAN)
@@ -305,7 +305,7 @@ class RowSum:
         return of_row_sum(self.n_features)
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(mean_sums(cast("LocalMoment", rows)), exponents)
+        return _finer(cast("LocalMoment", rows).clipped().total, exponents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -332,9 +332,9 @@ class Step:
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "steps are over treated rows"
         if self.basis is None:
-            values = rows.mean()
+            values = rows.summary.mean
         else:
-            trace = [rows.trace(self.center)] if self.budget.with_trace else []
+            trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
             values = np.append(rows.product(self.basis, self.center), trace)
         if not np.isfinite(values).all():
             raise InputError("a release must be finite, got a NaN or an infinity")

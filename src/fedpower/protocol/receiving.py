@@ -35,7 +35,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.query import query_of, tally_parts
 from fedpower.protocol.secure import gives_secret, is_member
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
+from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
 Array = NDArray[np.float64]
 

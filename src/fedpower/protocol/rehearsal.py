@@ -38,7 +38,7 @@ from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings,
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import Study, Weights, budget_of
-from fedpower.sums.clipped_product import clipped_scale
+from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]

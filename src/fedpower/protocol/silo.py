@@ -13,7 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
-from fedpower.linalg import is_orthonormal, lower_of, misalignment, orth, rotation, symmetric_of
+from fedpower.linalg import ALIGNMENTS, is_orthonormal, lower_of, misalignment, orth, symmetric_of
 from fedpower.linalg.subspace import LARGE, Alignment, give_back
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.budget import Budget
@@ -42,8 +42,7 @@ from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
-from fedpower.sums.own_rows import units_warning
-from fedpower.sums.survey import Survey
+from fedpower.sums.survey import Survey, units_warning
 
 Array = NDArray[np.float64]
 _Multiply = Callable[[Array], Array]
@@ -66,7 +65,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
     product = step(basis)
     spread = None
     if ask.align is not None:
-        turn = rotation(ask.align, basis, ask.basis)
+        turn = ALIGNMENTS[ask.align](basis, ask.basis)
         product = product @ turn
         spread = misalignment([basis @ turn], ask.basis)
     needs_basis = ask.align is None and ask.n_local_steps > 1
@@ -94,30 +93,30 @@ class ExactReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         rows, whole = self._rows, ask.label in ("moment", "factor")
-        mean = None if whole and not self._study.center else rows.mean()
+        mean = None if whole and not self._study.center else rows.summary.mean
         values: dict[str, Callable[[], Array]] = {
             "mean": lambda: np.empty(0),
-            "variances": lambda: rows.diagonal(mean),
+            "variances": lambda: rows.summary.diagonal(mean),
             "moment": lambda: frozen(lower_of(rows.moment(mean))),
             "factor": lambda: rows.factor(mean),
         }
         return MomentPart(
             values=read_only(values[ask.label]()),
             mean=None if mean is None else read_only(mean),
-            total_variance=rows.trace(mean) if whole else 0.0,
+            total_variance=rows.summary.trace(mean) if whole else 0.0,
         )
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         rows, center = self._rows, ask.center
         if ask.gains is None:
             return take_local_steps(
-                lambda basis: rows.product(basis, center), ask, total_variance=rows.trace(center)
+                lambda basis: rows.product(basis, center), ask, total_variance=rows.summary.trace(center)
             )
         gains = ask.gains[:, np.newaxis]
         return take_local_steps(
             lambda basis: gains * rows.product(gains * basis, center),
             ask,
-            total_variance=float(ask.gains**2 @ rows.diagonal(center)),
+            total_variance=float(ask.gains**2 @ rows.summary.diagonal(center)),
         )
 
     def query(self, ask: AskQuery, *, run: str) -> QueryAnswer:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -17,8 +17,8 @@ from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
 from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
 from fedpower.rows.networks import check_edge_weight
-from fedpower.sums.kernel import MOST_SQUARE_FEATURES
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
@@ -296,25 +296,21 @@ def pooled(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") 
     return math.hypot(*(mass[name] / total * budget.std(sizes[name]) for name in sizes))
 
 
-def costly_silos(
-    budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows"
-) -> tuple[list[str], float]:
-    """Return the silos whose noise costs more than their rows bring, and the noise's share without them."""
-    by_size = sorted(sizes, key=lambda name: sizes[name])
-    whole = pooled(budget, sizes, weights)
+def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") -> str | None:
+    """Return what to do about silos whose noise costs more than their rows bring; None without any."""
+    budget = budget_of(study)
+    if budget is None or study.aggregation == "secure":
+        return None
     left = dict(sizes)
-    for name in by_size[:-1]:
+    for name in sorted(sizes, key=lambda name: sizes[name])[:-1]:
         without = {other: size for other, size in left.items() if other != name}
-        if pooled(budget, without, weights) >= pooled(budget, left, weights):
+        if pooled(budget, without, study.weights) >= pooled(budget, left, study.weights):
             break
         left = without
-    share = pooled(budget, left, weights) / whole
+    share = pooled(budget, left, study.weights) / pooled(budget, sizes, study.weights)
     costly = [name for name in sizes if name not in left]
-    return (costly, share) if costly and share < _WORTH else ([], 1.0)
-
-
-def costly_sentence(costly: Sequence[str], share: float, sizes: Mapping[str, int], thing: str = "row") -> str:
-    """Return what to do about silos that cost more than they bring, in one sentence."""
+    if not costly or share >= _WORTH:
+        return None
     shown = ", ".join(f"{name} ({sizes[name]} {thing}s)" for name in costly[:5])
     more = f" and {len(costly) - 5} more" if len(costly) > 5 else ""
     return (

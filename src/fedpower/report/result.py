@@ -34,12 +34,11 @@ from fedpower.report.view import Fitted
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
 from fedpower.rows.ruled import ruled
-from fedpower.rows.source import RowSource, columns_of_fit
+from fedpower.rows.source import RowSource, block_rows, columns_of_fit
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import features_of
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import block_rows
 from fedpower.values import Block, pl
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import numpy as np
 
 from fedpower.rows.arrays import ArraySource, array_source, canonical
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, other_rows
+from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
-from fedpower.sums.kernel import block_rows
 from fedpower.values import is_sparse, pl, sparse
 
 _MAX_DENSE_FEATURES = 4096

@@ -9,10 +9,19 @@ from numpy.typing import NDArray
 
 from fedpower.errors import CellError, InputError, NoRowsError
 from fedpower.rules.treatment import RowTreatment, row_norms
-from fedpower.sums.kernel import block_rows
 from fedpower.values import LARGEST, LARGEST_EXACT, Block, is_sparse, label_of, require_distinct, shown
 
 Extra: TypeAlias = Literal["refuse", "drop"]
+
+_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**22, 2**26
+_LEAST_ROWS, _MOST_ROWS = 256, 2**16
+
+
+def block_rows(n_features: int, *, density: float = 1.0) -> int:
+    """Return how many rows make a block of about 4 MiB."""
+    per_row = 8 * max(1.0, n_features * min(1.0, 2 * density))
+    rows = max(int(_BLOCK_BYTES / per_row), _LEAST_ROWS)
+    return max(1, min(rows, _MOST_ROWS, int(_MOST_BLOCK_BYTES / per_row)))
 
 
 @runtime_checkable
@@ -87,6 +96,9 @@ class OverRows:
     @property
     def density(self) -> float | None:
         return self.rows.density
+
+    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
+        raise NotImplementedError("columns are selected before rows are read")
 
 
 class Stopped(BaseException):

@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedpower.rows.source import (
     UNWATCHED,
     RowSource,
     Watch,
+    block_rows,
     require_count,
     require_exact,
     require_finite,
@@ -24,7 +25,6 @@ from fedpower.rows.source import (
 )
 from fedpower.rows.units import require_no_unit
 from fedpower.rules.treatment import TINY, RowTreatment, margin
-from fedpower.sums.kernel import KernelChoice, block_rows
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import Moments
 from fedpower.sums.reduce import NotFiniteError, S, full_blocks, merged
@@ -45,16 +45,8 @@ def torch() -> Any:
     return import_module("torch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """Where a silo's rows are multiplied, and whether float32 rows may be in float32."""
-
-    name: str
-    single: bool = False
-
-
-def open_device(name: str, *, single: bool = False) -> Device:
-    """Return the device of this name, or refuse one that is not there."""
+def open_device(name: str) -> str:
+    """Return the device of this name as PyTorch calls it, or refuse one that is not there."""
     if importlib.util.find_spec("torch") is None:
         raise InputError(
             f"device={name!r} must have PyTorch, got none installed; run {installing('torch')}, or leave "
@@ -68,18 +60,16 @@ def open_device(name: str, *, single: bool = False) -> Device:
             f"device must be one that PyTorch has here and that computes in float64, got {name!r}; "
             "give 'cuda' or 'cpu', or leave it out"
         ) from None
-    return Device(name=str(made.device), single=single)
+    return str(made.device)
 
 
-def checked_choice(source: RowSource, device: Device, choice: KernelChoice) -> KernelChoice:
-    """Return the choice with where and in which precision; refuse rows that a device cannot sum."""
-    require_no_unit(source, f"the device {device.name!r}")
+def require_dense(source: RowSource, device: str) -> None:
+    """Refuse rows that a device cannot sum."""
+    require_no_unit(source, f"the device {device!r}")
     if source.sparse:
         raise InputError(
             f"{source.name} must be dense to be computed on a device, got sparse rows; leave the device out"
         )
-    digits = "float32" if _precision(source, device) == torch().float32 else "float64"
-    return replace(choice, reason=f"{choice.reason}, on {device.name} in {digits}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,39 +104,26 @@ def tensor_source(tensor: Any, name: str) -> TensorSource:
     return TensorSource(name=name, width=width, n_rows=rows, tensor=tensor.detach(), wide=wide)
 
 
-def total(
-    source: RowSource, device: Device, make: Callable[[], S], watch: Watch, *, stored: bool = False
-) -> S:
-    """Return a sum over the rows on the device, in its precision or, if wanted, as they are stored."""
-    dtype = None if stored else _precision(source, device)
+def total(source: RowSource, device: str, make: Callable[[], S], watch: Watch, *, stored: bool = False) -> S:
+    """Return a sum over the rows on the device, in float64 or, if wanted, as they are stored."""
     try:
-        return merged(((block, None) for block in _blocks(source, device, dtype, watch)), make)
+        return merged(((block, None) for block in _blocks(source, device, watch, stored=stored)), make)
     except NotFiniteError:
         start = 0
-        for block in _blocks(source, device, torch().float64, UNWATCHED):  # which names the place
+        for block in _blocks(source, device, UNWATCHED):  # which names the place
             require_finite(block.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
             start += len(block)
         raise
 
 
-def _precision(source: RowSource, device: Device) -> Any:
-    library = torch()
-    stored = source.tensor.dtype if isinstance(source, TensorSource) else None
-    single = stored == library.float32 or (
-        isinstance(source, ArraySource) and source.is_dense_array and source.array.dtype == np.float32
-    )
-    exact = not library.backends.cuda.matmul.allow_tf32
-    return library.float32 if device.single and exact and single else library.float64
-
-
-def _blocks(source: RowSource, device: Device, dtype: Any, watch: Watch) -> Iterator[Any]:
-    """Yield the rows as tensors on the device, in a dtype or in the float32 or float64 of their storage."""
+def _blocks(source: RowSource, device: str, watch: Watch, *, stored: bool = False) -> Iterator[Any]:
+    """Yield the rows as tensors on the device, in float64, or in float32 where they are stored so."""
     rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_BYTES // (8 * source.n_features)))
     start = 0
-    for block in _stored(source, block_rows(source.n_features) if device.name == "cpu" else rows):
+    for block in _stored(source, block_rows(source.n_features) if device == "cpu" else rows):
         watch.saw(len(block))
-        kept = block.dtype if block.dtype == torch().float32 else torch().float64
-        part = block.to(device=device.name, dtype=dtype or kept)
+        single = stored and block.dtype == torch().float32
+        part = block.to(device=device, dtype=torch().float32 if single else torch().float64)
         if isinstance(source, TensorSource) and source.wide:
             require_exact(part.cpu().numpy(), name=source.name, columns=source.columns, rows=start)
         yield part
@@ -179,11 +156,11 @@ def _all_finite(rows: Any) -> bool:
 
 
 def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
-    """Return `RowTreatment.apply` of a tensor, in its precision."""
-    library, width = torch(), int(block.shape[1])
+    """Return `RowTreatment.apply` of a tensor of float64."""
+    library = torch()
     if not _all_finite(block):
         raise NotFiniteError("rows must hold finite numbers, got others; fill them in")
-    rows, divisors = block, treatment.divisors(width)
+    rows, divisors = block, treatment.divisors(int(block.shape[1]))
     if treatment.low is not None:
         rows = rows.clamp(_like(treatment.low, rows), _like(treatment.high, rows))
     if treatment.center is not None:
@@ -193,14 +170,12 @@ def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
     if not treatment.bounded:
         if not _all_finite(rows):
             raise InputError(
-                "rows must stay finite when centred and scaled, got values beyond the range of their "
-                "precision; give the columns in other units"
+                "rows must stay finite when centered and scaled, got others; give them in other units"
             )
         return rows, 0
-    single = rows.dtype == library.float32
-    slack, tiny = ((width + 8) * 2.0**-23, 1e-15) if single else (margin(width), TINY)
+    slack = margin(int(rows.shape[1]))
     norms = library.linalg.vector_norm(rows, dim=1)
-    extreme = ~(norms <= 1 / tiny) | ((norms < tiny) if treatment.normalize else False)
+    extreme = ~(norms <= 1 / TINY) | ((norms < TINY) if treatment.normalize else False)
     peaks = library.ones_like(norms)
     if bool(extreme.any()):  # over their largest value, such rows have squares that keep their digits
         rows = library.nan_to_num(rows)
@@ -208,10 +183,9 @@ def treated(treatment: RowTreatment, block: Any) -> tuple[Any, int]:
         peaks = library.where(extreme & (largest > 0), largest, 1.0)
         rows = rows / peaks[:, None]
         norms = library.linalg.vector_norm(rows, dim=1)
-    target = 1.0 if single else 1 - slack
     if treatment.normalize:
-        return rows * (target / library.where(norms > 0, norms, 1.0))[:, None], 0
-    factors = library.where(norms > target / peaks, target / norms, peaks)
+        return rows * ((1 - slack) / library.where(norms > 0, norms, 1.0))[:, None], 0
+    factors = library.where(norms > (1 - slack) / peaks, (1 - slack) / norms, peaks)
     return rows * factors[:, None], int((norms > (1 + slack) / peaks).sum())
 
 
@@ -247,27 +221,26 @@ class _TorchSum:
 class TorchScatterSum(_TorchSum):
     """`ScatterSum` on a device."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool, most: int = 0) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int, full: bool) -> None:
         super().__init__(treatment)
         self._full = full
         self._mean: Any = 0.0
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         rows, n_clipped = treated(self._treatment, block)
-        count, mean = len(rows), _sum_products(torch().ones_like(rows[:, :1]), rows)[0] / len(rows)
-        rows = rows - mean.to(rows.dtype)
-        if self._full:
-            scatter = _sum_products(rows, rows)
-        else:
-            scatter = _sum_products(torch().ones_like(rows[:, :1]), rows.square())[0]
+        ones = torch().ones_like(rows[:, :1])
+        count, mean = len(rows), _sum_products(ones, rows)[0] / len(rows)
+        rows = rows - mean
         n_rows, step = self._n_rows + count, mean - self._mean
         weight = self._n_rows * count / n_rows
-        between = torch().outer(step * weight, step) if self._full else step.square() * weight
-        self._total = self._total + scatter + between
+        if self._full:
+            self._total = self._total + _sum_products(rows, rows) + torch().outer(step * weight, step)
+        else:
+            self._total = self._total + _sum_products(ones, rows.square())[0] + step.square() * weight
         self._mean = self._mean + step * (count / n_rows)
         self._n_rows, self._n_clipped = n_rows, self._n_clipped + n_clipped
 
-    def result(self, offset: Vector | None = None, n_units: int | None = None) -> Moments:
+    def result(self, offset: Vector | None = None) -> Moments:
         """Return the moments, in this machine's memory."""
         scatter = self._total / self._n_rows
         spread = ((scatter + scatter.T) / 2 if self._full else scatter).cpu().numpy()
@@ -278,9 +251,7 @@ class TorchScatterSum(_TorchSum):
 class TorchProductSum(_TorchSum):
     """`ProductSum` on a device."""
 
-    def __init__(
-        self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
-    ) -> None:
+    def __init__(self, treatment: RowTreatment, basis: Matrix, shift: Vector | None) -> None:
         super().__init__(treatment)
         self._basis, self._shift = basis, shift
 
@@ -290,7 +261,7 @@ class TorchProductSum(_TorchSum):
         self._total = self._total + _sum_products(rows, rows @ _like(self._basis, rows))
         self._n_rows += len(block)
 
-    def result(self, n_units: int | None = None) -> Matrix:
+    def result(self) -> Matrix:
         """Return the sum over the number of rows, in this machine's memory."""
         return np.asarray(self._total.cpu().numpy() / self._n_rows)
 
@@ -298,7 +269,7 @@ class TorchProductSum(_TorchSum):
 class TorchLatticeSum(_TorchSum):
     """`LatticeSum` on a device: sums of products that float64, or int32 on tensor cores, holds exactly."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, *, most: int = 0) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int) -> None:
         super().__init__(treatment)
         self._width = n_features
         self._low: Any = 0

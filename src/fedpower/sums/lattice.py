@@ -1,22 +1,23 @@
-"""Bounded rows as integers z with ‖z‖ ≤ S, and their sums, which are exact in any order."""
+"""Bounded rows as integers z with ‖z‖ ≤ S, and their sums, which are exact in any order.
+
+`LatticeSum` adds squares, `ClippedSum` clipped products Σ y·c(Zᵀy)ᵀ for a public basis Z.
+"""
 
 import ctypes
-import functools
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower import native
-from fedpower.errors import InputError
-from fedpower.rows.source import RowSource
-from fedpower.rows.units import PARTS, lattice_shares, unit_of
+from fedpower.errors import InputError, ProtocolError
+from fedpower.rows.units import PARTS, lattice_shares
 from fedpower.rules.treatment import RowTreatment, margin, with_data
-from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
-from fedpower.sums.moment import PANEL, Moments, bounded, mirror
-from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.sums.moment import Moments, add_squares, bounded, mirror
+from fedpower.sums.reduce import SPARSE_LIMIT, NotFiniteError, gram_rows, room, shares_blocks
 from fedpower.values import Matrix, SparseBlock, Vector, cached_property, is_sparse
 
 Integers = NDArray[np.int64]
@@ -159,40 +160,38 @@ class LatticeRows:
 _LOW_BITS = np.int64(2**32 - 1)
 
 
+_NOTHING = np.zeros((), dtype=np.int64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Words:
-    """An array of integers of up to 85 bits: ``low``, or ``high``·2³² + ``low`` with 0 ≤ ``low`` < 2³²."""
+    """An array of integers of up to 85 bits: ``high``·2³² + ``low``."""
 
     low: Integers
-    high: Integers | None = None
+    high: Integers = field(default_factory=lambda: _NOTHING)
 
     def two(self) -> "Words":
-        """Return the same numbers in two words, the low one carried."""
-        high = np.zeros_like(self.low) if self.high is None else self.high
-        return Words(low=self.low & _LOW_BITS, high=high + (self.low >> 32))
+        """Return the same numbers in two words with 0 ≤ ``low`` < 2³²."""
+        return Words(low=self.low & _LOW_BITS, high=self.high + (self.low >> 32))
 
     def shifted(self, power: int) -> Integers:
         """Return the numbers times 2^power, rounded, halves up, in one word; noise is made for what fits."""
         if power >= 0:
-            return (self.low if self.high is None else (self.high << 32) + self.low) << power
+            return ((self.high << 32) + self.low) << power
         whole, half = self.two(), np.int64(1 << -power >> 1)
-        assert whole.high is not None
         return (whole.high << (32 + power)) + ((whole.low + half) >> -power)
 
     def map(self, pick: Callable[[Integers], Integers]) -> "Words":
         """Return some of the numbers, picked from either word."""
-        return Words(low=pick(self.low), high=None if self.high is None else pick(self.high))
+        return Words(low=pick(self.low), high=pick(self.high) if self.high.ndim else _NOTHING)
 
     def to_float(self) -> Vector:
         """Return the numbers in float64, each rounded once."""
-        if self.high is None:
-            return self.low.astype(np.float64)
         return np.asarray(np.ldexp(self.high.astype(np.float64), 32) + self.low)
 
     def to_ints(self) -> NDArray[np.object_]:
         """Return the numbers as Python's integers, which have no limit."""
-        low = self.low.astype(object)
-        return low if self.high is None else self.high.astype(object) * 2**32 + low
+        return np.asarray(self.high.astype(object) * 2**32 + self.low.astype(object))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -207,8 +206,7 @@ class ExactMoments:
 
     def __post_init__(self) -> None:
         for array in (self.total, self.squares.low, self.squares.high):
-            if array is not None:
-                array.flags.writeable = False
+            array.flags.writeable = False
 
     @cached_property
     def square_total(self) -> int:
@@ -223,28 +221,6 @@ class ExactMoments:
         covariance -= np.outer(mean, mean) if full else mean**2
         return Moments(n_rows=self.n_rows, mean=mean, covariance=covariance, n_clipped=self.n_clipped)
 
-    def times(self, copies: int) -> "ExactMoments":
-        """Return the sums over so many copies of every row, fewer than 2³⁰."""
-        squares = self.squares.two()
-        assert squares.high is not None
-        return replace(
-            self,
-            n_rows=self.n_rows * copies,
-            total=self.total * copies,
-            squares=Words(low=squares.low * copies, high=squares.high * copies).two(),
-            n_clipped=self.n_clipped * copies,
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ExactMoments)
-            and (self.n_rows, self.n_clipped, self.parts) == (other.n_rows, other.n_clipped, other.parts)
-            and np.array_equal(self.total, other.total)
-            and np.array_equal(self.squares.to_ints(), other.squares.to_ints())
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 class LatticeSum:
     """Σ z zᵀ (lower triangle) and Σ z of bounded rows, in 64-bit integers; two words beyond 2²² rows."""
@@ -253,8 +229,7 @@ class LatticeSum:
         self._rows, self._most = LatticeRows(treatment, n_features), most
         self.n_rows, self.n_clipped, self._uncarried = 0, 0, 0
         self._total = np.zeros(n_features, dtype=np.int64)
-        self._low = np.zeros((n_features, n_features), dtype=np.int64)
-        self._high: Integers | None = None
+        self._squares = Words(low=np.zeros((n_features, n_features), dtype=np.int64))
 
     def add(self, block: Any, weights: Vector | None = None) -> None:
         count, width = block.shape
@@ -264,7 +239,7 @@ class LatticeSum:
                 return
         elif weights is None and width <= _MOST_SQUARED and native.loops() is not None:
             self._begin(count)
-            self.n_clipped += self._rows.add_squares(block, self._total, self._low)
+            self.n_clipped += self._rows.add_squares(block, self._total, self._squares.low)
             return
         size = product_rows(width)
         for start in range(0, count, size):
@@ -275,27 +250,24 @@ class LatticeSum:
     def merge(self, other: "LatticeSum") -> None:
         self.n_clipped += other.n_clipped
         self._total += other._total
-        if other._high is None:
+        if other._squares.high.ndim:
+            self.n_rows += other.n_rows
+            self._carry()
+            other._carry()
+            self._squares = Words(low=self._squares.low, high=self._squares.high + other._squares.high)
+        else:
             self._begin(other.n_rows)
-            self._low += other._low
-            return
-        self._carry()
-        other._carry()
-        assert self._high is not None
-        self._high += other._high
-        self._low += other._low
-        self.n_rows += other.n_rows
+        np.add(self._squares.low, other._squares.low, out=self._squares.low)
 
     def result(self, *, n_rows: int | None = None, parts: int = 1) -> ExactMoments:
         """Return the sums; they are this object's memory, so nothing may be added any more."""
-        if self._high is not None:
-            self._carry()
-            mirror(self._high)
-        mirror(self._low)
+        for word in (self._squares.low, self._squares.high):
+            if word.ndim:
+                mirror(word)
         return ExactMoments(
             n_rows=self.n_rows if n_rows is None else n_rows,
             total=self._total,
-            squares=Words(low=self._low, high=self._high),
+            squares=self._squares,
             n_clipped=self.n_clipped,
             parts=parts,
         )
@@ -309,11 +281,7 @@ class LatticeSum:
         self.n_clipped += n_clipped
         # Integers below 2⁵³: exact in any order.
         self._total += ((np.ones(len(block)) if shares is None else shares) @ rows).astype(np.int64)
-        for start in range(0, block.shape[1], PANEL):
-            stop = min(start + PANEL, block.shape[1])
-            out = room("product", (stop - start, stop))
-            product = np.matmul(rows[:, start:stop].T, rows[:, :stop], out=out)
-            self._low[start:stop, :stop] += product.astype(np.int64)
+        add_squares(self._squares.low, rows, rows)
 
     def _add_sparse(self, block: SparseBlock) -> None:
         found, n_clipped = self._rows.of_sparse(block)
@@ -324,7 +292,7 @@ class LatticeSum:
         rows: Any = type(found)((found.data.astype(np.int64), found.indices, found.indptr), shape=found.shape)
         rows.eliminate_zeros()
         squares = (rows.T @ rows).tocoo()
-        self._low[squares.row, squares.col] += squares.data
+        self._squares.low[squares.row, squares.col] += squares.data
 
     def _begin(self, n_rows: int) -> None:
         """Count rows, and carry first where their squares might not fit: the low word is below 2⁶³."""
@@ -334,8 +302,7 @@ class LatticeSum:
         self.n_rows += n_rows
 
     def _carry(self) -> None:
-        carried = Words(low=self._low, high=self._high).two()
-        self._low, self._high, self._uncarried = carried.low, carried.high, 0
+        self._squares, self._uncarried = self._squares.two(), 0
 
 
 def product_rows(n_features: int) -> int:
@@ -344,25 +311,140 @@ def product_rows(n_features: int) -> int:
     return int(min(max(gram_rows(n_features), size // (8 * n_features)), EXACT_ROWS))
 
 
-def exact_moment(
-    source: RowSource,
-    treatment: RowTreatment,
-    total: Callable[[Callable[[], Any], int], Any] | None = None,
-    *,
-    kind: Callable[..., Any] = LatticeSum,
-    max_rows: int | None = None,
-    workers: int = 1,
-) -> ExactMoments:
-    """Return the sums over a source's bounded rows from one pass, of a kind and by ``total`` where given."""
-    width, unit = source.n_features, unit_of(source)
-    treatment.check_width(width)
-    if max_rows is None:
-        max_rows = product_rows(width)
-        if source.sparse:
-            max_rows = block_rows(width, density=1.0 if treatment.densifies() else source.density or 0.01)
-    make = functools.partial(kind, treatment, width, most=0 if unit is None else unit.most)
-    if total is None:
-        total = functools.partial(reduce, source, workers=workers if shares_blocks(width) else 1)
-    persons = {} if unit is None else {"n_rows": unit.n_units, "parts": PARTS}
-    found: ExactMoments = total(make, max_rows).result(**persons)
-    return found
+def clipped_rows(n_features: int) -> int:
+    """Return the same for clipped products."""
+    return max(1, min(_CLIPPED_ROWS, _WIDE_BYTES // (8 * n_features)))
+
+
+# --- clipped products -------------------------------------------------------------------------------------
+
+BASIS_SIDE = 2**30  # numbers of a basis are multiples of 1/2³⁰: times a row they are exact in float64
+CLIP_SIDE = 2**16  # α is this whole number: coordinates are cut to multiples of α/2¹⁶
+SLANT = 2.0**-20  # how far from orthonormal a basis may be: ‖ZᵀZ − I‖_F
+LEAST_CLIP = 2.0**-8  # a smaller α than any that is of use; `SLANT` is small in comparison
+
+_CLIPPED_ROWS = 2**16  # whose products with 2¹⁶ stay below 2⁵³ in float64, added up in any order
+
+_HEAD = struct.Struct("<dqq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClippedQuestion:
+    """A public basis, where coordinates are clipped, and what rows are taken about."""
+
+    clip: float
+    basis: NDArray[np.int32]
+    center: NDArray[np.int32] | None
+
+    @classmethod
+    def of(cls, basis: Matrix, clip: float, center: Vector | None = None) -> "ClippedQuestion":
+        """Return the question for a basis with orthonormal columns, rounded to its lattice."""
+        return cls(
+            clip=float(clip),
+            basis=np.rint(basis * BASIS_SIDE).astype(np.int32),
+            center=None if center is None else np.rint(center * SIDE).astype(np.int32),
+        )
+
+    @property
+    def real_basis(self) -> Matrix:
+        return self.basis / float(BASIS_SIDE)
+
+    def to_bytes(self) -> bytes:
+        """Return what silos are sent."""
+        head = _HEAD.pack(self.clip, self.basis.shape[1], int(self.center is not None))
+        center = b"" if self.center is None else self.center.astype("<i4").tobytes()
+        return head + self.basis.astype("<i4").tobytes() + center
+
+    @classmethod
+    def from_bytes(cls, public: bytes, *, n_features: int, width: int, center: bool) -> "ClippedQuestion":
+        """Return the question in bytes that a coordinator sent; refuse what the noise is not made for."""
+        expected = _HEAD.size + 4 * n_features * (width + int(center))
+        if len(public) != expected:
+            raise ProtocolError(_NO_QUESTION)
+        clip, columns, centred = _HEAD.unpack_from(public)
+        if columns != width or centred != int(center) or not LEAST_CLIP <= clip <= 1.0:
+            raise ProtocolError(_NO_QUESTION)
+        numbers = np.frombuffer(public, dtype="<i4", offset=_HEAD.size).astype(np.int32)
+        basis = numbers[: n_features * width].reshape(n_features, width)
+        about = numbers[n_features * width :] if center else None
+        made = cls(clip=clip, basis=basis, center=about)
+        if not made.is_orthonormal:
+            raise ProtocolError(
+                "a basis must have orthonormal columns to 1e-6, got one that has not; orthonormalise it first"
+            )
+        if about is not None and np.abs(about.astype(np.int64)).max(initial=0) > SIDE:
+            raise ProtocolError("a centre must have norm 1 at most, got a longer one; send the mean")
+        return made
+
+    @property
+    def is_orthonormal(self) -> bool:
+        """Whether ‖ZᵀZ − I‖_F is so small that the sensitivity below holds."""
+        real = self.real_basis
+        return bool(np.linalg.norm(real.T @ real - np.eye(real.shape[1])) <= SLANT)
+
+
+_NO_QUESTION = (
+    "a clipped product must be asked for with the width that was agreed on, a clip between 2**-8 and 1 "
+    "and a centre where the study centres, got another question; send what the sums before give"
+)
+
+
+def clipped_scale(clip: float) -> float:
+    """Return what a clipped product of rows of norm 1 is multiplied by in whole numbers."""
+    return float(SIDE * CLIP_SIDE) / float(clip)
+
+
+class ClippedSum:
+    """Σ y qᵀ and Σ ⌊κ‖y‖²⌋ of bounded rows times S in whole numbers; Σ z without a question."""
+
+    def __init__(
+        self, treatment: RowTreatment, n_features: int, question: ClippedQuestion | None, kappa: int
+    ):
+        self._rows = LatticeRows(treatment, n_features)
+        self._question, self._kappa = question, kappa
+        self.total = np.zeros((n_features,) if question is None else question.basis.shape, dtype=np.int64)
+        self.n_rows = self.squares = 0
+
+    def add(self, block: Any, weights: Vector | None = None) -> None:
+        assert weights is None, "persons have no clipped products"
+        block = block.toarray() if is_sparse(block) else block
+        rows, _ = self._rows.of_dense(block, room("integers", block.shape))
+        self.n_rows += len(rows)
+        if self._question is None:
+            self.total += rows.sum(axis=0).astype(np.int64)
+            return
+        about, norms = _about(rows, self._question.center)
+        clipped = _clipped(about @ self._question.basis.astype(np.float64), self._question.clip)
+        self.total += (about.T @ clipped).astype(np.int64)
+        self.squares += int(np.floor(norms * (self._kappa / float(SIDE) ** 2)).astype(np.int64).sum())
+
+    def merge(self, other: "ClippedSum") -> None:
+        self.total += other.total
+        self.n_rows += other.n_rows
+        self.squares += other.squares
+
+
+def _about(rows: Matrix, center: NDArray[np.int32] | None) -> tuple[Matrix, Vector]:
+    """Return whole rows about a whole centre, of norm S at most, and their squared norms; all exact."""
+    if center is None:
+        return rows, np.asarray(np.einsum("ij,ij->i", rows, rows))
+    shifted = rows - center
+    squares = np.asarray(np.einsum("ij,ij->i", shifted, shifted))
+    long = np.flatnonzero(squares > float(SIDE) ** 2)
+    if long.size:
+        factors = (1.0 - 2.0**-40) * SIDE / np.sqrt(squares[long])
+        shifted[long] = np.trunc(shifted[long] * factors[:, np.newaxis])
+        squares[long] = np.einsum("ij,ij->i", shifted[long], shifted[long])
+    return shifted, squares
+
+
+def _clipped(coordinates: Matrix, clip: float) -> Matrix:
+    """Return c(p)·2¹⁶/α cut to whole numbers, from p·S·2³⁰ in whole numbers."""
+    unit = float(SIDE) * BASIS_SIDE * clip  # what norm α is in the units of the coordinates
+    # Column by column, so that a row's norm is made by the same operations wherever the row stands.
+    squares = np.zeros(len(coordinates))
+    for column in coordinates.T:
+        squares += (column / unit) ** 2
+    norms = np.maximum(np.sqrt(squares), 1.0)
+    factors = (1.0 - 2.0**-40) * CLIP_SIDE / (unit * norms)
+    return np.trunc(coordinates * factors[:, np.newaxis])

@@ -2,8 +2,9 @@
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,38 +13,34 @@ from fedpower.linalg.symmetric import moment_factor
 from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
-from fedpower.rows.source import RowSource, Watch
-from fedpower.rows.units import FilledRows, exact_weights, unit_of, with_gaps
+from fedpower.rows.source import RowSource, Watch, block_rows, require_count
+from fedpower.rows.units import PARTS, FilledRows, exact_weights, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import device as on_device
-from fedpower.sums.device import Device
-from fedpower.sums.kernel import (
-    MEMORY_LIMIT,
-    MOST_FACTOR_BYTES,
-    KernelChoice,
-    block_rows,
-    choose_kernel,
-    moment_bytes,
-    shares_blocks,
-    size_text,
+from fedpower.sums.lattice import (
+    SIDE,
+    ClippedQuestion,
+    ClippedSum,
+    ExactMoments,
+    LatticeSum,
+    Words,
+    clipped_rows,
+    product_rows,
 )
-from fedpower.sums.lattice import SIDE, ExactMoments, LatticeSum, Words, exact_moment
 from fedpower.sums.moment import (
+    MOST_FACTOR_BYTES,
+    MOST_SQUARE_FEATURES,
     Moments,
     ProductSum,
     ScatterSum,
-    require_basis,
     require_center,
-    scatter_rows,
-    split_treatment,
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
-from fedpower.sums.reduce import S, Sum, full_blocks, reduce
+from fedpower.sums.reduce import SPARSE_LIMIT, S, Sum, full_blocks, gram_rows, reduce, shares_blocks
 from fedpower.values import Matrix, Vector, cached_property, is_sparse
 
-ON_LATTICE = "the moment is what is noised: it is made once, from rows in integers"
-
-_ADJACENCY = "the adjacency itself is what is released: its layers are added up once"
+MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2
+"""Bytes of d×d arrays a silo may hold: the four that sparse rows of that width take, 2 GiB."""
 
 _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
@@ -51,53 +48,58 @@ _WIDE_BLOCK_BYTES = 16 * 2**20
 FREE_ORDER_ROWS = 2**17
 """So many rows may be added in any order, as `privacy.budget.longest_sum` counts."""
 
+# Operations of a dense matrix product in the time that one takes:
+_SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
+_SPARSE_TIMES_DENSE = 13  # of a product of a sparse matrix with a basis
+_SQUARE_COST = 220  # entry of a d×d array, for each block of sparse rows
+_READ_COST = 40  # value that is read and checked
 
-class Reading(TypedDict, total=False):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelChoice:
+    """How a silo multiplies: by a d×d moment made once, or by its rows at every step."""
+
+    kind: Literal["moment", "product"] = "moment"
+    reason: str = "the moment is what is noised: it is made once, from rows in integers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
     """How a silo's rows are read."""
 
-    device: Device | None
-    watch: Watch | None
-    workers: int
-    fingerprinted: bool
-    on_lattice: bool
-    rereads: bool
+    device: str | None = None
+    watch: Watch = field(default_factory=Watch)
+    workers: int = 1
+    fingerprinted: bool = False
+    on_lattice: bool = False
+    rereads: bool = False
 
 
 class LocalMoment:
     """Mean, moment and products of one silo's treated rows."""
 
     def __init__(
-        self,
-        source: RowSource,
-        treatment: RowTreatment,
-        *,
-        choice: KernelChoice,
-        memory_limit: int = MEMORY_LIMIT,
-        device: Device | None = None,
-        watch: Watch | None = None,
-        workers: int = 1,
-        fingerprinted: bool = False,
-        on_lattice: bool = False,
-        rereads: bool = False,
+        self, source: RowSource, treatment: RowTreatment, choice: KernelChoice | None = None, **reading: Any
     ) -> None:
         treatment.check_width(source.n_features)
-        if on_lattice:
-            choice = KernelChoice(kind="moment", reason=ON_LATTICE)
+        self.how = how = Reading(**reading)
+        self.choice = KernelChoice() if choice is None or how.on_lattice else choice
+        self.treatment, self.device, self.watch = treatment, how.device, how.watch
         # A moment is made in one pass, and no other has to be over the same rows.
-        rereads |= choice.kind == "product"
-        self.source = enrolled(source, contents=treatment.bounded and rereads, fingerprinted=fingerprinted)
-        self.treatment, self.choice, self.device = treatment, choice, device
-        self.watch = Watch() if watch is None else watch
-        self._workers = workers if shares_blocks(source.n_features) else 1
-        self._unit, self._limit, self._on_lattice = unit_of(source), memory_limit, on_lattice
-        self._split, self._offset = split_treatment(source, treatment)
-        if device is not None:
-            self.choice = on_device.checked_choice(source, device, choice)
+        contents = treatment.bounded and (how.rereads or self.choice.kind == "product")
+        self.source = enrolled(source, contents=contents, fingerprinted=how.fingerprinted)
+        self._unit = unit_of(source)
+        # Without its centre, sparse rows stay sparse.
+        split = source.sparse and not treatment.bounded
+        self._split, self._offset = treatment.split() if split else (treatment, None)
+        if how.device is not None:
+            on_device.require_dense(source, how.device)
+            self.choice = replace(self.choice, reason=f"{self.choice.reason}, on {how.device} in float64")
 
     def prepare(self) -> None:
         """Read the rows once now: counted and checked, so that later questions cannot fail on them."""
         with np.errstate(over="ignore", invalid="ignore"):
-            total = self.trace()
+            total = self.summary.trace()
         if not np.isfinite(total):
             raise InputError(
                 f"the squares of the values of {self.source.name} must stay within float64, got larger "
@@ -109,7 +111,7 @@ class LocalMoment:
         if self._unit is not None:
             return self._unit.n_units
         known = self.source.n_rows
-        return self._summary.n_rows if known is None else known
+        return self.summary.n_rows if known is None else known
 
     @property
     def n_read(self) -> int:
@@ -119,7 +121,13 @@ class LocalMoment:
     @property
     def n_clipped(self) -> int:
         """How many of those the bound shortened; for the silo's operator only."""
-        return self._summary.n_clipped
+        return self.summary.n_clipped
+
+    def columns_as_treated(self) -> tuple[Vector, Vector] | None:
+        """Return mean and spread of the treated rows' columns; None where that takes another pass."""
+        if self.treatment.normalize or not {"summary", "_moment"} & vars(self).keys():
+            return None
+        return self.summary.mean, self.summary.spread
 
     def treated_columns(self) -> tuple[Vector, Vector] | None:
         """Return mean and spread of the columns, less the treatment's centre and in its scales."""
@@ -129,37 +137,26 @@ class LocalMoment:
         bound = 1.0 if rule.row_norm is None else rule.row_norm
         return columns[0] * bound, columns[1] * bound
 
-    def columns_as_treated(self) -> tuple[Vector, Vector] | None:
-        """Return mean and spread of the treated rows' columns; None where that takes another pass."""
-        if self.treatment.normalize or not {"_summary", "_moment"} & vars(self).keys():
-            return None
-        return self._summary.mean, self._summary.spread
-
-    def mean(self) -> Vector:
-        return self._summary.mean
-
     def product(self, basis: Matrix, center: Vector | None = None) -> Matrix:
-        width = self.source.n_features
-        basis = require_basis(basis, width)
+        """Return the moment about `center` times the basis."""
+        width, basis = self.source.n_features, np.asarray(basis, dtype=np.float64)
+        ends = (basis.max(initial=0.0), basis.min(initial=0.0))  # which are NaN where a number is
+        if basis.ndim != 2 or basis.shape[0] != width or not np.isfinite(ends).all():
+            raise InputError(
+                f"the basis must be a finite {width}×r matrix for these rows, got shape {basis.shape}"
+            )
         if self.choice.kind == "moment":
             return self._moment.product(basis, center)
         shift = self._offset
         if center is not None:
             vector = require_center(center, width)
             shift = vector if shift is None else vector + shift
-        kind: Callable[..., Any] = ProductSum if self.device is None else on_device.TorchProductSum
-        make = functools.partial(kind, self._split, basis, shift, most=self._most)
-        found: Matrix = self._summed(make, self._free_rows()).result(self._n_units)
+        kind = ProductSum if self.device is None else on_device.TorchProductSum
+        found: Matrix = self._result(self._free_rows(), kind, self._split, basis, shift)
         if not np.isfinite(found).all():
             for _ in self.source.blocks(block_rows(width)):  # which names a value that is not finite
                 pass
         return found
-
-    def trace(self, center: Vector | None = None) -> float:
-        return self._summary.trace(center)
-
-    def diagonal(self, center: Vector | None = None) -> Vector:
-        return self._summary.diagonal(center)
 
     def moment(self, center: Vector | None = None) -> Matrix:
         """Return the d×d moment about `center`, or refuse one that does not fit."""
@@ -188,80 +185,102 @@ class LocalMoment:
 
     def sums(self) -> ExactMoments:
         """Return the sums over the rows in integers, exact: as secret as the rows."""
-        if not self._on_lattice:
+        if not self.how.on_lattice:
             raise InputError(f"the rows of {self.source.name} must be read with on_lattice=True to be noised")
         return self._exact
+
+    def clipped(self, question: ClippedQuestion | None = None, *, kappa: int = 0) -> ClippedSum:
+        """Return the clipped product with a public basis, or Σ z, as secret as the rows."""
+        width = self.source.n_features
+        make = functools.partial(ClippedSum, self.treatment, width, question, kappa)
+        found = self._total(make, clipped_rows(width))
+        require_count(self.source.name, self.n_rows, found.n_rows)
+        return found
+
+    @cached_property
+    def summary(self) -> Moments:
+        """Return what has the mean, the variances and counts, by the chosen kernel."""
+        if "_moment" in vars(self) or (self.choice.kind == "moment" and not self.how.on_lattice):
+            return self._moment
+        return self._exact.to_float(full=False) if self.how.on_lattice else self._scatter(full=False)
+
+    @cached_property
+    def _moment(self) -> Moments:
+        return self._exact.to_float() if self.how.on_lattice else self._scatter(full=True)
 
     @cached_property
     def _exact(self) -> ExactMoments:
         self._require_room()
-        kind: Callable[..., Any] = LatticeSum if self.device is None else on_device.TorchLatticeSum
-        return exact_moment(self.source, self.treatment, self._summed, kind=kind)
+        source, rule, width = self.source, self.treatment, self.source.n_features
+        if self.device is not None:
+            make = functools.partial(on_device.TorchLatticeSum, rule, width)
+            return on_device.total(source, self.device, make, self.watch, stored=True).result()
+        size = product_rows(width)
+        if source.sparse:
+            size = block_rows(width, density=1.0 if rule.densifies() else source.density or 0.01)
+        total = self._total(functools.partial(LatticeSum, rule, width, most=self._most), size)
+        return total.result() if self._unit is None else total.result(n_rows=self.n_rows, parts=PARTS)
 
-    @cached_property
-    def _moment(self) -> Moments:
-        return self.sums().to_float() if self._on_lattice else self._scatter(full=True)
+    def _scatter(self, *, full: bool) -> Moments:
+        size, width = self._free_rows(), self.source.n_features
+        if full and not self._stays_sparse:
+            size = block_rows(width) if self.source.sparse else gram_rows(width)
+        kind = ScatterSum if self.device is None else on_device.TorchScatterSum
+        found: Moments = self._result(size, kind, self._split, width, full, offset=self._offset)
+        return found
 
-    @cached_property
-    def _summary(self) -> Moments:
-        """Return what holds the mean, the variances and counts, by the chosen kernel."""
-        if "_moment" in vars(self) or (self.choice.kind == "moment" and not self._on_lattice):
-            return self._moment
-        return self.sums().to_float(full=False) if self._on_lattice else self._scatter(full=False)
+    def _result(self, max_rows: int, kind: Callable[..., Any], *facts: Any, **how: Any) -> Any:
+        """Return the result of a sum of some kind, in float64."""
+        if self.device is not None:
+            make = functools.partial(kind, *facts)
+            return on_device.total(self.source, self.device, make, self.watch).result(**how)
+        total = self._total(functools.partial(kind, *facts, most=self._most), max_rows)
+        return total.result(n_units=None if self._unit is None else self.n_rows, **how)
 
-    def total(self, make: Callable[[], S], max_rows: int) -> S:
+    def _total(self, make: Callable[[], S], max_rows: int) -> S:
         """Return a sum over the rows, made where these are: here or at Dask's workers."""
         if isinstance(self.source, EnrolledRows) and isinstance(self.source.rows, DaskSource):
             return _dask_total(self.source, make, max_rows)
-        return reduce(self.source, make, max_rows, watch=self.watch, workers=self._workers)
+        workers = self.how.workers if shares_blocks(self.source.n_features) else 1
+        return reduce(self.source, make, max_rows, watch=self.watch, workers=workers)
 
     @property
     def _most(self) -> int:
         return 0 if self._unit is None else self._unit.most
 
     @property
-    def _n_units(self) -> int | None:
-        return None if self._unit is None else self._unit.n_units
-
-    def _scatter(self, *, full: bool) -> Moments:
-        kind: Callable[..., Any] = ScatterSum if self.device is None else on_device.TorchScatterSum
-        make = functools.partial(kind, self._split, self.source.n_features, full=full, most=self._most)
-        size = scatter_rows(self.source, self._split, full=True) if full else self._free_rows()
-        found: Moments = self._summed(make, size).result(self._offset, self._n_units)
-        return found
-
-    def _summed(self, make: Callable[[], Any], max_rows: int) -> Any:
-        if self.device is None:
-            return self.total(make, max_rows)
-        return on_device.total(self.source, self.device, make, self.watch, stored=self._on_lattice)
+    def _stays_sparse(self) -> bool:
+        return self.source.sparse and not self._split.densifies()
 
     def _free_rows(self) -> int:
         """Return how many rows are summed at once where no d×d array is made."""
-        source, size = self.source, scatter_rows(self.source, self._split, full=False)
-        stays = source.sparse and not self._split.densifies()
-        if not stays and source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
+        source, width = self.source, self.source.n_features
+        if self._stays_sparse:
+            return block_rows(width, density=source.density or 0.01)
+        size = block_rows(width)
+        if source.n_rows is not None and source.n_rows <= FREE_ORDER_ROWS:
             # Few rows are summed in any order. Smaller blocks are in memory that is used again.
-            size = max(1, min(size, _WIDE_BLOCK_BYTES // (8 * source.n_features)))
+            size = max(1, min(size, _WIDE_BLOCK_BYTES // (8 * width)))
         return size
 
     def _require_room(self) -> None:
-        need = moment_bytes(self.source.n_features, density=self.source.density)
-        if need > self._limit:
+        need = _moment_bytes(self.source.n_features, self.source.density)
+        if need > MEMORY_LIMIT:
             raise InputError(
-                f"the moment of {self.source.name} must fit in {size_text(self._limit)}, got "
-                f"{size_text(need)} for {self.source.n_features} columns; raise memory_limit or use products"
+                f"the moment of {self.source.name} must fit in {_size(MEMORY_LIMIT)}, got "
+                f"{_size(need)} for {self.source.n_features} columns; leave columns out, or use products"
             )
 
 
 class EdgeMoment(LocalMoment):
     """The adjacency of a silo's network where an edge is protected: the sum of its layers is the moment."""
 
-    def __init__(self, source: RowSource, treatment: RowTreatment | None = None, **options: Any) -> None:
-        if options.pop("device", None) is not None:
+    def __init__(self, source: RowSource, treatment: RowTreatment | None = None, **reading: Any) -> None:
+        if reading.pop("device", None) is not None:
             raise InputError("device must be None with network='edge', got one")
-        options["choice"] = choice = KernelChoice(kind="moment", reason=_ADJACENCY)
-        super().__init__(source, RowTreatment() if treatment is None else treatment, **options)
-        self.choice = choice
+        super().__init__(source, RowTreatment() if treatment is None else treatment, **reading)
+        reason = "the adjacency itself is what is released: its layers are added up once"
+        self.choice = KernelChoice(reason=reason)
         network = network_of(source)
         assert network is not None, "rows are summed otherwise"
         self._network = network
@@ -282,36 +301,31 @@ class EdgeMoment(LocalMoment):
     @cached_property
     def _exact(self) -> ExactMoments:
         """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
-        width = self._network.n_features
-        total = np.zeros((width, width), dtype=np.int64)
-        for start, part in self._parts():
-            weights = np.rint(part * SIDE**2)
-            if not ((weights >= 0) & (weights <= SIDE**2)).all():
-                raise _out_of_bounds(self._network)
-            total[start : start + len(part)] += weights.astype(np.int64)
+        total = self._added(self._weights)
         if not np.array_equal(total, total.T) or np.diagonal(total).any():
             raise _out_of_bounds(self._network)
-        return ExactMoments(n_rows=1, total=np.zeros(width, dtype=np.int64), squares=Words(low=total))
+        return ExactMoments(n_rows=1, total=np.zeros(len(total), dtype=np.int64), squares=Words(low=total))
 
     def _scatter(self, *, full: bool) -> Moments:
-        width = self._network.n_features
-        matrix = np.zeros((width, width))
-        for start, part in self._parts():
-            matrix[start : start + len(part)] += part
-        return Moments(n_rows=1, mean=np.zeros(width), covariance=matrix)
+        matrix = self._added(lambda part: part)
+        return Moments(n_rows=1, mean=np.zeros(len(matrix)), covariance=matrix)
 
-    def _parts(self) -> Iterator[tuple[int, Matrix]]:
-        """Yield rows of one layer at a time, and the node of the first; a block may span layers."""
+    def _weights(self, part: Matrix) -> Any:
+        weights = np.rint(part * SIDE**2)
+        if not ((weights >= 0) & (weights <= SIDE**2)).all():
+            raise _out_of_bounds(self._network)
+        return weights.astype(np.int64)
+
+    def _added(self, values: Callable[[Matrix], Any]) -> Any:
+        """Return the sum of the layers; a block may span several."""
         width, row = self._network.n_features, 0
+        total = values(np.zeros((width, width)))
         for block in full_blocks(self.source, block_rows(width), self.watch):
             rows = np.asarray(block.toarray() if is_sparse(block) else block)
-            done = 0
-            while done < len(rows):
-                start = (row + done) % width
-                part = rows[done : done + width - start]
-                yield start, part
-                done += len(part)
-            row += len(rows)
+            for part in np.split(rows, list(range(-row % width, len(rows), width))):
+                total[row % width :][: len(part)] += values(part)
+                row += len(part)
+        return total
 
 
 def _out_of_bounds(network: NetworkSource) -> InputError:
@@ -328,27 +342,64 @@ def local_moment(
     rank: int,
     steps: int,
     density: float | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-    **reading: Unpack[Reading],
+    **reading: Any,
 ) -> LocalMoment:
     """Return a silo's moment by the kernel that is cheaper for `steps` products of `rank` columns."""
     treatment = RowTreatment() if treatment is None else treatment
     if network_of(source) is not None:
-        return EdgeMoment(source, treatment, memory_limit=memory_limit, **reading)
+        return EdgeMoment(source, treatment, **reading)
     source = fill_missing(source, treatment.center)
     if treatment.low is not None and treatment.center is not None and reading.get("device") is None:
         # By a code book, missing cells are at the offset.
         gaps = with_gaps(source)
         source = source if gaps is source else FilledRows(gaps, treatment.center)
-    choice = choose_kernel(
-        n_rows=source.n_rows,
-        n_features=source.n_features,
-        rank=rank,
-        steps=steps,
-        density=source.density if density is None else density,
-        memory_limit=memory_limit,
+    density = source.density if density is None else density
+    choice = choose_kernel(source.n_rows, source.n_features, rank=rank, steps=steps, density=density)
+    return LocalMoment(source, treatment, choice, **reading)
+
+
+def choose_kernel(
+    n_rows: int | None, n_features: int, *, rank: int, steps: int, density: float | None = 1.0
+) -> KernelChoice:
+    """Return the cheaper kernel by estimated operations and reads, within the memory limit."""
+    need = _moment_bytes(n_features, density)
+    if need > MEMORY_LIMIT:
+        return KernelChoice(
+            kind="product",
+            reason=f"the moment of d={n_features} columns needs {_size(need)}, more than the limit of "
+            f"{_size(MEMORY_LIMIT)}: rows are read at every step",
+        )
+    share = 0.01 if density is None else density
+    rows = 10 * n_features if n_rows is None else n_rows
+    entries = rows * n_features * share
+    once, slowness = (n_features + _READ_COST) * entries, 1
+    if share <= SPARSE_LIMIT:
+        n_blocks = -(-rows // block_rows(n_features, density=share))
+        once = (n_features * share * _SPARSE_SLOWNESS + _READ_COST) * entries
+        once += _SQUARE_COST * n_blocks * n_features**2
+        slowness = _SPARSE_TIMES_DENSE
+    moment = once + steps * 2.0 * n_features**2 * rank
+    product = steps * entries * (4.0 * rank * slowness + _READ_COST)
+    shape = f"{'unknown' if n_rows is None else n_rows} rows, d={n_features}, rank {rank} and {steps} steps"
+    costs = (
+        f"with {shape}, a moment of {_size(need)} costs about {moment:.1e} operations and products over the "
+        f"rows {product:.1e}"
     )
-    return LocalMoment(source, treatment, choice=choice, memory_limit=memory_limit, **reading)
+    if moment <= product:
+        return KernelChoice(reason=f"{costs}: the moment is made once")
+    return KernelChoice(kind="product", reason=f"{costs}: rows are read at every step")
+
+
+def _moment_bytes(n_features: int, density: float | None) -> int:
+    """Return the bytes of the d×d arrays that making and using a moment takes."""
+    return 8 * n_features**2 * (2 if density is not None and density > SPARSE_LIMIT else 4)
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**20:.3g} MiB"
+
+
+# --- rows at Dask's workers -------------------------------------------------------------------------------
 
 
 def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:

@@ -1,6 +1,5 @@
 """Mean and second moment of treated rows in float64, and products with a basis."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,16 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.rows.source import RowSource
-from fedpower.rows.units import exact_weights, unit_of
+from fedpower.rows.source import block_rows
+from fedpower.rows.units import exact_weights
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.kernel import SPARSE_LIMIT, block_rows, gram_rows, shares_blocks
-from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.sums.reduce import SPARSE_LIMIT, NotFiniteError, room, shares_blocks
 from fedpower.values import Block, Matrix, Vector, is_sparse
 
-PANEL = 512
-"""Columns that are multiplied together where d×d arrays are large."""
+MOST_SQUARE_FEATURES = 8192
+"""The widest data whose d×d moment is made, noised, sent and decomposed."""
 
+MOST_FACTOR_BYTES = 2**28
+"""Of all silos' moments sent by their factors; a silo holds its own part of it twice."""
+
+_PANEL = 512  # columns that are multiplied together where d×d arrays are large
 _PROBE_ROWS = 64  # rows of a block that show how far its columns spread
 
 _FAR = 4.0
@@ -74,18 +76,6 @@ def require_center(center: Vector, n_features: int) -> Vector:
     return vector
 
 
-def require_basis(basis: Matrix, n_features: int) -> Matrix:
-    """Return the basis as float64, or refuse a shape that does not fit the rows."""
-    matrix = np.asarray(basis, dtype=np.float64)
-    # Of numbers among which one is NaN, that is the largest and the smallest.
-    ends = (matrix.max(initial=0.0), matrix.min(initial=0.0))
-    if matrix.ndim != 2 or matrix.shape[0] != n_features or not np.isfinite(ends).all():
-        raise InputError(
-            f"the basis must be a finite {n_features}×r matrix for these rows, got shape {matrix.shape}"
-        )
-    return matrix
-
-
 def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
     """Return treated rows and how many were clipped; refuse what is not finite."""
     values = block.data if is_sparse(block) else block
@@ -100,16 +90,15 @@ def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
 class ScatterSum:
     """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns only unless ``full``."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, *, full: bool = True, most: int = 0) -> None:
+    def __init__(self, treatment: RowTreatment, n_features: int, full: bool = True, *, most: int = 0) -> None:
         self._treatment, self._full, self._most = treatment, full, most
         self.n_clipped, self._weight = 0, 0.0
-        # The mean is the sum of both, so that rows far from 0 lose no digits.
-        self._origin, self._drift = np.zeros(n_features), np.zeros(n_features)
+        self._mean = np.zeros(n_features)
         self._scatter = np.zeros((n_features, n_features) if full else n_features)
 
     def add(self, block: Block, weights: Vector | None = None) -> None:
-        if self._weight and shares_blocks(self._drift.size):
-            part = ScatterSum(self._treatment, self._drift.size, full=self._full, most=self._most)
+        if self._weight and shares_blocks(self._mean.size):  # as if it were merged, to the bit
+            part = ScatterSum(self._treatment, self._mean.size, self._full, most=self._most)
             part.add(block, weights)
             self.merge(part)
             return
@@ -128,7 +117,7 @@ class ScatterSum:
     def merge(self, other: "ScatterSum") -> None:
         self.n_clipped += other.n_clipped
         self._scatter += other._scatter
-        self._count(other._weight, other._origin, other._drift)
+        self._count(other._weight, other._mean)
 
     def result(self, offset: Vector | None = None, n_units: int | None = None) -> Moments:
         """Return the moments of the rows less an offset; they are this object's memory.
@@ -137,12 +126,11 @@ class ScatterSum:
         but noise is made for the former.
         """
         count = self._weight if n_units is None else n_units
-        origin = self._origin if offset is None else self._origin - offset
-        mean, ratio = origin + self._drift, self._weight / count
+        mean, ratio = self._mean if offset is None else self._mean - offset, self._weight / count
         self._scatter /= count
         if ratio != 1.0:
             self._rank_one(ratio * (1 - ratio), mean)
-            mean *= ratio
+            mean = mean * ratio
         if self._full:
             mirror(self._scatter)
         return Moments(n_rows=round(count), mean=mean, covariance=self._scatter, n_clipped=self.n_clipped)
@@ -150,19 +138,21 @@ class ScatterSum:
     def _add_dense(self, rows: Matrix, weights: Vector | None) -> None:
         weight = float(len(rows)) if weights is None else float(weights.sum())
         with np.errstate(over="ignore", invalid="ignore"):
-            ones = np.ones(len(rows)) if weights is None else weights
-            mean = ones @ rows / weight
+            mean = (np.ones(len(rows)) if weights is None else weights) @ rows / weight
             if not np.isfinite(mean).all():
                 raise NotFiniteError(
                     "rows must have finite sums, got others; give the columns in other units"
                 )
-            origin = np.zeros_like(mean)
             if bool(np.any(mean * mean > _FAR**2 * rows[:_PROBE_ROWS].var(axis=0))):
                 rows = rows - mean
-                origin, mean = mean, ones @ rows / weight
-            self._square(rows, rows if weights is None else weights[:, np.newaxis] * rows)
-            self._rank_one(-weight, mean)
-            self._count(weight, origin, mean)
+            else:
+                self._rank_one(-weight, mean)
+            weighted = rows if weights is None else weights[:, np.newaxis] * rows
+            if self._full:
+                add_squares(self._scatter, weighted, rows)
+            else:
+                self._scatter += np.einsum("ij,ij->j", rows, weighted)
+            self._count(weight, mean)
 
     def _add_sparse(self, rows: Any) -> None:
         weight = float(rows.shape[0])
@@ -173,34 +163,21 @@ class ScatterSum:
         else:
             self._scatter += np.asarray(rows.multiply(rows).sum(axis=0), dtype=np.float64).ravel()
         self._rank_one(-weight, mean)
-        self._count(weight, np.zeros_like(mean), mean)
-
-    def _square(self, rows: Matrix, weighted: Matrix) -> None:
-        if not self._full:
-            self._scatter += np.einsum("ij,ij->j", rows, weighted)
-            return
-        for start in range(0, rows.shape[1], PANEL):
-            stop = min(start + PANEL, rows.shape[1])
-            out = room("product", (stop - start, stop))
-            self._scatter[start:stop, :stop] += np.matmul(weighted[:, start:stop].T, rows[:, :stop], out=out)
+        self._count(weight, mean)
 
     def _rank_one(self, weight: float, vector: Vector) -> None:
-        if not self._full:
+        if self._full:
+            add_squares(self._scatter, weight * vector[np.newaxis], vector[np.newaxis])
+        else:
             self._scatter += weight * vector**2
-            return
-        for start in range(0, vector.size, PANEL):
-            stop = min(start + PANEL, vector.size)
-            self._scatter[start:stop, :stop] += np.outer(weight * vector[start:stop], vector[:stop])
 
-    def _count(self, weight: float, origin: Vector, drift: Vector) -> None:
+    def _count(self, weight: float, mean: Vector) -> None:
         """Count rows whose squares about their own mean were added, and add those of that mean."""
         total = self._weight + weight
+        step = mean - self._mean
         if self._weight:
-            step = (origin - self._origin) + (drift - self._drift)
             self._rank_one(self._weight * weight / total, step)
-            self._drift += step * (weight / total)
-        else:
-            self._origin, self._drift = origin, drift.copy()
+        self._mean = self._mean + step * (weight / total)
         self._weight = total
 
 
@@ -247,36 +224,19 @@ class ProductSum:
         return np.ascontiguousarray(self._total.T) / (self._weight if n_units is None else n_units)
 
 
-def scatter_rows(source: RowSource, treatment: RowTreatment, *, full: bool) -> int:
-    """Return how many rows are summed at once."""
-    if source.sparse and not treatment.densifies():
-        return block_rows(source.n_features, density=source.density or 0.01)
-    return gram_rows(source.n_features) if full and not source.sparse else block_rows(source.n_features)
-
-
-def split_treatment(source: RowSource, treatment: RowTreatment) -> tuple[RowTreatment, Vector | None]:
-    """Return the treatment without its centre where that keeps rows sparse, and the centre."""
-    return treatment.split() if source.sparse and not treatment.bounded else (treatment, None)
-
-
-def accumulate_moment(
-    source: RowSource, treatment: RowTreatment, *, max_rows: int | None = None, workers: int = 1
-) -> Moments:
-    """Return the moments of a source's treated rows from one pass."""
-    treatment.check_width(source.n_features)
-    rule, offset = split_treatment(source, treatment)
-    unit = unit_of(source)
-    make = functools.partial(ScatterSum, rule, source.n_features, most=0 if unit is None else unit.most)
-    size = max_rows or scatter_rows(source, rule, full=True)
-    found = reduce(source, make, size, workers=workers if shares_blocks(source.n_features) else 1)
-    return found.result(offset, None if unit is None else unit.n_units)
+def add_squares(total: NDArray[Any], left: Matrix, right: Matrix) -> None:
+    """Add the lower triangle, and more, of leftᵀ·right to a sum, a stripe at a time."""
+    for start in range(0, len(total), _PANEL):
+        stop = min(start + _PANEL, len(total))
+        product = np.matmul(left[:, start:stop].T, right[:, :stop], out=room("product", (stop - start, stop)))
+        total[start:stop, :stop] += product.astype(total.dtype, copy=False)
 
 
 def mirror(matrix: NDArray[Any]) -> None:
     """Copy the lower triangle onto the upper one, a stripe at a time."""
     size = matrix.shape[0]
-    for start in range(0, size, PANEL):
-        stop = min(start + PANEL, size)
+    for start in range(0, size, _PANEL):
+        stop = min(start + _PANEL, size)
         corner = matrix[start:stop, start:stop]
         np.copyto(corner, np.tril(corner) + np.tril(corner, -1).T)
         matrix[start:stop, stop:] = matrix[stop:, start:stop].T

@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.dask_source import DaskSource
 from fedpower.rows.fingerprint import stored_under
-from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, require_count
+from fedpower.rows.source import OverRows, RowSource, other_rows, require_count
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import unit_of
 from fedpower.sums.device import TensorSource
-from fedpower.values import Block, Matrix, is_sparse
+from fedpower.values import Block, is_sparse
 
 Words = NDArray[np.uint64]
 
-CHUNK = 2**15  # numbers that are mixed together: they stay in a core's own cache
+_CHUNK = 2**15  # numbers that are mixed together: they stay in a core's own cache
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -53,29 +53,17 @@ def seen_in(block: Block, key: Words | None) -> Seen:
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words * key[block.indices])])
         rows = sums[block.indptr[1:]] - sums[block.indptr[:-1]]
     else:
-        rows = _dense_digests(np.asarray(block), key)
+        dense, step = np.asarray(block), max(1, _CHUNK // block.shape[1])
+        by_columns = dense.flags.f_contiguous
+        words = dense.T.view(np.uint64).T if by_columns else np.ascontiguousarray(dense).view(np.uint64)
+        rows = np.empty(count, np.uint64)
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            np.einsum("ij,j->i", _mixed(words[part]), key, out=rows[part])
     rows ^= rows >> np.uint64(32)
     rows *= _ODD
     rows ^= rows >> np.uint64(29)
     return Seen(n_rows=count, digest=int(rows.sum(dtype=np.uint64)))
-
-
-def _dense_digests(block: Matrix, key: Words) -> Words:
-    """Return each row's digest, in one pass over the block in the order of its memory."""
-    count, width = block.shape
-    if block.flags.f_contiguous and not block.flags.c_contiguous:
-        rows = np.zeros(count, np.uint64)
-        columns = block.T.view(np.uint64)
-        for start in range(0, count, CHUNK):
-            total = rows[start : start + CHUNK]
-            for place in range(width):
-                total += _mixed(columns[place, start : start + CHUNK]) * key[place]
-        return rows
-    rows, step = np.empty(count, np.uint64), max(1, CHUNK // width)
-    for start in range(0, count, step):
-        part = np.ascontiguousarray(block[start : start + step])
-        np.einsum("ij,j->i", _mixed(part.view(np.uint64)), key, out=rows[start : start + step])
-    return rows
 
 
 def _mixed(words: Words) -> Words:
@@ -89,9 +77,8 @@ class EnrolledRows(OverRows):
 
     def __init__(self, source: RowSource, *, contents: bool, fingerprinted: bool = False) -> None:
         super().__init__(source)
-        self._options = {"contents": contents, "fingerprinted": fingerprinted}
+        self._fingerprinted, self._fingerprint = fingerprinted, ""
         self._known, self._first = source.n_rows, cast("Seen | None", None)
-        self._fingerprint: str | None = None
         # With persons, blocks have a column more: how many rows each one's person has.
         width = source.n_features + int(unit_of(source) is not None)
         self.key = digest_key(width) if contents else None
@@ -108,27 +95,22 @@ class EnrolledRows(OverRows):
 
     def hold(self, seen: Seen) -> None:
         """Record the first complete pass, and its fingerprint where wanted; refuse one over other rows."""
-        first = seen if self._first is None else self._first
         require_count(self.rows.name, self._known, seen.n_rows)
-        if seen != first:
+        if seen != (self._first or seen):
             raise other_rows(self.rows.name)
-        self._first = first
-        if self._options["fingerprinted"]:
+        self._first = seen
+        if self._fingerprinted:
             self.fingerprint()
-
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "EnrolledRows":
-        return EnrolledRows(self.rows.select(columns, extra=extra), **self._options)
 
     def fingerprint(self) -> str:
         """Return the fingerprint of what is stored where the rows are read."""
-        if self._fingerprint is None:
-            self._fingerprint = (self._stored_data or stored_under(self.rows))()
+        self._fingerprint = self._fingerprint or (self._stored_data or stored_under(self.rows))()
         return self._fingerprint
 
 
 def enrolled(source: RowSource, *, contents: bool, fingerprinted: bool = False) -> RowSource:
     """Return a source whose passes are held to be over the same rows."""
-    if isinstance(source, TensorSource | EnrolledRows) or _in_memory(source):
+    if isinstance(source, EnrolledRows) or _in_memory(source):
         return source
     contents = contents or (isinstance(source, TableSource) and source.table.query is not None)
     return EnrolledRows(source, contents=contents, fingerprinted=fingerprinted)
@@ -170,27 +152,22 @@ class SpooledRows(OverRows):
             del block
         self._file, self._shape = file, (count, width)
 
-    def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> "SpooledRows":
-        return SpooledRows(self.rows.select(columns, extra=extra))
-
 
 def spooled(source: RowSource) -> RowSource:
     """Return a source that is parsed once, where it is not in memory anyway."""
-    in_memory = isinstance(source, TensorSource) or _in_memory(source) or source.sparse
-    return source if in_memory or isinstance(source, DaskSource) else SpooledRows(source)
+    again = _in_memory(source) or source.sparse or isinstance(source, DaskSource)
+    return source if again else SpooledRows(source)
 
 
 def _in_memory(source: RowSource) -> bool:
-    """Whether nobody else can change the rows: an array that is not a file's mapping."""
+    """Whether nobody else can change the rows: a tensor, or an array that is not a file's mapping."""
+    if isinstance(source, TensorSource):
+        return True
     if not isinstance(source, ArraySource) or source.array is None:
         return False
-    return not _is_mapped(source.array.data if source.sparse else source.array)
-
-
-def _is_mapped(array: Any) -> bool:
-    """Whether an array, or what it is a view of, is mapped from a file."""
+    array: Any = source.array.data if source.sparse else source.array
     while array is not None:
         if isinstance(array, np.memmap | mmap.mmap):
-            return True
+            return False
         array = getattr(array, "base", None)
-    return False
+    return True

@@ -10,11 +10,27 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource
-from fedpower.rows.source import UNWATCHED, RowSource, Watch, require_count
+from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, require_count
 from fedpower.rows.units import unit_of
 from fedpower.values import Block, Matrix, Vector, is_sparse, sparse
 
 S = TypeVar("S", bound="Sum")
+
+SPARSE_LIMIT = 0.1
+"""Share of stored entries above which dense arithmetic is faster than sparse."""
+
+_GRAM_BYTES = 2**25
+_MOST_SHARED = 1024
+
+
+def gram_rows(n_features: int) -> int:
+    """Return how many rows of a dense block are squared together."""
+    return max(block_rows(n_features), min(8 * n_features, _GRAM_BYTES // (8 * n_features)))
+
+
+def shares_blocks(n_features: int) -> bool:
+    """Return whether a silo's cores are better given a block each than a product together."""
+    return n_features <= _MOST_SHARED
 
 
 class Sum(Protocol):

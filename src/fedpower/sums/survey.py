@@ -2,8 +2,8 @@
 
 import functools
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from fedpower import native
 from fedpower.errors import InputError, ProtocolError
 from fedpower.rows.dask_source import DaskSource
-from fedpower.rows.source import UNWATCHED, RowSource, Watch, other_rows, require_count
+from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
+from fedpower.rows.tables import TableSource
 from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.device import Device
-from fedpower.sums.kernel import MEMORY_LIMIT, KernelChoice, block_rows
 from fedpower.sums.lattice import CRows, Integers, Shift
-from fedpower.sums.local import ON_LATTICE, LocalMoment
+from fedpower.sums.local import KernelChoice, LocalMoment, Reading
 from fedpower.sums.passes import enrolled, spooled
 from fedpower.sums.reduce import NotFiniteError, reduce, room
 from fedpower.values import Matrix, Vector, cached_property, is_sparse
@@ -230,30 +229,18 @@ class CountSum:
 class Survey:
     """One silo's rows before their treatment is known: what preparation asks of them, and their moment."""
 
-    def __init__(
-        self,
-        source: RowSource,
-        *,
-        device: Device | None = None,
-        watch: Watch | None = None,
-        workers: int = 1,
-        fingerprinted: bool = False,
-        memory_limit: int = MEMORY_LIMIT,
-    ) -> None:
+    def __init__(self, source: RowSource, **reading: Any) -> None:
         if isinstance(source, DaskSource):
             raise InputError(
                 f"{source.name} must be rows in memory, a file or a query to be prepared, got rows at Dask's "
                 "workers; give a code book, or row_norm"
             )
-        if device is not None:
-            require_no_unit(source, f"the device {device.name!r}")
+        self.how = how = Reading(on_lattice=True, **reading)
+        if how.device is not None:
+            require_no_unit(source, f"the device {how.device!r}")
         self._unit = unit_of(source)
-        self.source = spooled(enrolled(with_gaps(source), contents=True, fingerprinted=fingerprinted))
-        self.choice = KernelChoice(kind="moment", reason=ON_LATTICE)
-        self.device = device
-        self.watch = UNWATCHED if watch is None else watch
-        self._workers = workers
-        self._limit = memory_limit
+        self.source = spooled(enrolled(with_gaps(source), contents=True, fingerprinted=how.fingerprinted))
+        self.choice, self.watch = KernelChoice(), how.watch
         self._n_rows = self.source.n_rows if self._unit is None else None
         self._treated: LocalMoment | None = None
         self._octaves: Integers | None = None
@@ -296,7 +283,7 @@ class Survey:
         most = 0 if self._unit is None else self._unit.most
         make = functools.partial(CountSum, stage.tally, stage.size, most=most)
         size = block_rows(self.source.n_features)
-        return reduce(self.source, make, size, watch=self.watch, workers=self._workers, checked=checked)
+        return reduce(self.source, make, size, watch=self.watch, workers=self.how.workers, checked=checked)
 
     def treated(self, treatment: RowTreatment) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""
@@ -307,16 +294,8 @@ class Survey:
             assert treatment.center is not None, "preparation finds one"
             # Of persons with many rows, a missing cell may count for nothing.
             has_gaps = self._unit is not None or bool(self._octaves[:, -1].any())
-            self._treated = LocalMoment(
-                FilledRows(self.source, treatment.center) if has_gaps else self.source,
-                treatment,
-                choice=self.choice,
-                memory_limit=self._limit,
-                device=self.device,
-                watch=self.watch,
-                workers=self._workers,
-                on_lattice=True,
-            )
+            rows = FilledRows(self.source, treatment.center) if has_gaps else self.source
+            self._treated = LocalMoment(rows, treatment, **vars(replace(self.how, fingerprinted=False)))
         return self._treated
 
     @property
@@ -451,3 +430,79 @@ def _scores(rows: Matrix, treatment: RowTreatment, question: ScoreQuestion) -> M
         if treatment.normalize:
             scores /= np.where(squares > 0, np.sqrt(squares), 1.0)
         return np.nan_to_num(scores - question.offset[:, np.newaxis])
+
+
+# --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
+
+ONLY_YOU = "(for your eyes only)"
+
+_FAR = 2.0  # scales between a column's mean and the others'
+_NARROW = 20.0  # or how many times less it spreads than they do, elsewhere than around their mean
+_FEW = 10  # rows of a silo of which nothing is said: they may be anywhere by chance
+_MOST_COLUMNS = 5  # that are named
+
+
+def other_words(source: RowSource) -> dict[str, tuple[int, int]]:
+    """Return by column how many rows have none of its levels, and of how many rows."""
+    while hasattr(source, "rows"):
+        source = source.rows
+    return dict(source.others) if isinstance(source, TableSource) else {}
+
+
+def levels_warnings(source: RowSource) -> list[str]:
+    """Return a sentence for each column of levels in which some rows have another word."""
+    return [
+        f"{count} of {n_rows} rows of {source.name} have none of the levels of column {column!r} and "
+        f"count as 'other' {ONLY_YOU}"
+        for column, (count, n_rows) in other_words(source).items()
+        if count
+    ]
+
+
+def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
+    """Return the places of columns that may be in another unit than the released numbers are."""
+    if n_rows < _FEW:
+        return []
+    far = np.abs(mean) > _FAR + 3 * spread / np.sqrt(n_rows)
+    narrow = (spread > 0) & (spread * _NARROW < 1) & (np.abs(mean) > 3 * spread)
+    return [int(place) for place in np.flatnonzero(far | narrow)]
+
+
+def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
+    """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
+    known = [columns for moment in moments if (columns := moment.columns_as_treated()) is not None]
+    if len(known) < len(moments) or len(moments) < 2:
+        return None
+    shares = np.array([moment.n_rows for moment in moments], dtype=np.float64)
+    shares /= shares.sum()
+    means, spreads = (np.array(values) for values in zip(*known, strict=True))
+    middle = shares @ means
+    scale = np.sqrt(shares @ (spreads**2 + (means - middle) ** 2))
+    scale[scale == 0] = 1.0
+    return [((mean - middle) / scale, spread / scale) for mean, spread in zip(means, spreads, strict=True)]
+
+
+def units_warning(
+    moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
+) -> str | None:
+    """Return which columns are far from the offset and scale of the study; None where none is."""
+    treated = moment.treated_columns()
+    if treated is None:
+        return None
+    far = far_columns(*treated, moment.n_rows)
+    return units_sentence(moment.source.name, far, levels=levels, columns=columns)
+
+
+def units_sentence(
+    name: str, far: Sequence[int], *, levels: Collection[int], columns: Sequence[str] | None
+) -> str | None:
+    """Return what to say about columns of a silo that are far from the released numbers."""
+    named = [repr(columns[j]) if columns else f"x{j}" for j in far if j not in levels]
+    if not named:
+        return None
+    more = f" and {len(named) - _MOST_COLUMNS} more" if len(named) > _MOST_COLUMNS else ""
+    listed = ", ".join(named[:_MOST_COLUMNS]) + more
+    return (
+        f"the values of {name} in {listed} are far from those of all silos together; check that "
+        f"{'it is' if len(named) == 1 else 'they are'} in the agreed units {ONLY_YOU}"
+    )

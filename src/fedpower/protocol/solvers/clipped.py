@@ -18,8 +18,7 @@ from fedpower.protocol.query import Product, RowSum, width_of
 from fedpower.protocol.solvers.shared import Solution
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import NoiseLaw, Study
-from fedpower.sums.clipped_product import LEAST_CLIP, ClippedQuestion, clipped_scale
-from fedpower.sums.lattice import SIDE
+from fedpower.sums.lattice import LEAST_CLIP, SIDE, ClippedQuestion, clipped_scale
 
 Array = NDArray[np.float64]
 

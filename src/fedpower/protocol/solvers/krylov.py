@@ -24,7 +24,7 @@ from fedpower.protocol.messages import AskMoment, MomentPart, read_only
 from fedpower.protocol.solvers.products import Product, Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
-from fedpower.sums.kernel import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
+from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
 
 Array = NDArray[np.float64]
 

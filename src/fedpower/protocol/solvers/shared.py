@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import misalignment, rotation
+from fedpower.linalg import ALIGNMENTS, misalignment
 from fedpower.linalg.subspace import Alignment, own_memory
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
@@ -99,7 +99,7 @@ def align(
 ) -> tuple[dict[str, Array], float]:
     """Return ``matrices`` rotated by the D of their ``bases``, and ρ_t [FP eqs. 3.2, 3.3]."""
     turns = {
-        name: np.eye(basis.shape[1]) if basis is reference else rotation(alignment, basis, reference)
+        name: np.eye(basis.shape[1]) if basis is reference else ALIGNMENTS[alignment](basis, reference)
         for name, basis in bases.items()
     }
     spread = misalignment([bases[name] @ turn for name, turn in turns.items()], reference)

@@ -35,11 +35,11 @@ from fedpower.rows.units import (
 from fedpower.rules.rules import table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
-from fedpower.sums.kernel import KernelChoice
-from fedpower.sums.lattice import SIDE, LatticeRows, exact_moment
-from fedpower.sums.local import LocalMoment, local_moment
+from fedpower.sums.lattice import SIDE, LatticeRows
+from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 from fedpower.sums.passes import enrolled
 from fedpower.sums.survey import STAGES, Stage, Survey
+from lattices import exact_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
 D = 4
@@ -111,9 +111,9 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     assert found.to_float().mean == pytest.approx(mean, abs=2 * 8 / PARTS)
     exact = LocalMoment(source, RULE, choice=PRODUCTS)
     assert exact.moment() == pytest.approx(moment, abs=1e-13)
-    assert exact.mean() == pytest.approx(mean, abs=1e-13)
+    assert exact.summary.mean == pytest.approx(mean, abs=1e-13)
     assert exact.product(np.eye(D)) == pytest.approx(moment, abs=1e-13)
-    assert exact.trace() == pytest.approx(np.trace(moment), abs=1e-13)
+    assert exact.summary.trace() == pytest.approx(np.trace(moment), abs=1e-13)
     about = moment - np.outer(mean, mean)
     assert exact.product(np.eye(D), mean) == pytest.approx(about, abs=1e-13)
     assert exact.moment(mean) == pytest.approx(about, abs=1e-13)
@@ -131,8 +131,8 @@ def test_a_row_of_somebody_who_has_no_other_is_the_row_itself():
 def test_a_factor_has_the_moment_of_weighted_rows():
     rows, ids = np.random.default_rng(0).standard_normal((6, 9)) / 9, np.array([1, 2, 2, 3, 2, 1])
     silo = LocalMoment(with_ids(open_source(rows), ids), RowTreatment(row_norm=1.0), choice=PRODUCTS)
-    factor = silo.factor(silo.mean())
-    assert factor.T @ factor == pytest.approx(silo.moment(silo.mean()), abs=1e-13)
+    factor = silo.factor(silo.summary.mean)
+    assert factor.T @ factor == pytest.approx(silo.moment(silo.summary.mean), abs=1e-13)
 
 
 def test_the_order_of_rows_and_the_size_of_blocks_have_no_part():
@@ -263,7 +263,7 @@ def test_what_a_silo_asks_of_its_rows_counts_persons():
     ):
         assert (made.n_rows, made.n_read) == (n, len(rows))
         assert made.product(np.eye(D)) == pytest.approx(moment, abs=3e-4)
-        assert made.mean() == pytest.approx(mean, abs=3e-4)
+        assert made.summary.mean == pytest.approx(mean, abs=3e-4)
 
 
 def test_what_cannot_weigh_rows_refuses_in_one_sentence():
