@@ -74,7 +74,7 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
         silos.finish(whole)
         expected, files = reported(whole), stored(folder)
         assert len(files) >= 3
-        for place in (0, 1, len(files) - 1):
+        for place in (1, len(files) - 1):
             path = folder / f"{place}.round"
             for content in altered(path.read_bytes()):
                 path.write_bytes(content)

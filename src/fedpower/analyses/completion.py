@@ -131,8 +131,8 @@ class Completion(TransformerMixin, Analysis):
             return _Model(shrink_means(one.mean), loadings, unique)
 
         self._model, self._draws = modelled(pairs, values, vectors), []
-        for mean, covariance in zip(noised.mean, noised.covariance, strict=True) if noised else ():
-            one = _Pairs(mean, covariance, pairs.weight)
+        for middle, covariance in zip(noised.mean, noised.covariance, strict=True) if noised else ():
+            one = _Pairs(middle, covariance, pairs.weight)
             self._draws.append(modelled(one, *base.eigenpairs(covariance * weights)))
         half = self._half
         self.items_ = np.asarray(list(spans), dtype=object)
