@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plain.product(np.eye(3))
     with pytest.raises(InputError, match="center must be 4 finite numbers"):
         plain.summary.trace(np.zeros(3))
-    monkeypatch.setattr(local, "MEMORY_LIMIT", 10)
+    monkeypatch.setattr(local, "MEMORY_LIMIT", 0)
     assert choose_kernel(3, 4, rank=1, steps=1).kind == "product"
     with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .*; leave columns out"):
         LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
