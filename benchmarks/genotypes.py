@@ -83,18 +83,7 @@ def _ran(counts: Any, picture: Path | None) -> Record:
         _write(Path(f"{SILOS[place]}.bed"), counts, part, turned=place == 2)
     _write(Path("all.bed"), counts, everybody, turned=False)
     files = [f"{name}.bed" for name in SILOS]
-    words = [
-        "-k",
-        str(RANK),
-        "--variants",
-        "all.afreq",
-        "--epsilon",
-        "inf",
-        "--scores-epsilon",
-        "inf",
-        "-o",
-        "result",
-    ]
+    words = f"-k {RANK} --variants all.afreq --epsilon inf --scores-epsilon inf -o result".split()
     began = time.perf_counter()
     _fedpower("fit", *files, *words)
     seconds = time.perf_counter() - began

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from benchmarks import baselines, fits
+from benchmarks.accuracy import Task
 from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Loaders, available, loaders, minmax, split
 from benchmarks.runner import MissingError, Table, case, on_every_core, say, spread, values
 from fedpower.linalg import orth, sin_theta
@@ -139,13 +140,6 @@ def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> T
 
 def _mean(runs: list[dict[str, float]], name: str, form: str, unit: float) -> str:
     return form.format(np.mean(values(runs, name)) / unit) if name in runs[0] else ""
-
-
-class Task(NamedTuple):
-    data: str
-    a9a: str
-    kind: str
-    seed: int
 
 
 def _loaders(a9a: Path) -> Loaders:

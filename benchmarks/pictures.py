@@ -29,20 +29,16 @@ MODES = {
 
 def draw_modes(figure: Any) -> None:
     """Draw every seed of every noise mode on one logarithmic axis."""
-    found = kept("model1_modes")
-    settings = found["settings"]
-    axes = figure.subplots()
-    for height, (mode, (_, marker, colour)) in enumerate(reversed(MODES.items())):
+    found, axes = kept("model1_modes"), figure.subplots()
+    settings, labels = found["settings"], []
+    for height, (mode, (label, marker, colour)) in enumerate(reversed(MODES.items())):
         errors = [seed["pooled"] for seed in found["measured"][mode]]
-        middle = sum(errors) / len(errors)
         axes.scatter(errors, [height] * len(errors), marker=marker, s=42, facecolor=colour, edgecolor="black")
-        axes.annotate(
-            f"{middle:.2g}", (middle, height), xytext=(0, 10), textcoords="offset points", ha="center"
-        )
-    axes.set_xscale("log")
-    axes.set_xlim(3e-3, 1)
-    axes.set_ylim(-0.5, len(MODES) - 0.3)
-    axes.set_yticks(range(len(MODES)), [label for label, *_ in reversed(MODES.values())])
+        place = {"xytext": (0, 10), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(f"{statistics.mean(errors):.2g}", (statistics.mean(errors), height), **place)
+        labels.append(label)
+    axes.set(xscale="log", xlim=(3e-3, 1), ylim=(-0.5, len(MODES) - 0.3))
+    axes.set_yticks(range(len(MODES)), labels)
     axes.set_xlabel("error sin θ of the eigenspace (a point per seed, mean above)")
     figure.suptitle(
         f"Same privacy (ε = {settings['epsilon']:g}, δ = {settings['delta']:g}): {settings['silos']} "
@@ -55,40 +51,29 @@ def draw_modes(figure: Any) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-LINES: dict[str, dict[str, Any]] = {
-    "fedpower": {"color": "black", "marker": "D", "linestyle": "-", "linewidth": 2.0},
-    "step": {"color": "#777777", "marker": "s", "linestyle": "--"},
-    "paper": {"color": "black", "marker": "o", "markerfacecolor": "white", "linestyle": ":"},
-    "Analyze-Gauss": {"color": "#777777", "marker": "^", "linestyle": "-"},
-    "exponential mechanism": {"color": "#777777", "marker": "v", "linestyle": "-."},
-    "OpenDP": {"color": "#777777", "marker": "P", "markerfacecolor": "white", "linestyle": ""},
-    "diffprivlib": {"color": "black", "marker": "X", "markerfacecolor": "white", "linestyle": ""},
-    "WDA": {"color": "#aaaaaa", "marker": "", "linestyle": (0, (1, 1))},
+# By method its label, colour, marker and line: told apart by marker and line, so that grey print is enough.
+LINES = {
+    "fedpower": ("fedpower (default)", "black", "D", "-"),
+    "step": ("every step noised, exact accounting", "#777777", "s", "--"),
+    "paper": ("noise as printed in the paper", "black", "o", ":"),
+    "Analyze-Gauss": ("Analyze-Gauss: trusted curator", "#777777", "^", "-"),
+    "exponential mechanism": ("exponential mechanism: trusted curator, pure ε", "#777777", "v", "-."),
+    "OpenDP": ("OpenDP: trusted curator, pure ε, where it finished", "#777777", "P", ""),
+    "diffprivlib": ("diffprivlib: trusted curator, pure ε, where it finished", "black", "X", ""),
+    "WDA": ("WDA: no privacy", "#aaaaaa", "", (0, (1, 1))),
 }
-"""How each method is drawn: told apart by marker and line, so that grey print is enough."""
+HOLLOW = ("paper", "OpenDP", "diffprivlib")
 
-LABELS = {
-    "fedpower": "fedpower (default)",
-    "step": "every step noised, exact accounting",
-    "paper": "noise as printed in the paper",
-    "Analyze-Gauss": "Analyze-Gauss: trusted curator",
-    "exponential mechanism": "exponential mechanism: trusted curator, pure ε",
-    "OpenDP": "OpenDP: trusted curator, pure ε, where it finished",
-    "diffprivlib": "diffprivlib: trusted curator, pure ε, where it finished",
-    "WDA": "WDA: no privacy",
-}
+
+def _look(method: str) -> dict[str, Any]:
+    label, colour, marker, line = LINES[method]
+    look = {"color": colour, "marker": marker, "linestyle": line, "label": label}
+    look |= {"markerfacecolor": "white"} if method in HOLLOW else {}
+    return look | ({"linewidth": 2.0} if method == "fedpower" else {})
+
+
 LEAST = 1e-5
 """Less variance lost than this is drawn as this."""
-
-
-def draw_real(figure: Any) -> None:
-    """Draw the fits on real data, silos split by label."""
-    draw_accuracy(figure, having(kept("accuracy_real")["measured"], split="by label"))
-
-
-def draw_peers(figure: Any) -> None:
-    """Draw fedpower beside its peers."""
-    draw_accuracy(figure, kept("accuracy_peers")["measured"]["fits"])
 
 
 def draw_accuracy(figure: Any, rows: Sequence[Measured]) -> None:
@@ -103,16 +88,16 @@ def draw_accuracy(figure: Any, rows: Sequence[Measured]) -> None:
         for method in LINES:
             _lost(axes, method, having(rows, data=data, method=method))
         axes.set_title(data, fontsize=10)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_ylim(LEAST / 2, 1.6)
+        axes.set(xscale="log", yscale="log", ylim=(LEAST / 2, 1.6))
         axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
         axes.minorticks_off()
     for axes in grid[:, 0]:
         axes.set_ylabel("share of variance lost")
     for axes in places[max(0, len(sets) - columns) : len(sets)]:
         axes.set_xlabel("ε")
-    _key(places[len(sets)], distinct(rows, "method"))
+    methods, key = distinct(rows, "method"), places[len(sets)]
+    handles = [key.plot([], [], **_look(method))[0] for method in LINES if method in methods]
+    key.legend(handles=handles, loc="center left", fontsize=8)
     for axes in places[len(sets) :]:
         axes.axis("off")
 
@@ -124,13 +109,7 @@ def _lost(axes: Any, method: str, rows: Sequence[Measured]) -> None:
     }
     if found:
         middle = [statistics.mean(each) for each in found.values()]
-        _errorbar(axes, found, middle, markersize=5, **LINES[method])
-
-
-def _key(axes: Any, methods: Sequence[str]) -> None:
-    shown = [method for method in LINES if method in methods]
-    handles = [axes.plot([], [], **LINES[method], label=LABELS[method])[0] for method in shown]
-    axes.legend(handles=handles, loc="center left", fontsize=8)
+        _errorbar(axes, found, middle, markersize=5, **_look(method))
 
 
 LEAST_MB = 1.0
@@ -149,8 +128,7 @@ def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
         for row, key in enumerate(MEASURES):
             axes = grid[row][column]
             _points(axes, here, key)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
+            axes.set(xscale="log", yscale="log")
         slopes = exponents(here, _sizes(here))
         if slopes:
             _line(grid[0][column], here, statistics.median(slopes))
@@ -203,8 +181,14 @@ def _errorbar(axes: Any, found: dict[Any, list[float]], middle: list[float], **l
 
 PICTURES: dict[str, tuple[tuple[float, float], Callable[[Any], None]]] = {
     "model1": ((7.2, 2.5), draw_modes),
-    "accuracy-real": ((9.6, 5.8), draw_real),
-    "accuracy-peers": ((9.6, 5.8), draw_peers),
+    "accuracy-real": (
+        (9.6, 5.8),
+        lambda figure: draw_accuracy(figure, having(kept("accuracy_real")["measured"], split="by label")),
+    ),
+    "accuracy-peers": (
+        (9.6, 5.8),
+        lambda figure: draw_accuracy(figure, kept("accuracy_peers")["measured"]["fits"]),
+    ),
     "speed": ((9.6, 4.6), lambda figure: draw_growth(figure, kept("growth")["measured"])),
 }
 """By the name of its file: the size in inches, and what draws it."""

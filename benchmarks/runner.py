@@ -223,21 +223,16 @@ def _commit() -> str:
 
 
 def _processor() -> str:
-    for command in (["cat", "/proc/cpuinfo"], ["lscpu"]):
-        if shutil.which(command[0]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            for line in done.stdout.splitlines():
-                if line.lower().startswith("model name"):
-                    return line.partition(":")[2].strip()
+    if shutil.which("lscpu"):
+        done = subprocess.run(["lscpu"], capture_output=True, text=True, check=False)
+        for line in done.stdout.splitlines():
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or "unknown"
 
 
 def _cores() -> list[int]:
-    return (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    return sorted(os.sched_getaffinity(0))
 
 
 def _kilobytes(path: str, key: str) -> int:
@@ -368,9 +363,7 @@ def on_every_core(work: Callable[[Any], Any], tasks: Sequence[Hashable]) -> dict
 
 def _bind(cores: Any) -> None:
     warnings.simplefilter("ignore", UserWarning)
-    core = cores.get()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {cores.get()})
 
 
 # Summaries
@@ -389,12 +382,6 @@ def distinct(measured: Sequence[Measured], key: str) -> list[Any]:
 def values(measured: Sequence[Measured], key: str = "seconds") -> list[float]:
     """Return one value of every record that has it."""
     return [each[key] for each in measured if key in each]
-
-
-def mean(measured: Sequence[Measured], key: str, **wanted: Any) -> float:
-    """Return the mean of a value over matching records; NaN without any."""
-    found = values(having(measured, **wanted), key)
-    return statistics.mean(found) if found else math.nan
 
 
 def ratios(measured: Sequence[Measured], base: Sequence[Measured], key: str = "seconds") -> list[float]:

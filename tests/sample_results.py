@@ -1,7 +1,7 @@
 """Small results of every kind, for what is made of results."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,30 +52,32 @@ def written(
     return model.fit_silos(silos).result_.with_origin(command=command).save(folder)
 
 
-KINDS = ("private", "drowned", "secure", "step", "exact", "krylov", "sampled", "one", "wide",
-         "hostile", "scored", "federated")  # fmt: skip
+def hostile() -> dict[str, pd.DataFrame]:
+    return hospitals(len(HOSTILE), tuple(each for each in HOSTILE if each.isprintable()), HOSTILE)
 
 
-def kinds(folder: Path) -> dict[str, Path]:
-    """Return a result folder of each kind, by its name."""
-    hostile = hospitals(len(HOSTILE), tuple(each for each in HOSTILE if each.isprintable()), HOSTILE)
-    krylov = {"solver": "krylov", "iteration_rank": 4, "tol": 1e-12}
-    paper = {"solver": "fedpower", "local_steps": 2, "n_participants": 3, "n_steps": 24}
-    made = {
-        "private": written(folder / "private", hospitals(), **PRIVATE),
-        "drowned": written(folder / "drowned", hospitals(), **{**PRIVATE, "epsilon": 0.02}),
-        "secure": written(folder / "secure", hospitals(), aggregation="secure", **PRIVATE),
-        "step": written(folder / "step", hospitals(), noise="step", n_steps=4, **PRIVATE),
-        "exact": written(folder / "exact", hospitals(), command=["fedpower", "fit", "a b.csv"]),
-        "krylov": written(folder / "krylov", hospitals(40), 3, **krylov),
-        "sampled": written(folder / "sampled", hospitals(), 2, iteration_rank=3, **paper),
-        "one": written(folder / "one", hospitals(3, ("alone",)), 1),
-        "wide": written(folder / "wide", hospitals(505, ("a", "b"), rows=40), 2),
-        "hostile": written(folder / "hostile", hostile, 3, HOSTILE, **PRIVATE),
-        "scored": written(folder / "scored", hostile, 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0),
-    }
-    made["federated"] = federated(made["private"], folder / "federated")
-    return made
+_PAPER = {"solver": "fedpower", "local_steps": 2, "n_participants": 3, "n_steps": 24}
+_WRITTEN: dict[str, Callable[[Path], Path]] = {
+    "private": lambda folder: written(folder, hospitals(), **PRIVATE),
+    "drowned": lambda folder: written(folder, hospitals(), **{**PRIVATE, "epsilon": 0.02}),
+    "secure": lambda folder: written(folder, hospitals(), aggregation="secure", **PRIVATE),
+    "step": lambda folder: written(folder, hospitals(), noise="step", n_steps=4, **PRIVATE),
+    "exact": lambda folder: written(folder, hospitals(), command=["fedpower", "fit", "a b.csv"]),
+    "krylov": lambda folder: written(folder, hospitals(40), 3, solver="krylov", iteration_rank=4, tol=1e-12),
+    "sampled": lambda folder: written(folder, hospitals(), 2, iteration_rank=3, **_PAPER),
+    "one": lambda folder: written(folder, hospitals(3, ("alone",)), 1),
+    "wide": lambda folder: written(folder, hospitals(505, ("a", "b"), rows=40), 2),
+    "hostile": lambda folder: written(folder, hostile(), 3, HOSTILE, **PRIVATE),
+    "scored": lambda folder: written(folder, hostile(), 3, **{**PRIVATE, "epsilon": 8.0}, scores_epsilon=4.0),
+    "federated": lambda folder: federated(sample(folder.parent, "private"), folder),
+}
+KINDS = tuple(_WRITTEN)
+
+
+def sample(folder: Path, kind: str) -> Path:
+    """Return the folder of a kind of result, which is fitted when it is first asked for."""
+    place = folder / kind
+    return place if place.exists() else _WRITTEN[kind](place)
 
 
 def federated(like: Path, folder: Path) -> Path:

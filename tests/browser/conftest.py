@@ -8,7 +8,7 @@ from chromium import Browser, chromium, missing
 
 from fedpower.report.record import REPORT
 from fedpower.report.result import write_report
-from sample_results import kinds
+from sample_results import KINDS, sample
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def pages(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The report of a result of each kind; made only where a browser will see it."""
-    made = kinds(tmp_path_factory.mktemp("results"))
+    base = tmp_path_factory.mktemp("results")
+    made = {kind: sample(base, kind) for kind in KINDS}
     write_report(made["federated"])
     return {kind: folder / REPORT for kind, folder in made.items()}

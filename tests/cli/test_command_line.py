@@ -13,7 +13,7 @@ from hospitals import EXACT, run, succeed
 
 from fedpower import __version__
 from fedpower.cli import COMMANDS, main
-from fedpower.cli.failures import exit_status, reported
+from fedpower.cli.console import exit_status, reported
 
 PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")

@@ -65,7 +65,10 @@ def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards: Path)
     assert found["age"]["n_missing"] == int(table["age"].isna().sum())
     assert found["cd4"]["n_odd"] == int((table["cd4"] == ".").sum())
     assert found["sex"]["levels"] == table["sex"].value_counts().to_dict()
-    assert found["patient_id"]["doubts"] == ["named like an id", "all different, as an id is"]
+    assert found["patient_id"]["doubts"] == [
+        "is named like an id",
+        "has whole numbers that are all different, as an id has",
+    ]
     shown = succeed("inspect", "north.csv").stdout
     assert "3 levels" in shown
     assert "for your eyes" in shown

@@ -4,12 +4,13 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from consortium import kit_for, silo_file, write_study
-from hospitals import run, succeed
+from hospitals import run, succeed, write_hospitals
 
 from fedpower.cli import node
 from fedpower.federation import vault
@@ -18,91 +19,155 @@ from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
 from layers import planted, write_layer, write_nodes
 
 
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("consortium")
+    write_hospitals(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_study()
+        for party in ("coordinator", "runner", "north", "south"):
+            kit_for(party)
+        silo_file()
+    return folder
+
+
 @pytest.fixture
-def place(here: Path) -> Path:
-    write_study()
-    for party in ("coordinator", "runner", "north", "south"):
-        kit_for(party)
-    silo_file()
-    return here
+def place(consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a copy of the consortium."""
+    shutil.copytree(consortium, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
 
 
 def files_in(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dry_run_shows_what_would_leave_and_touches_nothing(place: Path) -> None:
+APPROVE = ("node", "approve", "kits/north", "north.toml")
+
+
+def facts() -> dict[str, Any]:
+    """Return what the operator of north is shown before taking part."""
+    shown: dict[str, Any] = json.loads(succeed(*APPROVE, "--json").stdout)
+    return shown
+
+
+def change_study(*changes: tuple[str, str]) -> None:
+    """Change the study in the kit of north by regular expressions."""
+    kit = Path("kits/north/study.toml")
+    text = kit.read_text()
+    for before, after in changes:
+        text = re.sub(before, after, text)
+    kit.write_text(text)
+
+
+def test_approval_shows_what_would_leave_and_touches_nothing(place: Path) -> None:
     before = files_in(place)
-    said = succeed("node", "approve", "kits/north", "north.toml").stdout
+    said = succeed(*APPROVE).stdout
     assert "What would leave north" in said
     assert "the moment, the mean row and the trace, noised once" in said
     assert "Nobody was contacted and nothing was charged." in said
+    digest = read_study(Path("study.toml")).digest
+    assert f'[agrees]\nstudy = "{digest}"' in said
+    shown = facts()
+    assert shown["study"] == digest
+    assert (shown["rows"], shown["columns"]) == (60, 5)
+    assert (shown["ledger_cap"], shown["ledger_spent"], shown["affordable"]) == ("2", "0", True)
+    assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.0, abs=1e-6)
+    assert "advice" not in shown
     assert files_in(place) == before
-
-
-def test_a_dry_run_as_json(place: Path) -> None:
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert facts["study"] == read_study(Path("study.toml")).digest
-    assert (facts["rows"], facts["columns"]) == (60, 5)
-    assert facts["affordable"] is True
-    assert (facts["ledger_cap"], facts["ledger_spent"]) == ("2", "0")
-    assert float(facts["epsilon_of_this_study"]) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_a_dry_run_says_when_the_ledger_cannot_pay(place: Path) -> None:
     silo_file(cap=0.5)
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert facts["affordable"] is False
+    assert facts()["affordable"] is False
 
 
-def test_a_dry_run_of_a_study_that_prepares_says_that_tallies_leave_too(place: Path) -> None:
-    kit = Path("kits/north/study.toml")
-    lines = kit.read_text().splitlines(keepends=True)
-    kit.write_text("".join(line for line in lines if not line.startswith("row_norm")))
-    said = succeed("node", "approve", "kits/north", "north.toml", "--json").stdout
-    assert json.loads(said)["leaves"] == (
-        "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
-        "each noised once"
+def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place: Path) -> None:
+    change_study(("row_norm = .*", "row_norm = 0.1"))
+    shown = facts()
+    assert shown["rows_clipped_by_the_bound"] == shown["rows"]
+    assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) are longer")
+
+
+PREPARED = (
+    "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
+    "each noised once"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "leaves"),
+    [
+        ("row_norm = .*\n", "", PREPARED),
+        ("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf", "exact numbers: this study is NOT private"),
+    ],
+    ids=["prepared", "exact"],
+)
+def test_what_leaves_is_said(place: Path, before: str, after: str, leaves: str) -> None:
+    change_study((before, after))
+    assert facts()["leaves"] == leaves
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("noise", ["moment", "step", "paper"])
+def test_a_mean_row_leaves_where_rows_are_centred_and_nowhere_else(
+    place: Path, center: bool, noise: str
+) -> None:
+    change_study(
+        (r"\[privacy\]\n", f'[privacy]\nnoise = "{noise}"\n'),
+        ("center = true", f"standardize = false\ncenter = {str(center).lower()}"),
     )
+    shown = facts()
+    assert ("mean row" in shown["leaves"]) is center
+    assert "trace" in shown["leaves"]
+    assert shown["leaves_without_noise"] == "the number of rows"
+    steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
+    assert noise == "moment" or f"{steps} products of d×" in shown["leaves"]
 
 
-def test_a_dry_run_of_an_exact_study_says_that_nothing_is_private(place: Path) -> None:
-    kit = Path("kits/north/study.toml")
-    kit.write_text(kit.read_text().replace("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf"))
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert facts["leaves"] == "exact numbers: this study is NOT private"
+IDENTITY = '[identity]\npath = "north.pem"\n'
 
 
-def test_a_dry_run_advises_an_operator_whose_rows_are_mostly_clipped(place: Path) -> None:
-    words = ("node", "approve", "kits/north", "north.toml", "--json")
-    assert "advice" not in json.loads(succeed(*words).stdout)
-    kit = Path("kits/north/study.toml")
-    kit.write_text(re.sub(r"row_norm = .*", "row_norm = 0.1", kit.read_text()))
-    facts = json.loads(succeed(*words).stdout)
-    assert facts["rows_clipped_by_the_bound"] == facts["rows"]
-    assert facts["advice"].startswith(f"{facts['rows']} of {facts['rows']} rows (100.0%) are longer")
+def keys() -> list[str]:
+    """Make the keys of all silos, and return the options that list them."""
+    names = ("north", "south", "east")
+    return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
 
 
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_dry_run_of_a_network_speaks_of_nodes_and_edges(here: Path, aggregation: str) -> None:
+@pytest.mark.parametrize("secure", [False, True])
+def test_approval_of_a_network_speaks_of_nodes_and_edges(here: Path, secure: bool) -> None:
     write_nodes(Path("nodes.txt"), 20)
     write_layer(Path("north.csv"), planted(20)[0])
-    keys = []
-    for name in ("north", "south", "east") if aggregation == "secure" else ():
-        public = succeed("node", "key", f"{name}.pem").stdout.strip()
-        keys.append(f"--identity={name}={public}")
-    succeed("study", "init", "study.toml", "--name", "layers", "--silos", "north,south,east",
-            "--network", "edge", "--nodes", "nodes.txt", "--edge-weight", 40, "-k", 2,
-            "--epsilon", 1, *keys)  # fmt: skip
+    network = ("--network", "edge", "--nodes", "nodes.txt", "--edge-weight", 40)
+    words = ("--name", "layers", "--silos", "north,south,east", "-k", 2, "--epsilon", 1)
+    succeed("study", "init", "study.toml", *words, *network, *(keys() if secure else ()))
     kit_for("north")
-    silo_file(more='[identity]\npath = "north.pem"\n' if keys else "")
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert (facts["networks"], facts["nodes"], facts["edges_capped_at_the_maximum"]) == (1, 20, 0)
-    assert facts["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
-    assert facts["leaves"].startswith("the adjacency and its trace")
-    noise = facts["noise_std_of_an_edge_in_units_of_edge_weight"]
-    assert noise == ("of the sum, by the networks in the session" if keys else "4.22")
-    assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(facts)) is None
+    silo_file(more=IDENTITY if secure else "")
+    shown = facts()
+    assert (shown["networks"], shown["nodes"], shown["edges_capped_at_the_maximum"]) == (1, 20, 0)
+    assert shown["advice"].startswith("no edge weighs more than 0.025 of edge_weight")
+    assert shown["leaves"].startswith("the adjacency and its trace")
+    noise = shown["noise_std_of_an_edge_in_units_of_edge_weight"]
+    assert noise == ("of the sum, by the networks in the session" if secure else "4.22")
+    assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(shown)) is None
+
+
+def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> None:
+    write_study(*keys())
+    kit_for("north")
+    silo_file(more=IDENTITY)
+    shown = facts()
+    assert "under masks, with this silo's share of the noise" in shown["leaves"]
+    assert shown["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows in the session"
+    assert float(shown["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
+    assert (shown["attempts_at_most"], shown["attempts_charged_so_far"]) == (3, 0)
+    assert float(shown["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)
+    # Nobody is contacted: the kit holds no keys, and the sentence is not about them.
+    silo_file(more=f"{IDENTITY}[agrees]\nepsilon = 1.0\n")
+    before = files_in(Path())
+    for command in ("start", "approve"):
+        (sentence,) = run("node", command, *APPROVE[2:]).stderr.splitlines()
+        assert "a study that can spend 1.81" in sentence
+    assert files_in(Path()) == before
 
 
 @pytest.mark.slow
@@ -126,61 +191,6 @@ def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
     assert refused.exit_code == 2
     assert "the data of silo 'north'" in refused.stderr
     assert len(started) == 1
-
-
-@pytest.mark.parametrize("noise", ["step", "paper"])
-def test_a_dry_run_counts_the_products_of_the_other_modes(place: Path, noise: str) -> None:
-    kit = Path("kits/north/study.toml")
-    text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
-    kit.write_text(text.replace("[rows]\n", "[rows]\nstandardize = false\n"))
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert "products of d×" in facts["leaves"]
-
-
-def test_a_dry_run_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> None:
-    keys = []
-    for name in ("north", "south", "east"):
-        public = succeed("node", "key", f"{name}.pem").stdout.strip()
-        keys.append(f"--identity={name}={public}")
-    write_study(*keys)
-    kit_for("north")
-    silo_file(more='[identity]\npath = "north.pem"\n')
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert "under masks, with this silo's share of the noise" in facts["leaves"]
-    assert facts["noise_std_for_rows_of_norm_1"] == "of the sum, by the rows in the session"
-    assert float(facts["epsilon_of_one_attempt"]) == pytest.approx(1.0, abs=1e-6)
-    assert (facts["attempts_at_most"], facts["attempts_charged_so_far"]) == (3, 0)
-    assert float(facts["epsilon_of_this_study"]) == pytest.approx(1.81, abs=0.01)
-    refused_before_connecting("[agrees]\nepsilon = 1.0\n", "a study that can spend 1.81")
-
-
-def refused_before_connecting(agrees: str, reported: str) -> None:
-    """Nobody is contacted: the kit holds no keys, and the sentence is not about them."""
-    silo_file(more=f'[identity]\npath = "north.pem"\n{agrees}')
-    before = files_in(Path())
-    for command in ("start", "approve"):
-        said = run("node", command, "kits/north", "north.toml")
-        assert said.exit_code == 2
-        assert reported in said.stderr
-        assert len(said.stderr.splitlines()) == 1
-    assert files_in(Path()) == before
-
-
-@pytest.mark.parametrize(("rows", "mean"), [("center = true", True), ("center = false", False)])
-@pytest.mark.parametrize("noise", ["moment", "step", "paper"])
-def test_a_dry_run_speaks_of_a_mean_row_where_one_leaves_and_nowhere_else(
-    place: Path, rows: str, mean: bool, noise: str
-) -> None:
-    kit = Path("kits/north/study.toml")
-    text = kit.read_text().replace("[privacy]\n", f'[privacy]\nnoise = "{noise}"\n')
-    text = text.replace("center = true", f"standardize = false\n{rows}")
-    kit.write_text(text)
-    facts = json.loads(succeed("node", "approve", "kits/north", "north.toml", "--json").stdout)
-    assert ("mean row" in facts["leaves"]) is mean
-    assert "trace" in facts["leaves"]
-    assert facts["leaves_without_noise"] == "the number of rows"
-    steps = read_study(kit).terms()[0].n_steps
-    assert noise == "moment" or f"{steps} products" in facts["leaves"]
 
 
 @pytest.mark.parametrize(

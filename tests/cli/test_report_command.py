@@ -1,4 +1,4 @@
-"""`fedpower report` makes the page of a result anew, and opens it."""
+"""`fedpower show` prints a result, and opens its page."""
 
 import os
 import subprocess

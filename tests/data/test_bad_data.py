@@ -121,7 +121,7 @@ def test_what_is_in_memory_is_refused_by_what_is_wrong(case: str) -> None:
     assert re.search(sentence, refused(data, **options))
 
 
-SVM = "must be a label and index:value pairs, got something else at row 3"
+SVM = "every line of .* must be a label and index:value pairs in order"
 TEXTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     **{f"a cell with {cell or 'nothing'}": (
         "t.csv", f"a,b\n1,2\n\n3,{cell}\n4,5\n", {},

@@ -36,7 +36,8 @@ def test_every_block_runs_and_gives_what_is_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # has the paper's models
+    path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the paper's models are there
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     GROUNDS.get(page, lambda folder: None)(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None

@@ -84,9 +84,13 @@ def test_exact_secure_sums_are_refused():
         FedCommunities(K, epsilon=math.inf, aggregation="secure").fit_silos(LAYERS)
 
 
-def test_the_noise_of_an_edge_release_is_what_its_budget_says():
-    model = FedCommunities(K, epsilon=1.0, delta=1e-6).fit_silos(LAYERS)
-    moment = model.moment_
+@pytest.fixture(scope="module")
+def by_edge() -> FedCommunities:
+    return FedCommunities(K, delta=1e-6, nodes=names_of(D)).fit_silos(LAYERS)
+
+
+def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge: FedCommunities):
+    moment = by_edge.moment_
     apart = (moment.pooled.moment - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
     # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
     assert abs(np.mean(apart**2) / (moment.noise_std**2 / 2) - 1) < 0.17
@@ -94,8 +98,8 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says():
     assert math.isclose(alone.noise_std, 2 * moment.noise_std, rel_tol=1e-3)
 
 
-def test_the_statement_says_that_an_edge_is_protected_and_a_node_is_not():
-    said = str(FedCommunities(K).fit_silos(LAYERS).privacy_)
+def test_the_statement_says_that_an_edge_is_protected_and_a_node_is_not(by_edge: FedCommunities):
+    said = str(by_edge.privacy_)
     assert "one edge of one layer of one silo" in said
     assert "somebody with many edges, such as a node, is protected for each of them only" in said
     assert "not how many edges or layers one has" in said
@@ -127,13 +131,12 @@ def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path: Path
         FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
 
 
-def test_other_numbers_of_communities_come_from_the_same_release(tmp_path: Path):
-    model = FedCommunities(K, nodes=names_of(D), epsilon=4.0).fit_silos(LAYERS)
-    model.save(tmp_path / "out")
+def test_other_numbers_of_communities_come_from_the_same_release(by_edge: FedCommunities, tmp_path: Path):
+    by_edge.save(tmp_path / "out")
     found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(read_moment(tmp_path / "out"))
     assert found.labels_.max() == 1
     assert found.account().facts["n_compared"] == 2
-    assert np.array_equal(found.eigenvalues_, model.eigenvalues_[:2])
+    assert np.array_equal(found.eigenvalues_, by_edge.eigenvalues_[:2])
 
 
 def test_noise_alone_is_told():

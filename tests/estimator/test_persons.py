@@ -90,9 +90,14 @@ def test_every_private_way_finds_the_components(silos, way):
     assert model.privacy_.unit == "one person of one silo"
 
 
-def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
-    model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
-    said = str(model.privacy_)
+@pytest.fixture(scope="module")
+def private(silos):
+    return fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
+
+
+def test_the_statement_speaks_of_persons_and_of_several_silos(silos, private):
+    model, said = private, str(private.privacy_)
+    assert model.privacy_.brief.startswith("Private: one person of one silo;")
     assert "Private: one person of one silo.\nNeighbours are data sets that differ in all rows" in said
     assert "the number of persons of each silo" in said
     assert "The column 'patient_id' identifies the person of each row" in said
@@ -107,17 +112,9 @@ def test_the_statement_speaks_of_persons_and_of_several_silos(silos):
     assert "several silos" not in str(rows.privacy_)
 
 
-def test_the_promise_in_four_lines_is_of_persons_too(silos):
-    model = fed_pca(2, epsilon=4.0, unit="patient_id", **TOLD).fit_silos(silos)
-    assert model.privacy_.brief.startswith("Private: one person of one silo;")
-
-
-def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos):
-    stds = []
-    for more in ({}, {"rows_per_unit": 2}):
-        model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD, **more)
-        model.fit_silos(silos)
-        stds.append(model.result_.moment.noise_std * sum(model.silo_sizes_.values()))
+def test_a_person_has_the_noise_of_a_row_and_c_rows_c_times_it(silos, private):
+    twice = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD, rows_per_unit=2).fit_silos(silos)
+    stds = [each.moment_.noise_std * each.n_samples_ for each in (private, twice)]
     one = {name: frame.drop_duplicates("patient_id")[NAMES] for name, frame in silos.items()}
     rows = fed_pca(1, epsilon=1.0, center=True, **TOLD).fit_silos(one)
     alone = rows.result_.moment.noise_std * sum(rows.silo_sizes_.values())
@@ -183,12 +180,10 @@ def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
         assert ledger.statement()["unit"].startswith("one row of this silo")
 
 
-def test_a_result_by_persons_is_written_and_read_again(silos, tmp_path):
-    model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD).fit_silos(silos)
-    model.save(tmp_path / "result")
-    found = read_result(tmp_path / "result")
-    assert found.study == model.study_
-    assert str(found.privacy) == str(model.privacy_)
+def test_a_result_by_persons_is_written_and_read_again(private, tmp_path):
+    found = read_result(private.save(tmp_path / "result"))
+    assert found.study == private.study_
+    assert str(found.privacy) == str(private.privacy_)
     page = (tmp_path / "result" / "report.html").read_text()
     assert "700 persons" in page
     assert "any one person" in page

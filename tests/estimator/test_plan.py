@@ -1,6 +1,8 @@
 """A plan reads public facts only, and its predictions come true."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,12 +80,6 @@ def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
     assert made.delta == fit.study_.delta
 
 
-def test_without_a_spectrum_costs_that_depend_on_it_are_left_open() -> None:
-    made = plan(FedPCA(K, epsilon=1.0), sizes={"north": 100, "south": 200}, n_features=D)
-    assert all(way.error is None for way in made.candidates)
-    assert all(way.noise_level > 0 for way in made.candidates)
-
-
 def test_an_exact_plan_has_no_noise() -> None:
     made = plan(FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01])
     assert all(way.noise_level == 0 for way in made.candidates)
@@ -108,22 +104,6 @@ def test_eigenvalues_that_are_not_given_share_what_is_left_of_the_trace() -> Non
 
 
 @pytest.mark.slow
-def test_part_of_a_spectrum_predicts_about_what_all_of_it_does() -> None:
-    d, k = 120, 3
-    whole = 1.0 / np.arange(1, d + 1)
-    whole /= whole.sum()
-    model = FedPCA(k, epsilon=1.0, center=False)
-
-    def error(spectrum: Array) -> float:
-        made = plan(model, sizes=[20_000, 20_000], n_features=d, spectrum=spectrum)
-        (reported,) = [way.error for way in made.candidates if way.chosen]
-        assert reported is not None
-        return reported
-
-    assert 0.5 < error(whole[:7]) / error(whole) < 2.0
-
-
-@pytest.mark.slow
 def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     d = 1500
     model = FedPCA(
@@ -138,38 +118,6 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
 
 
-@pytest.mark.slow
-def test_wide_clipped_fits_are_rehearsed_with_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rehearsal of each; they differ by chance by some percent."""
-    spectrum = [0.02] * 4 + [0.92 / 1296]
-    model = FedPCA(4, epsilon=1.0, delta=1e-06, center=False, codebook=CodeBook(normalize=True))
-
-    def told() -> float:
-        made = plan(model, sizes=[100_000], n_features=1300, spectrum=spectrum)
-        (error,) = [
-            way.error for way in made.candidates if (way.noise, way.aggregation) == ("clipped", "plain")
-        ]
-        assert error is not None
-        return error
-
-    narrow = told()
-    monkeypatch.setattr("fedpower.protocol.rehearsal._MOST_COLUMNS", 2000)
-    assert narrow == pytest.approx(told(), rel=0.15)
-
-
-@pytest.mark.slow
-def test_many_columns_that_are_to_be_prepared_are_planned_too() -> None:
-    """More columns than are rehearsed: bytes are counted up to them, also those of several sums."""
-    model = FedPCA(2, epsilon=1.0, delta=1e-6)
-    few, many = (plan(model, sizes=[100] * 3, n_features=d) for d in (1024, 2048))
-    for one, other in zip(few.candidates, many.candidates, strict=True):
-        assert (one.solver, one.noise, one.aggregation) == (other.solver, other.noise, other.aggregation)
-        if one.noise == "moment" and one.bytes_up is not None and other.bytes_up is not None:
-            assert other.rounds == one.rounds
-            assert 2.0 < other.bytes_up / one.bytes_up < 4.0
-    assert any("out of reach" in remark for remark in many.remarks)
-
-
 def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     made = plan(FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0)), sizes=[100, 200], n_features=D)
     (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
@@ -177,6 +125,7 @@ def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
     assert way.bytes_up is not None
     assert made.preparation == 0
     assert made.missing is not None
+    assert all(way.error is None and way.noise_level > 0 for way in made.candidates)
 
 
 @pytest.mark.parametrize("rank", [K, "auto"])
@@ -308,21 +257,16 @@ def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
     assert by_itself.remarks == ()
 
 
-@pytest.mark.parametrize("given", [[0.8, 0.3], [], [np.nan], [-1.0], np.ones(21)])
-def test_a_spectrum_that_cannot_be_is_refused(given: list[float]) -> None:
-    with pytest.raises(InputError, match="spectrum must"):
-        full_spectrum(given, D)
-
-
-@pytest.mark.parametrize("gap", [0.0, 0.5])
-def test_a_gap_that_cannot_be_is_refused(gap: float) -> None:
-    with pytest.raises(InputError, match="an eigengap must"):
-        spectrum_of_gap(gap, K, D)
-
-
 @pytest.mark.parametrize(
-    ("model", "wanted"), [(FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1)]
-)
-def test_an_error_that_cannot_be_wanted_is_refused(model: FedPCA, wanted: float) -> None:
-    with pytest.raises(InputError, match="error must"):
-        plan(model, sizes=[99], n_features=D, error=wanted)
+    ("wrong", "sentence"),
+    [
+        *((partial(full_spectrum, given, D), "spectrum must")
+          for given in ([0.8, 0.3], [], [np.nan], [-1.0], np.ones(21))),
+        *((partial(spectrum_of_gap, gap, K, D), "an eigengap must") for gap in (0.0, 0.5)),
+        *((partial(plan, model, sizes=[99], n_features=D, error=wanted), "error must")
+          for model, wanted in ((FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(wrong: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        wrong()

@@ -37,6 +37,11 @@ def histogram(model, rows):
     return np.histogram2d(*inside, bins=edges)[0]
 
 
+@pytest.fixture(scope="module")
+def exact():
+    return fed_pca(2, random_state=0, **EXACT).fit_silos(silos())
+
+
 WAYS = [
     {},
     {"standardize": False},
@@ -127,8 +132,8 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
         {"counts": {"a": [["x"]]}, "reach": [1, 1], "noise_std": 0},
     ],
 )
-def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong):
-    result = fed_pca(2, random_state=0, **EXACT).fit_silos(silos()).result_
+def test_a_record_whose_counts_were_changed_is_refused_in_a_sentence(wrong, exact):
+    result = exact.result_
     with pytest.raises(InputError, match=r"must be as fedpower wrote it|must be squares of one size"):
         _ = with_run(result, {**result.run, "scores": wrong}).score_counts
 

@@ -4,16 +4,12 @@ Noise is seeded, so that runs can be compared bit for bit. Files in a party's fo
 
 - ``before-N``, ``after-N`` (a silo): wait before, or after, the answer to round N is made;
 - ``between-N`` (the coordinator): wait after round N is closed and written down;
-- ``full`` (a silo): its disk takes no more;
-- ``replay-N`` (the coordinator): ask round N's questions once more when the round after it closes;
-- ``junk`` (the coordinator): send bytes that are no question.
+- ``full`` (a silo): its disk takes no more.
 
 A party that waits leaves ``reached-…``; it goes on when the file is gone.
 """
 
 import hashlib
-import json
-import queue
 import resource
 import time
 from contextlib import contextmanager
@@ -22,11 +18,8 @@ from pathlib import Path
 
 import fedpower.cli
 from fedpower.federation import coordinator
-from fedpower.federation.links import ASK
 from fedpower.federation.silo_file import open_silo
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.protocol.messages import encode
-from fedpower.protocol.receiving import most_question_bytes
 
 WAIT_S = 120.0
 
@@ -79,9 +72,6 @@ class Held:
         answer = self._silo.answer(question)
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
         hold(self._folder, f"after-{question.round}")
-        with (self._folder / "sent").open("a") as file:
-            digest = hashlib.sha256(encode(answer)).hexdigest()
-            file.write(f"{question.round} {answer.body.kind} {digest}\n")
         return answer
 
 
@@ -92,72 +82,13 @@ def open_held_silo(study_file, silo_file):
         yield replace(node, silo=Held(ByRound(node.silo, noise), silo_file.path.parent))
 
 
-class HeldQuestions(coordinator.Questions):
-    """Remembers what was asked, and keeps what comes back to junk."""
-
-    def __init__(self, *args) -> None:
-        super().__init__(*args)
-        self.asked = {}
-        self.junk_numbers = set()
-        self.back = queue.Queue()
-        self.returns = queue.Queue()
-
-    def send(self, question):
-        self.asked.setdefault(question.round, {})[question.silo] = question
-        super().send(question)
-
-    def take(self, silo, number, content):
-        if number in self.junk_numbers:
-            self.back.put((number, content))
-        else:
-            super().take(silo, number, content)
-
-    def resend(self, silo):
-        self.returns.put(silo)
-        super().resend(silo)
-
-    def replay(self, number: int) -> dict[str, str]:
-        """Ask an old round's questions again; return digests of what comes back, by silo."""
-        again = list(self.asked[number].values())
-        for question in again:
-            super().send(question)
-        arrived = [self._arrived.get(timeout=WAIT_S) for _ in again]
-        return {name: hashlib.sha256(content).hexdigest() for name, content in arrived}
-
-    def send_junk(self, silo: str) -> dict[str, int | None]:
-        """Send what is no question of the study; return how many bytes came back, by what was sent."""
-        junk = {
-            "malformed": b"fedpower1\n" + b"\0" * 100,
-            "empty": b"",
-            "oversized": b"x" * (2 * most_question_bytes(self._study)),
-        }
-        sizes = {}
-        for number, (name, content) in enumerate(junk.items(), start=10**6):
-            self.junk_numbers.add(number)
-            self.returns = queue.Queue()
-            assert self._links.send(silo, ASK, number, content)
-            if name == "oversized":
-                while self.returns.get(timeout=WAIT_S) != silo:
-                    pass
-                sizes[name] = None if self.back.empty() else len(self.back.get()[1])
-            else:
-                sizes[name] = len(self.back.get(timeout=WAIT_S)[1])
-        return sizes
-
-
 class HeldRun(coordinator.RunThread):
     def _drive(self, made):
-        kit, append = self._kit.folder, made.coordinator._on_closed
+        append = made.coordinator._on_closed
 
         def closed(recorded):
             append(recorded)
-            number = recorded.number
-            hold(kit, f"between-{number}")
-            if (kit / f"replay-{number - 1}").exists():
-                (kit / "replayed.json").write_text(json.dumps(self.questions.replay(number - 1)))
-            if (kit / "junk").exists():
-                (kit / "junk").unlink()
-                (kit / "junk.json").write_text(json.dumps(self.questions.send_junk("north")))
+            hold(self._kit.folder, f"between-{recorded.number}")
 
         made.coordinator._on_closed = closed
         super()._drive(made)
@@ -167,7 +98,7 @@ def main() -> None:
     from fedpower.cli import node
 
     node.open_silo = open_held_silo
-    coordinator.Questions, coordinator.RunThread = HeldQuestions, HeldRun
+    coordinator.RunThread = HeldRun
     fedpower.cli.main()
 
 

@@ -86,7 +86,7 @@ class Ground(LocalFederation):
         running = [name for name in self.silos if name in self.processes]
         self.stop(*running)
         for party in (COORDINATOR, *self.silos):
-            for flag in ("before-*", "after-*", "between-*", "reached-*", "full", "sent", "junk*", "replay*"):
+            for flag in ("before-*", "after-*", "between-*", "reached-*", "full"):
                 for path in self.place(party).glob(flag):
                     path.unlink()
         for name in self.silos:

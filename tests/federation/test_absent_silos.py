@@ -18,9 +18,7 @@ POWER = {"solver": "fedpower", "n_steps": 3}
 MODES: dict[str, tuple[dict[str, Any], str]] = {
     "moment": ({}, "moment"),
     "prepared": (PREPARED, "moment"),
-    "exact": (EXACT, "moment"),
     "krylov": (EXACT | {"solver": {"solver": "krylov"}}, "steps"),
-    "power": (EXACT | {"solver": POWER}, "steps"),
     "drift": (EXACT | {"solver": POWER | {"drift_correction": True}}, "steps"),
     "steps": ({"privacy": {"noise": "step"}, "solver": POWER}, "steps"),
     "clipped": ({"privacy": {"noise": "clipped"}}, "product 1"),

@@ -53,22 +53,12 @@ def assert_as_expected(ground, run, expected):
     assert {name: ground.charges(name) for name in SILOS} == charges
 
 
-def test_processes_give_the_bytes_of_one_and_a_replayed_round_its_own_and_junk_none(strict, expected):
-    strict.hold(COORDINATOR, "replay-2")
-    strict.hold(COORDINATOR, "junk")
+def test_processes_give_the_bytes_of_one(strict, expected):
     assert_as_expected(strict, strict.run("plain"), expected)
     assert [closed["answered"] for closed in strict.rounds] == [list(SILOS)] * 5
     record = json.loads((strict.folder / "plain" / "run.json").read_text())
     assert record["federation"]["agreement"] == strict.study.digest
     assert record["study"]["hash"] == expected[0].study.digest
-    place = strict.place(COORDINATOR)
-    replayed = json.loads((place / "replayed.json").read_text())
-    for name in SILOS:
-        sent = [line.split() for line in (strict.place(name) / "sent").read_text().splitlines()]
-        assert {digest for number, _, digest in sent if number == "2"} == {replayed[name]}
-    reported = json.loads((place / "junk.json").read_text())
-    assert reported == {"malformed": 0, "empty": 0, "oversized": None}
-    assert strict.log("north").count("refused what is no question of this study") == 2
 
 
 RUNNER = """

@@ -103,6 +103,11 @@ def test_one_kind_of_message_is_taken_from_each_peer():
         ("coordinator", APP, None),
         ("coordinator", APP, {**good, "more": 1}),
         ("coordinator", APP, {"kind": "answer", "number": 3}),
+        ("coordinator", APP, {}),
+        ("coordinator", APP, {"kind": ASK}),
+        ("coordinator", APP, {"kind": [ASK], "number": 3}),
+        ("coordinator", APP, {"kind": ASK, "number": "1"}),
+        ("coordinator", APP, {"kind": ASK, "number": -1}),
         ("coordinator", APP, {"kind": ASK, "number": True}),
         ("coordinator", APP, {"kind": ASK, "number": 2**63}),
     ):

@@ -299,24 +299,6 @@ def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected
 
 
 @pytest.mark.federation
-def test_a_party_killed_as_a_run_starts_leaves_nothing_and_the_run_goes_on(ground):
-    if "west" not in ground.processes:
-        ground.start("west")
-    for name in ("west", COORDINATOR):
-        ground.fresh()
-        run = ground.run(f"killed-{name}", patience=120.0)
-        party = ground.processes[name].pid
-        wait_for(lambda: any("asking" in sentence for sentence in ground.sentences), "the run's start")
-        started = [child.pid for child in psutil.Process(party).children(recursive=True)]
-        os.kill(party, signal.SIGKILL)
-        wait_for(lambda pids=started: not any(map(is_there, pids)), "the end of what it started")
-        ground.processes.pop(name).wait()
-        ground.start(name)
-        run.result()
-        assert [len(ground.charges(each)) for each in SILOS] == [4] * 4
-
-
-@pytest.mark.federation
 @pytest.mark.parametrize("processes", [3, 8], ids=["as parties begin", "once all nodes are there"])
 def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, tmp_path):
     mark = f"{os.getpid()}-{processes}"

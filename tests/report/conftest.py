@@ -1,4 +1,4 @@
-"""Results of every kind, written, read and drawn once for all tests of the report."""
+"""Results of every kind, written, read and drawn at most once in a process."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,19 +9,19 @@ from parsed_page import Node, parsed
 
 from fedpower.report import Result, read_result
 from fedpower.report.page import result_page
-from sample_results import KINDS, kinds
+from sample_results import sample
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = kinds(tmp_path_factory.mktemp("results"))
-    assert set(made) == set(KINDS)
-    return made
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a kind of result, which is fitted when a test asks for it."""
+    base = tmp_path_factory.mktemp("results")
+    return lambda kind: sample(base, kind)
 
 
 @pytest.fixture(scope="session")
-def result(folders: dict[str, Path]) -> Callable[[str], Result]:
-    return cache(lambda kind: read_result(folders[kind]))
+def result(folders: Callable[[str], Path]) -> Callable[[str], Result]:
+    return cache(lambda kind: read_result(folders(kind)))
 
 
 @pytest.fixture(scope="session")

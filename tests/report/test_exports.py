@@ -1,5 +1,6 @@
 """Every exported format gives back what the result holds, read by the tool it is meant for."""
 
+import io
 import json
 from collections.abc import Callable
 from functools import cache
@@ -13,6 +14,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from row_forms import annotated
 from scipy import sparse
 
@@ -25,7 +28,9 @@ from fedpower.report.export import (
     write_loadings_parquet,
     write_onnx,
     write_plink,
+    write_scores_csv,
 )
+from fedpower.report.files import as_text
 from fedpower.report.result import Scores
 from fedpower.rows.opening import open_source
 from fits import fed_pca
@@ -205,3 +210,44 @@ def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits: Any, tmp_path: Path
     assert not (tmp_path / "new.h5ad").exists()
     with pytest.raises(InputError, match=r"must be in an .h5ad file"):
         write_cells(result, tmp_path / "components.csv", tmp_path / "new.h5ad")
+
+
+# --- names that a spreadsheet would run -----------------------------------------------------------
+
+NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
+SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]
+
+
+@given(st.text())
+def test_a_cell_begins_with_nothing_that_is_run_and_comes_back_by_one_apostrophe(name: str) -> None:
+    shown = as_text(name)
+    if shown == name:
+        try:
+            float(name)
+        except ValueError:
+            assert not name.lstrip("'").startswith(("=", "+", "-", "@", "\t", "\r"))
+    else:
+        assert shown == f"'{name}"
+
+
+def test_numbers_stay_numbers() -> None:
+    assert [as_text(cell) for cell in (-1.5, 3, None, "-1.5", "")] == [-1.5, 3, None, "-1.5", ""]
+
+
+def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_are(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).standard_normal((40, len(NAMES)))
+    folder = FedPCA(2, epsilon=float("inf")).fit(pd.DataFrame(rows, columns=NAMES)).save(tmp_path / "out")
+    result = read_result(folder)
+    assert list(result.feature_names or ()) == NAMES
+    write_loadings_csv(result, folder / "loadings.csv")
+    for name in ("components.csv", "loadings.csv"):
+        table = pl.read_csv(folder / name)
+        assert table["feature"].to_list() == SHOWN
+        np.testing.assert_array_equal(table.select("pc1", "pc2").to_numpy(), result.components.T)
+
+
+def test_scores_hold_such_ids_as_text() -> None:
+    stream = io.StringIO()
+    frame = pl.DataFrame({"@id": ["=1+1", "-7"], "pc1": [-1.5, 2.0]})
+    write_scores_csv(stream, Scores(names=("pc1",), frames=[frame], label="@id"))
+    assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

@@ -13,6 +13,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.cluster import contingency_matrix
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents, analysis
@@ -251,12 +252,8 @@ def agreement(truth: Any, found: Any) -> float:
     >>> agreement(["a", "a", "b", "b"], [1, 1, 0, 1])
     0.75
     """
-    _, one = np.unique(np.asarray(truth), return_inverse=True)
-    _, two = np.unique(np.asarray(found), return_inverse=True)
-    table = np.zeros((one.max() + 1, two.max() + 1))
-    np.add.at(table, (one, two), 1.0)
-    rows, columns = scipy.optimize.linear_sum_assignment(-table)
-    return float(table[rows, columns].sum() / len(one))
+    table = contingency_matrix(truth, found)
+    return float(table[scipy.optimize.linear_sum_assignment(table, maximize=True)].sum() / table.sum())
 
 
 def _by_size(labels: Any) -> Labels:

@@ -1,8 +1,8 @@
 """``Completion``: what empty cells would hold, from the released covariance of those that are not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -110,7 +110,14 @@ class Completion(TransformerMixin, Analysis):
             largest = np.linalg.eigvalsh((noised.covariance - pairs.covariance) * weights)[:, -1]
             edge = float(np.quantile(largest, _EDGE))
         self.n_used_ = used = min(k, _n_clear(values, edge))
-        shrink_means, shrink_own = _shrinkage(raw, pairs, noised, least)
+        sums, means, variances = _diagonal(raw), None, None
+        if noised is not None:
+            means, variances = noised.mean, _diagonal(noised.covariance)
+        rated, total = sums[d:] > least, max(float(np.sum(sums[d:])), least)
+        mean = float(np.clip(np.sum(_diagonal(raw[:d, d:])) / total, -1.0, 1.0))
+        variance = max(float(np.sum(sums[:d])) / total - mean**2, 0.0)
+        shrink_means = _shrinkage(pairs.mean, means, mean, rated)
+        shrink_own = _shrinkage(_diagonal(pairs.covariance), variances, variance, rated)
 
         def modelled(one: _Pairs, values: Array, vectors: Array) -> _Model:
             """Return Λ and ψ: eigenvalues less the average of those left out, and less what noise adds."""
@@ -118,14 +125,14 @@ class Completion(TransformerMixin, Analysis):
             shown = np.maximum(values[:used] - rest, 0.0)
             kept = (shown + np.sqrt(np.maximum(shown**2 - edge**2, 0.0))) / 2.0
             loadings = vectors[:, :used] * np.sqrt(kept) / root[:, None]
-            own = shrink_own.of(_diagonal(one.covariance))
+            own = shrink_own(_diagonal(one.covariance))
             floor = _LEAST_VARIANCE * max(float(np.mean(own)), _LEAST_COUNT)
             unique = np.maximum(own - np.sum(loadings**2, axis=1), floor)
-            return _Model(shrink_means.of(one.mean), loadings, unique)
+            return _Model(shrink_means(one.mean), loadings, unique)
 
         self._model, self._draws = modelled(pairs, values, vectors), []
-        for mean, covariance in zip(noised.mean, noised.covariance, strict=True) if noised else ():
-            one = _Pairs(mean, covariance, pairs.weight)
+        for middle, covariance in zip(noised.mean, noised.covariance, strict=True) if noised else ():
+            one = _Pairs(middle, covariance, pairs.weight)
             self._draws.append(modelled(one, *base.eigenpairs(covariance * weights)))
         half = self._half
         self.items_ = np.asarray(list(spans), dtype=object)
@@ -244,42 +251,19 @@ class _Model:
         return self.mean + scores @ self.loadings.T, spread + self.unique
 
 
-@dataclass(frozen=True, slots=True)
-class _Shrinkage:
-    """Shrinks numbers of items towards their average as far as their differences are noise."""
-
-    average: float
-    kept: Array
-
-    @classmethod
-    def by_noise(cls, values: Array, drawn: Array | None, average: float, rated: Any) -> "_Shrinkage":
-        """Return how much of each value's deviation is kept, by draws of the same values with more noise."""
-        if drawn is None:
-            return cls(average, np.ones(len(values)))
-        noise = np.var(drawn, axis=0)
-        noise = np.maximum(noise, 0.01 * np.median(noise))  # some are at an end of their range
-        weights = np.where(rated, 1.0 / noise**2, 0.0)
-        spread = max(float(np.sum(((values - average) ** 2 - noise) * weights)), 0.0)
-        between = spread / max(float(np.sum(weights)), _LEAST_COUNT)
-        return cls(average, np.where(rated, between / (between + noise), 0.0))
-
-    def of(self, values: Array) -> Array:
-        return np.asarray(values * self.kept + self.average * (1.0 - self.kept))
-
-
 def _shrinkage(
-    raw: Array, pairs: _Pairs, noised: _Pairs | None, least: float
-) -> tuple[_Shrinkage, _Shrinkage]:
-    """Return how means and variances of single items are shrunk."""
-    d, sums = len(pairs.mean), _diagonal(raw)
-    rated, total = sums[d:] > least, max(float(np.sum(sums[d:])), least)
-    mean = float(np.clip(np.sum(_diagonal(raw[:d, d:])) / total, -1.0, 1.0))
-    own = max(float(np.sum(sums[:d])) / total - mean**2, 0.0)
-    means, variances = (None, None) if noised is None else (noised.mean, _diagonal(noised.covariance))
-    return (
-        _Shrinkage.by_noise(pairs.mean, means, mean, rated),
-        _Shrinkage.by_noise(_diagonal(pairs.covariance), variances, own, rated),
-    )
+    values: Array, drawn: Array | None, average: float, rated: NDArray[np.bool_]
+) -> Callable[[Array], Array]:
+    """Return what moves items' numbers towards their average as far as their differences are noise."""
+    if drawn is None:
+        return lambda own: own
+    noise = np.var(drawn, axis=0)
+    noise = np.maximum(noise, 0.01 * np.median(noise))  # some are at an end of their range
+    weights = np.where(rated, 1.0 / noise**2, 0.0)
+    spread = max(float(np.sum(((values - average) ** 2 - noise) * weights)), 0.0)
+    between = spread / max(float(np.sum(weights)), _LEAST_COUNT)
+    kept = np.where(rated, between / (between + noise), 0.0)
+    return lambda own: np.asarray(own * kept + average * (1.0 - kept))
 
 
 def _pairs(raw: Array, least: float) -> _Pairs:

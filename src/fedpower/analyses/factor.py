@@ -165,53 +165,65 @@ def congruence(one: Array, other: Array) -> Array:
     """
     lengths = np.linalg.norm(one, axis=0)[:, None] * np.linalg.norm(other, axis=0)[None, :]
     cosines = np.abs(one.T @ other) / lengths
-    rows, columns = scipy.optimize.linear_sum_assignment(-cosines)
+    rows, columns = scipy.optimize.linear_sum_assignment(cosines, maximize=True)
     return np.asarray(cosines[rows, columns][np.argsort(columns)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
-    """Unrotated loadings at the minimum of a loss."""
+    """The minimum of a loss: its numbers are ψ of maximum likelihood, or unrotated Λ of least squares."""
 
     correlation: Array
     deviations: Array
-    loadings: Array
-    unique: Array
-    free: NDArray[np.bool_]
-    weights: Array | None
+    numbers: Array
+    k: int
+    weights: Array | None = None
     n_floored: int = 0
 
     @property
     def loss(self) -> Literal["maximum_likelihood", "least_squares"]:
         return "maximum_likelihood" if self.weights is None else "least_squares"
 
+    @property
+    def loadings(self) -> Array:
+        return self._loadings(self.numbers, self.correlation)
+
+    @property
+    def unique(self) -> Array:
+        return np.asarray(1.0 - np.sum(self.loadings**2, axis=1)) if self.numbers.ndim > 1 else self.numbers
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """Whether each column's own variance is above its limit."""
+        return np.asarray(self.unique > _LEAST_UNIQUE * (1.0 + 1e-9 if self.weights is None else 2.0))
+
     def inverse(self) -> Array:
-        """Return the inverse of the loss's second derivative, among the numbers that are free."""
-        k = self.loadings.shape[1]
-        if self.weights is None:
-            return _inverse_within(_hessian(self.correlation, self.unique, k), self.free)
-        curvature = _curvature(self.correlation, self.weights, self.loadings)
-        return _inverse_within(curvature, np.repeat(self.free, k))
+        """Return the inverse of the gradient's derivative by the numbers that are free."""
+        columns, numbers = [], self.numbers.ravel()
+        for step in np.diag(1e-5 * np.maximum(np.abs(numbers), _LEAST_UNIQUE)):
+            sides = (self._gradient((numbers + sign * step), self.correlation) for sign in (1.0, -1.0))
+            columns.append((next(sides) - next(sides)) / (2.0 * step.sum()))
+        derivative, made = np.column_stack(columns), np.zeros((len(numbers), len(numbers)))
+        at = np.ix_(*2 * [np.repeat(self.free, len(numbers) // len(self.free))])
+        made[at] = np.linalg.pinv(derivative[at], rcond=1e-7)  # turns of all factors change nothing
+        return made
 
     def response(self, up: Array, down: Array, inverse: Array) -> tuple[Array, Array]:
         """Return the loadings at two correlation matrices, to either side of the minimum."""
-        k = self.loadings.shape[1]
+        moved = (self._gradient(self.numbers, up) - self._gradient(self.numbers, down)) / 2.0
+        change = (inverse @ moved).reshape(self.numbers.shape)
+        return self._loadings(self.numbers - change, up), self._loadings(self.numbers + change, down)
+
+    def _gradient(self, numbers: Array, correlation: Array) -> Array:
         if self.weights is None:
-            change = inverse @ ((_gradient(up, self.unique, k) - _gradient(down, self.unique, k)) / 2.0)
-            return (
-                _loadings(up, np.maximum(self.unique - change, 1e-9), k),
-                _loadings(down, np.maximum(self.unique + change, 1e-9), k),
-            )
-        slope = (self.weights * (up - down) / 2.0) @ self.loadings
-        change = (inverse @ slope.ravel()).reshape(self.loadings.shape)
-        return self.loadings + change, self.loadings - change
+            return _gradient(correlation, numbers, self.k)
+        loadings = numbers.reshape(-1, self.k)
+        return -np.ravel((self.weights * (correlation - loadings @ loadings.T)) @ loadings)
 
-
-def _inverse_within(matrix: Array, within: NDArray[np.bool_]) -> Array:
-    made, at = np.zeros(matrix.shape), np.ix_(within, within)
-    symmetric = bool(np.array_equal(matrix, matrix.T))
-    made[at] = np.linalg.pinv(matrix[at], rcond=1e-9, hermitian=symmetric)
-    return made
+    def _loadings(self, numbers: Array, correlation: Array) -> Array:
+        if self.weights is None:
+            return _loadings(correlation, np.maximum(numbers, 1e-9), self.k)
+        return numbers
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:
@@ -224,27 +236,12 @@ def _fit(moment: Moment, k: int) -> _Fitted:
         start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
         loadings = _least_squares(noised.released, weights, start)
         if _misfit(noised, weights, loadings) <= _MOST_MISFIT:
-            unique = 1.0 - np.sum(loadings**2, axis=1)
-            return _Fitted(
-                correlation=noised.released,
-                deviations=noised.deviations,
-                loadings=loadings,
-                unique=unique,
-                free=unique > 2.0 * _LEAST_UNIQUE,
-                weights=weights,
-            )
+            at, deviations = noised.released, noised.deviations
+            return _Fitted(correlation=at, deviations=deviations, numbers=loadings, k=k, weights=weights)
     covariance, n_floored = base.usable(moment)
-    correlation = _correlation(covariance)
+    deviations, correlation = np.sqrt(np.diagonal(covariance)), _correlation(covariance)
     unique = _uniquenesses(correlation, k)
-    return _Fitted(
-        correlation=correlation,
-        deviations=np.sqrt(np.diagonal(covariance)),
-        loadings=_loadings(correlation, unique, k),
-        unique=unique,
-        free=unique > _LEAST_UNIQUE * (1 + 1e-9),
-        weights=None,
-        n_floored=n_floored,
-    )
+    return _Fitted(correlation=correlation, deviations=deviations, numbers=unique, k=k, n_floored=n_floored)
 
 
 def _weights(noised: NoisedCorrelations, n_samples: int) -> Array:
@@ -285,16 +282,6 @@ def _misfit(noised: NoisedCorrelations, weights: Array, loadings: Array) -> floa
     return float(max(1.0 - np.sum(weights * noised.noise_variance) / variance, 0.0))
 
 
-def _curvature(correlation: Array, weights: Array, loadings: Array) -> Array:
-    """Return the derivative of −(W∘(R − ΛΛᵀ))Λ by Λ, as a matrix of dk×dk."""
-    d, k = loadings.shape
-    made = np.einsum("jl,la,jb->jalb", weights, loadings, loadings)
-    made -= np.einsum("jl,ab->jalb", weights * (correlation - loadings @ loadings.T), np.eye(k))
-    places = np.arange(d)
-    made[places, :, places, :] += np.einsum("jm,ma,mb->jab", weights, loadings, loadings)
-    return np.asarray(made.reshape(d * k, d * k))
-
-
 def _correlation(covariance: Array) -> Array:
     deviations = np.sqrt(np.diagonal(covariance))
     return np.asarray(covariance / np.outer(deviations, deviations))
@@ -323,15 +310,6 @@ def _gradient(correlation: Array, unique: Array, k: int) -> Array:
 def _discrepancy(correlation: Array, unique: Array, k: int) -> float:
     values = np.maximum(_scaled(correlation, unique)[0][k:], 1e-300)
     return float(np.sum(values - np.log(values) - 1.0))
-
-
-def _hessian(correlation: Array, unique: Array, k: int) -> Array:
-    """Return the derivative of the gradient by ψ, by central differences."""
-    columns = []
-    for step in np.diag(1e-5 * unique):
-        up, down = _gradient(correlation, unique + step, k), _gradient(correlation, unique - step, k)
-        columns.append((up - down) / (2.0 * step.sum()))
-    return np.column_stack(columns)
 
 
 def _uniquenesses(correlation: Array, k: int) -> Array:

@@ -22,12 +22,13 @@ from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.report.export import (
     score_picture,
-    score_writer,
+    score_suffix,
     write_cells,
     write_loadings_csv,
     write_loadings_parquet,
     write_onnx,
     write_plink,
+    write_scores,
     write_scores_csv,
 )
 from fedpower.report.files import new_file
@@ -258,7 +259,7 @@ def transform(model: Path, file: Path, **given: Any) -> None:
     result = read_result(model)
     if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
         raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
-    write = None if target is None else score_writer(target, labelled=given["id_column"] is not None)
+    suffix = "" if target is None else score_suffix(target, labelled=given["id_column"] is not None)
     points: list[Array] = []
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
@@ -267,10 +268,7 @@ def transform(model: Path, file: Path, **given: Any) -> None:
         scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
         scores = scores if drawing is None else _kept(scores, points)
-        if place is None or write is None:
-            count = write_scores_csv(sys.stdout, scores)
-        else:
-            count = write(place, scores)
+        count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
             title = f"{count} rows of {file.name} on the first two components"
             drawn = score_picture(scores.names, np.vstack(points), title, result.score_counts)

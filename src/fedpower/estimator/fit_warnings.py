@@ -14,7 +14,7 @@ import numpy as np
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
-from fedpower.protocol.study import Study, budget_of, costly_sentence, costly_silos
+from fedpower.protocol.study import Study, budget_of, costly_sentence
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
@@ -82,8 +82,7 @@ def weights_summary(networks: Iterable[Weighed]) -> str | None:
 
 def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of what is better settled before a release: a large δ, costly silos, silos with the same rows."""
-    budget = budget_of(study)
-    if budget is None:
+    if not study.is_private:
         return
     sizes = {name: each.n_rows for name, each in rows.items()}
     thing = counted_as({"unit": study.unit, "rows_per_unit": study.rows_per_unit})
@@ -97,10 +96,8 @@ def warn_about_study(study: Study, rows: Mapping[str, LocalMoment] | Mapping[str
             f"{least} {all_of_them}: so large a delta lets a {one} be given away as it is; leave delta "
             "out, or give 1e-6"
         )
-    if study.aggregation == "plain":
-        costly, share = costly_silos(budget, sizes, study.weights)
-        if costly:
-            warn(costly_sentence(costly, share, sizes, thing))
+    if (costly := costly_sentence(study, sizes, thing)) is not None:
+        warn(costly)
     first: dict[tuple[int, float, bytes], str] = {}
     for name, each in rows.items():
         # Nothing was summed of rows that are yet to be prepared.

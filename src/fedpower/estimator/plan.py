@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
-from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure, Solver
+from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.protocol.rehearsal import Rehearsed, cost, rehearse, sums_at_once
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, costly_silos, pooled_std
+from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, pooled_std
 from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 
@@ -135,7 +135,7 @@ class _Facts:
             for seed in range(times)
         ]
 
-    def candidate(self, options: Options, chosen: tuple[str, str, str]) -> Candidate:
+    def candidate(self, options: Options, chosen: tuple[str, ...] = ()) -> Candidate:
         """Return what a fit with these options costs and gives."""
         study, settings, choice = self.terms(options)
         runs, known = self.rehearsed(settings, study), self.spectrum is not None
@@ -156,14 +156,6 @@ class _Facts:
             rank=median("rank") if known else None,
             chosen=(choice.solver, study.noise, study.aggregation) == chosen,
         )
-
-    def error(self, options: Options) -> float:
-        """Return the predicted sin θ_k of a fit; 1 where there are fewer rows than components."""
-        try:
-            study, settings, _ = self.terms(options)
-        except InputError:
-            return 1.0
-        return float(np.median([run.error for run in self.rehearsed(settings, study)]))
 
 
 def plan(
@@ -218,8 +210,8 @@ def plan(
         # One of many columns takes seconds, and varies less.
         n_rehearsals=n_rehearsals or (5 if n_features <= 200 else 3 if n_features <= 500 else 1),
     )
-    asked = _summing(options, options.aggregation.name)
-    study, _, choice = facts.terms(asked)
+    study, _, choice = facts.terms(options)
+    chosen = (choice.solver, study.noise, study.aggregation)
     modes = ["moment", "step", "paper"] if options.is_private else ["none"]
     clips = n_features >= _CLIPPED_FROM and options.unit is None
     if options.is_private and (clips or study.noise == "clipped"):
@@ -229,16 +221,16 @@ def plan(
         for solver, aggregation in _kinds(mode):
             try:
                 varied = _varied(options, mode, solver, aggregation, facts)
-                taken = (choice.solver, study.noise, study.aggregation)
-                candidates.append(facts.candidate(varied, taken))
+                candidates.append(facts.candidate(varied, chosen))
             except InputError:  # the model's own options rule it out
                 continue
+    costly = costly_sentence(study, facts.sizes)
     needed = missing = None
     if facts.spectrum is None:
         also = "" if error is None else f", and what an error of {error:g} takes,"
         missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
-        needed = _needed(error, asked.replace(delta=study.delta), facts)
+        needed = _needed(error, options.replace(delta=study.delta), facts)
     return Plan(
         candidates=tuple(candidates),
         choice=choice,
@@ -248,7 +240,7 @@ def plan(
         remarks=(
             *_out_of_reach(options, candidates, facts),
             *_better(candidates),
-            *_costly_silos(study, facts.sizes),
+            *([] if costly is None else [costly]),
         ),
         preparation=math.fsum(study.preparation),
         missing=missing,
@@ -274,28 +266,21 @@ def _varied(options: Options, mode: str, solver: str, aggregation: str, facts: _
     if mode == "clipped" and energy is None and values is not None and isinstance(rank, int | np.integer):
         energy = float(min(values[:rank].sum() / values.sum(), 0.999))
     kind: Any = "auto" if mode == "none" else mode
-    noise = Noise(kind, energy, options.noise.scores_epsilon)
-    return _summing(options, aggregation).replace(solver=_as_solver(options.solver, solver), noise=noise)
+    return options.replace(
+        noise=Noise(kind, energy, options.noise.scores_epsilon),
+        solver=_as(SOLVERS[solver], options.solver),
+        aggregation=_as(Secure if aggregation == "secure" else Plain, options.aggregation),
+    )
 
 
-def _summing(options: Options, name: str) -> Options:
-    """Return the options with sums of this kind."""
-    given = options.aggregation
-    if given.name != name:
-        kind = Secure if name == "secure" else Plain
-        given = kind(min_silos=given.min_silos, deadline=given.deadline)
-    return options.replace(aggregation=given)
-
-
-def _as_solver(solver: Solver, name: str) -> Solver:
-    """Return a solver of this kind with the settings that it shares with another; refuse the paper's own."""
-    if solver.name == name:
-        return solver
-    known = {each.name for each in fields(SOLVERS[name])}
-    odd = [each for each in solver.given() if each not in known and FLAT[each].group == "paper"]
-    if odd:
-        raise InputError(f"{odd[0]} must be left out with solver={name!r}")
-    return SOLVERS[name](**{key: value for key, value in solver.given().items() if key in known})
+def _as(kind: Any, value: Any) -> Any:
+    """Return a value of another kind with the settings that both have; refuse the paper's own."""
+    if isinstance(value, kind) and value.name == kind.name:
+        return value
+    known, given = {each.name for each in fields(kind)}, value.given()
+    odd = [name for name in given if name not in known and FLAT[name].group == "paper"]
+    require(not odd, next(iter(odd), ""), f"left out with {kind.name}", given)
+    return kind(**{name: setting for name, setting in given.items() if name in known})
 
 
 # --- what a wanted error takes -----------------------------------------------------------------------
@@ -306,7 +291,11 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
 
     def enough(epsilon: float, times: float) -> bool:
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in facts.sizes.items()}
-        return replace(facts, sizes=scaled).error(options.replace(epsilon=epsilon)) <= wanted
+        try:
+            error = replace(facts, sizes=scaled).candidate(options.replace(epsilon=epsilon)).error
+        except InputError:  # fewer rows than components
+            return False
+        return error is not None and error <= wanted
 
     given, n_rows = float(options.epsilon), facts.n_rows
     epsilon = _least(lambda value: enough(value, 1.0), SMALLEST_EPSILON, _MOST_EPSILON)
@@ -393,15 +382,6 @@ def _out_of_reach(options: Options, candidates: Sequence[Candidate], facts: _Fac
         f"{int(rank)} components of {d:,} columns are out of reach at epsilon={float(options.epsilon):g} "
         f"with {facts.n_rows:,} rows: {best}{needed}"
     ]
-
-
-def _costly_silos(study: Study, sizes: Mapping[str, int]) -> list[str]:
-    """Return a remark that names the silos without which the pooled noise would be less."""
-    budget = budget_of(study)
-    if budget is None or study.aggregation == "secure":
-        return []
-    costly, share = costly_silos(budget, sizes, study.weights)
-    return [costly_sentence(costly, share, sizes)] if costly else []
 
 
 # --- spectra ----------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from fedpower.report.result import Result
 
 logger = logging.getLogger(__name__)
 
+_Reply = tuple[dict[str, Any], bytes]
 RESULT = "result"
 PIECE_BYTES = 4 * 2**20  # how much of a result's file is sent at a time
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -254,7 +255,6 @@ class RunThread(threading.Thread):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the runner sees."""
         waiting_for = [] if self.questions is None else self.questions.waiting_for
         return {"run": self.name, "rounds": self._rounds, "waiting_for": waiting_for, **self._end}
 
@@ -275,10 +275,8 @@ class RunThread(threading.Thread):
         except Exception:
             logger.exception("the run failed")
             reason, again = "the coordinator failed; its log says why", False
-        if reason is None:
-            logger.info("run %s: done", self.name)
-        else:
-            logger.error("run %s: no result yet, %s", self.name, reason)
+        level, end = (logging.INFO, "done") if reason is None else (logging.ERROR, f"no result yet, {reason}")
+        logger.log(level, "run %s: %s", self.name, end)
         self._end = {"done": reason is None, "reason": reason, "again": again}
 
     def _open(self) -> StudyRun:
@@ -339,7 +337,6 @@ class CoordinatorService:
         )
 
     def start(self) -> None:
-        """Listen for silos and the runner."""
         self.links.listen(self.study.host, self.study.port, self.kit.tls)
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
@@ -368,7 +365,7 @@ class CoordinatorService:
             reply = {"error": "the coordinator could not do this; its log says why"}
         self.links.send(RUNNER, REPLY, number, msgspec.json.encode(reply) + b"\n" + more)
 
-    def _status(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _status(self, call: dict[str, Any]) -> _Reply:
         run = self._run
         return {
             "connected": [name for name in self.links.connected() if name != RUNNER],
@@ -376,7 +373,7 @@ class CoordinatorService:
             "under_way": run is not None and run.is_alive(),
         }, b""
 
-    def _start(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _start(self, call: dict[str, Any]) -> _Reply:
         """Begin or resume a run; one that is under way is ended first, unless it is the same."""
         name, run = _run_id(call.get("run")), self._run
         if run is None or not run.is_alive() or run.name != name:
@@ -386,7 +383,7 @@ class CoordinatorService:
             self._run.start()
         return {"run": name}, b""
 
-    def _fetch(self, call: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _fetch(self, call: dict[str, Any]) -> _Reply:
         """Return the names of a result's files, or a piece of one of them."""
         folder = self.kit.folder / "runs" / _run_id(call.get("run")) / RESULT
         if not folder.is_dir():

@@ -81,7 +81,6 @@ def fingerprint(key: Any) -> str:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the certificate in a file."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except _UNREADABLE:
@@ -89,12 +88,10 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def party_of(certificate: x509.Certificate) -> str:
-    """Return the party to which a certificate belongs."""
     return _attribute(certificate.subject, NameOID.COMMON_NAME)
 
 
 def ends(certificate: x509.Certificate) -> str:
-    """Return the day on which a certificate ends."""
     return certificate.not_valid_after_utc.strftime("%Y-%m-%d")
 
 
@@ -104,7 +101,6 @@ def days_left(certificate: x509.Certificate) -> int:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a file."""
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except _UNREADABLE:
@@ -138,7 +134,6 @@ class Request:
 
 
 def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a party's request, PEM."""
     subject = _name({NameOID.COMMON_NAME: party, NameOID.SERIAL_NUMBER: study.digest})
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
     return request.public_bytes(_PEM)
@@ -186,7 +181,7 @@ class Authority:
         if party in signed and not renew:
             raise InputError(
                 f"{party!r} must not have a certificate yet, got one until {ends(signed[party])}; see "
-                "`federation renew`"
+                "`fedpower node renew`"
             )
         for other, certificate in signed.items():
             if other != party and certificate.public_key() == request.key:

@@ -92,7 +92,6 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._add(f"grpc://{address}:{port}", Mode.PASSIVE, tls, "server")
 
     def connect(self, host: str, port: int, tls: Path) -> None:
-        """Connect to the coordinator, again whenever the connection is lost."""
         self._add(f"grpc://{host}:{port}", Mode.ACTIVE, tls, "client")
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
@@ -106,14 +105,12 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         return endpoint is not None
 
     def connected(self) -> list[str]:
-        """Return the names of the peers that are connected."""
         endpoints = (self.find_endpoint(peer) for peer in self._accepts)
         return [point.name for point in endpoints if point and point.state == EndpointState.READY]
 
     def process_message(
         self, endpoint: Endpoint, connection: Connection, app_id: int, message: Message
     ) -> None:
-        """Hand on a message that its peer may send; refuse any other."""
         peer, headers = endpoint.name, message.headers
         if problem := self._problem_with(peer, app_id, message):
             self._refuse(connection, peer, problem)
@@ -129,7 +126,6 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
             super().process_frame_task(sfm_conn, frame)
 
     def handle_new_connection(self, connection: Connection) -> None:
-        """Take a connection, unless its party has too many already."""
         with self.lock:
             names = [_peer_cn(open_one.conn) for open_one in self.sfm_conns.values()]
         name = _peer_cn(connection)
@@ -202,10 +198,7 @@ class _OneReceiver(dict[int, MessageReceiver]):
 
     def __init__(self, receiver: MessageReceiver) -> None:
         super().__init__()
-        self._receiver = receiver
-
-    def get(self, _app_id: int, _default: Any = None) -> MessageReceiver:
-        return self._receiver
+        self.get = lambda *_: receiver  # type: ignore[method-assign]
 
 
 class _SameThread:

@@ -58,7 +58,6 @@ class Node:
         )
 
     def run(self) -> None:
-        """Answer questions until the vault is gone."""
         from fedpower.federation.links import ANSWER  # noqa: PLC0415
 
         settings = self._settings
@@ -108,7 +107,6 @@ def become_node(settings: NodeSettings) -> NoReturn:
 
 
 def main() -> None:
-    """Run a node with the settings in the environment."""
     if SETTINGS not in os.environ:
         raise SystemExit("a node must be started by `fedpower node start`, got no settings")
     os.umask(0o077)

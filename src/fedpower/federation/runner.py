@@ -67,7 +67,6 @@ class CoordinatorSession:
         self._call("start", run=run)
 
     def fetch(self, run: str, destination: Path) -> None:
-        """Write the files of a run's result into a folder."""
         reply, _ = self._call("fetch", run=run)
         for name, size in reply["files"].items():
             if Path(name).name != name or name in ("", ".."):

@@ -197,7 +197,6 @@ class StudyFile:
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """The columns that the silos' tables must have."""
         return self.columns if self.rules is None else self.rules.columns
 
     @property
@@ -212,12 +211,10 @@ class StudyFile:
 
     @property
     def min_silos(self) -> int:
-        """Fewest silos that a round may continue with."""
         return int(self.options.aggregation.min_silos or len(self.silos))
 
     @property
     def deadline(self) -> float:
-        """Seconds after which a round continues without the rest."""
         assert self.options.aggregation.deadline is not None, "a study file has one"
         return float(self.options.aggregation.deadline)
 
@@ -296,7 +293,6 @@ def read_study(path: Path) -> StudyFile:
 
 
 def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
-    """Return a rule for each of the study's columns."""
     rules = table_rules(content, str(path))
     wrong = [name for name in rules.columns if name not in columns]
     wrong += [name for name in rules.dropped if name in columns]

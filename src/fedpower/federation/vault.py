@@ -84,7 +84,6 @@ def _release_memory() -> None:
 
 
 def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:
-    """Return the settings of a silo's node."""
     study, _, _ = kit.study.terms()
     return NodeSettings(
         name=kit.party,

@@ -1,6 +1,5 @@
 """Arrays and sparse matrices, in memory and in files: rows whose columns are known by their place."""
 
-import gzip
 import sys
 import zipfile
 import zlib
@@ -317,78 +316,32 @@ def _sparse_npz(path: Path, name: str) -> ArraySource:
 
 # --- svmlight ---------------------------------------------------------------------------------------------
 
-_MAX_ENTRIES = 2**18
-"""Entries of a svmlight file that are parsed together: a block of long rows is cut short."""
-
-_Parsed = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-
 
 def svmlight_source(
     path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False, **others: Any
 ) -> ArraySource:
-    """Return the source of a svmlight file; without `n_features` a pass finds the width."""
-    base = 0 if zero_based else 1
-    rows: int | None = None
-    density: float | None = None
-    width = n_features or 0
-    if n_features is None:
-        largest, rows, entries = base - 1, 0, 0
-        for counts, places, _ in _parsed(path, name, _MAX_ENTRIES):
-            largest = max(largest, int(places.max(initial=-1)))
-            rows, entries = rows + counts.size, entries + places.size
-        width = largest + 1 - base
-        require_shape(name, rows, width)
-        density = entries / (rows * width)
+    """Return the source of a svmlight file, which scikit-learn reads whole in every pass."""
 
-    def read(max_rows: int) -> Iterator[Block]:
-        row = 0
-        for counts, places, values in _parsed(path, name, max_rows):
-            pointers = np.concatenate([[0], np.cumsum(counts)])
-            wrong = (places < base) | (places >= width + base)
-            if wrong.any():
-                at = row + int(np.searchsorted(pointers[1:], wrong.argmax(), side="right")) + 1
-                bound = f"at least {base}" if places[wrong.argmax()] < base else f"at most {width + base - 1}"
-                raise InputError(
-                    f"indices in {name} must be {bound}, got another at row {at}; set n_features, or "
-                    "zero_based=True"
-                )
-            yield canonical(sparse.csr_array((values, places - base, pointers), shape=(counts.size, width)))
-            row += counts.size
+    def read(width: int | None) -> Any:
+        from sklearn.datasets import load_svmlight_file  # noqa: PLC0415 - takes a second
 
-    facts: dict[str, Any] = {"sparse": True, "stored_density": density, "path": path}
-    return ArraySource(name=name, width=width, n_rows=rows, reader=read, **facts)
+        try:
+            return load_svmlight_file(path, n_features=width, zero_based=zero_based)[0]
+        except (ValueError, OverflowError):
+            raise InputError(
+                f"every line of {name} must be a label and index:value pairs in order, from index "
+                f"{0 if zero_based else 1}{f' to {n_features - zero_based}' if n_features else ''}, got "
+                "something else; set n_features, or zero_based=True"
+            ) from None
+        except (EOFError, OSError):
+            raise _damaged(name, "svmlight") from None
 
+    first = sparse_source(read(n_features), name)
 
-def _parsed(path: Path, name: str, max_rows: int) -> Iterator[_Parsed]:
-    """Yield entries per row, indices as written, and values, a bounded number of rows at a time."""
-    row, counts, places, values = 0, list[int](), list[int](), list[float]()
+    def reader(max_rows: int) -> Iterator[Block]:
+        return sparse_source(read(first.width), name).read(max_rows)
 
-    def arrays() -> _Parsed:
-        return np.array(counts, np.int64), np.array(places, np.int64), np.array(values, np.float64)
-
-    try:
-        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-            for line in stream:
-                words = line.partition(b"#")[0].split()
-                if not words:
-                    continue
-                row += 1
-                first = 2 if len(words) > 1 and words[1].startswith(b"qid:") else 1
-                pairs = [word.split(b":") for word in words[first:]]
-                counts.append(len(pairs))
-                places += [int(place) for place, _ in pairs]
-                values += [float(value) for _, value in pairs]
-                if len(counts) == max_rows or len(places) >= _MAX_ENTRIES:
-                    yield arrays()
-                    counts, places, values = [], [], []
-    except ValueError:
-        raise InputError(
-            f"every line of {name} must be a label and index:value pairs, got something else at row {row}"
-        ) from None
-    except (EOFError, OSError):
-        raise _damaged(name, "svmlight") from None
-    if counts:
-        yield arrays()
+    return replace(first, array=None, path=path, reader=reader)
 
 
 # --- AnnData ----------------------------------------------------------------------------------------------

@@ -133,29 +133,30 @@ class _Counts:
 
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
-    if _is_named_like_an_id(look.name):
-        yield "named like an id"
     if look.type == "nothing":
-        yield "every cell is missing"
+        yield "has no cells"
         return
+    yield from _suspicions(look.name, numbers)
     if look.type == "date":
         yield "needs a public origin and unit"
     if look.n_odd:
         yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
     if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
-        yield "constant"
-    if _all_different(numbers):
-        yield "all different, as an id is"
-    elif _is_whole(numbers) and look.levels and 1 < len(look.levels) <= _FEW:
+        yield "is constant"
+    if _is_whole(numbers) and look.levels and 1 < len(look.levels) <= _FEW:
         yield "few different: perhaps levels"
+
+
+def _suspicions(name: str | None, numbers: Vector) -> Iterator[str]:
+    """Yield why a column may be an id and no measurement."""
+    if name is not None and _is_named_like_an_id(name):
+        yield "is named like an id"
+    if _is_whole(numbers) and np.unique(numbers).size == numbers.size:
+        yield "has whole numbers that are all different, as an id has"
 
 
 def _is_whole(numbers: Vector) -> bool:
     return bool(numbers.size >= _FEWEST and np.all(numbers == np.floor(numbers)))
-
-
-def _all_different(numbers: Vector) -> bool:
-    return _is_whole(numbers) and np.unique(numbers).size == numbers.size
 
 
 def look_at(source: RowSource) -> list[ColumnLook]:
@@ -209,13 +210,9 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
     for name, cells in zip(names, rows.T, strict=True):
         if known is not None and name not in known:
             continue
-        reasons = []
-        if source.columns is not None and _is_named_like_an_id(name):
-            reasons.append("is named like an id")
+        reasons = list(_suspicions(name if source.columns else None, cells))
         if cells.size >= _FEWEST and cells.min() == cells.max():
             reasons.append("is constant")
-        if _all_different(cells):
-            reasons.append("has whole numbers that are all different, as an id has")
         if reasons:
             doubts.append((name, " and ".join(reasons)))
     return doubts

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack, cast
+from typing import Any, Literal, NamedTuple, Unpack, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, pick_columns, require_block_size
-from fedpower.rows.tables import Table, TableSource
+from fedpower.rows.tables import Table, TableSource, frame_table
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
 from fedpower.values import SparseBlock, is_sparse, pl, require_distinct, shown, sparse
@@ -109,7 +109,10 @@ def open_network(
         path = existing(data)
         called = name or str(path)
         stored = stored_files([path], called)
-        edges = _graphml(path, called, named)
+        frame, declared = _graphml(path, called)
+        listed = frame_table(frame, called)
+        assert listed is not None, "it is a frame"
+        edges = _edge_list(listed, named or _names_of(declared))
     else:
         try:
             source = open_source(data, name=name, **reading)
@@ -119,7 +122,7 @@ def open_network(
             ) from None
         called, stored = source.name, stored_under(source)  # before it is read: files must not change
         edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
-    return replace(_bounded(called, edges, unit, edge_weight), stored_data=stored)
+    return _bounded(called, edges, unit, edge_weight, stored)
 
 
 def network_of(source: RowSource) -> NetworkSource | None:
@@ -148,15 +151,16 @@ def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
     return {name: network.weighed for name, network in networks.items() if network is not None}
 
 
-@dataclass(slots=True)
-class _Edges:
-    """Lines of two ends, a weight and a layer, and the nodes' names; loops are dropped later."""
+class _Edges(NamedTuple):
+    """Lines of two ends, a weight and a layer, and the nodes; loops are dropped later."""
 
     n_nodes: int
     columns: tuple[str, ...] | None
     lines: pl.DataFrame
-    listed: bool
-    """Whether each line is an edge; else every edge is at both of its places."""
+    listed: bool  # whether each line is an edge; else every edge is at both of its places
+
+
+_NO_LINES = {"one": "Int64", "other": "Int64", "weight": "Float64", "layer": "String"}
 
 
 def check_edge_weight(value: object) -> None:
@@ -165,7 +169,9 @@ def check_edge_weight(value: object) -> None:
     require(value is None or is_weight, "edge_weight", "a number from 1e-100 to 1e100", value)
 
 
-def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None) -> NetworkSource:
+def _bounded(
+    name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None, stored: StoredData
+) -> NetworkSource:
     parts = edges.lines.partition_by("layer", maintain_order=True) or [edges.lines]
     if len(parts) > MOST_LAYERS:
         raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(parts)}")
@@ -173,13 +179,13 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
     most = 1.0 if edge_weight is None else float(edge_weight)
     layers, weights = [], []
     for part in parts:
-        one, other, weight = (part[column].to_numpy() for column in ("one", "other", "weight"))
+        weight = part["weight"].to_numpy()
         if not np.isfinite(weight).all() or (weight < 0).any():
             raise InputError(f"edges of {name} must have weights of at least 0, got others")
         if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
             raise InputError(f"edges of {name} must have the weights 0 or 1, got others; give edge_weight")
-        is_edge = one != other
-        one, other, weight = one[is_edge], other[is_edge], weight[is_edge]
+        part = part.filter(pl.col("one") != pl.col("other"))  # noqa: PLW2901
+        one, other, weight = (part[column].to_numpy() for column in ("one", "other", "weight"))
         # Two places for each edge, so that lines in either direction are about the same one.
         ends = np.concatenate([one, other]), np.concatenate([other, one])
         shape = (edges.n_nodes, edges.n_nodes)
@@ -195,13 +201,19 @@ def _bounded(name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | N
             weights.append(capped if edge_weight is None else layer.data)
             layer.data = capped
         layers.append(layer)
-    weighed = Weighed(  # in units of the maximum, each edge at both of its places
-        n_edges=sum(map(len, weights)) // 2,
-        n_capped=sum(int(np.count_nonzero(layer > 1.0)) for layer in weights) // 2,
-        heaviest=max((float(layer.max()) for layer in weights if len(layer)), default=0.0),
-    )
+    held = np.concatenate([*weights, np.zeros(0)])  # in units of the maximum, each edge at both of its places
     return NetworkSource(
-        name=name, layers=tuple(layers), unit=unit, columns=edges.columns, edge_weight=most, weighed=weighed
+        name=name,
+        layers=tuple(layers),
+        unit=unit,
+        columns=edges.columns,
+        edge_weight=most,
+        weighed=Weighed(
+            n_edges=held.size // 2,
+            n_capped=int(np.count_nonzero(held > 1.0)) // 2,
+            heaviest=float(held.max(initial=0.0)),
+        ),
+        stored_data=stored,
     )
 
 
@@ -235,9 +247,8 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
         raise InputError(f"{source.name} must be a square, symmetric adjacency matrix, got {got}")
     if nodes is not None and len(nodes) != side:
         raise InputError(f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} names")
-    entries = matrix.tocoo()
-    one, other = (pl.Series(values=places) for places in entries.coords)
-    lines = _lines(one, other, pl.Series(values=entries.data))
+    (one, other), weight = (entries := matrix.tocoo()).coords, entries.data
+    lines = pl.DataFrame({"one": one, "other": other, "weight": weight, "layer": [""] * len(weight)})
     return _Edges(n_nodes=side, columns=nodes or source.columns, lines=lines, listed=False)
 
 
@@ -256,44 +267,35 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
     places = {node: place for place, node in enumerate(nodes)}
     if not places.keys().isdisjoint(have):
         raise InputError(f"the first line of {table.name} must name its columns, got an edge")
-    numbers = ["weight"] if "weight" in rest else []
-    labels = [*ends, *(["layer"] if "layer" in rest else [])]
-    nothing = pl.Series(dtype=pl.Float64)
-    lines = [_lines(nothing, nothing, nothing)]
+    numbers = [name for name in rest if name == "weight"]
+    labels = [*ends, *(name for name in rest if name == "layer")]
+    lines = [pl.DataFrame(schema={name: getattr(pl, kind) for name, kind in _NO_LINES.items()})]
     for part, row, batch in table.batches(numbers, _BATCH, words=labels):
         texts = [batch[part.cells[name].own].cast(pl.String).str.strip_chars() for name in labels]
-        one, other = (_placed(table.name, places, column, row) for column in texts[:2])
-        weight = pl.repeat(1.0, len(batch), eager=True)
+        placed = [text.replace_strict(places, default=None, return_dtype=pl.Int64) for text in texts[:2]]
+        odd = placed[0].is_null() | placed[1].is_null()
+        if odd.any():  # whose name is not told
+            raise InputError(
+                f"every edge of {table.name} must be between two of the public nodes, got another name in "
+                f"row {row + int(odd.arg_max() or 0) + 1}; correct it, or add the node to nodes"
+            )
+        weight: pl.Expr = pl.lit(1.0)
         if numbers:
             made = compiled(Rule(column="weight"), part.cells, batch.schema, gaps=True, plain=True)
             if first_problem(batch, made.problems) is not None:
                 raise InputError(f"weights of the edges of {part.name} must be numbers, got something else")
-            weight = batch.select(made.values[0].alias("weight"))["weight"]
-        lines.append(_lines(one, other, weight, texts[2] if texts[2:] else None))
+            weight = made.values[0]
+        layer = texts[2] if texts[2:] else pl.lit("")
+        lines.append(
+            batch.select(
+                placed[0].alias("one"), placed[1].alias("other"), weight.alias("weight"), layer.alias("layer")
+            )
+        )
     return _Edges(n_nodes=len(nodes), columns=nodes, lines=pl.concat(lines), listed=True)
 
 
-def _lines(
-    one: pl.Series, other: pl.Series, weight: pl.Series, layer: pl.Series | None = None
-) -> pl.DataFrame:
-    lines = pl.DataFrame({"one": one.cast(pl.Int64), "other": other.cast(pl.Int64), "weight": weight})
-    return lines.with_columns((pl.lit("") if layer is None else layer).alias("layer"))
-
-
-def _placed(name: str, places: Mapping[str, int], ends: pl.Series, before: int) -> pl.Series:
-    """Return the nodes' places; the error about one that is not there names no node."""
-    placed = ends.replace_strict(places, default=None, return_dtype=pl.Int64)
-    if placed.null_count():
-        row = before + int(placed.is_null().arg_max() or 0) + 1
-        raise InputError(
-            f"every edge of {name} must be between two of the public nodes, got another name in row {row}; "
-            "correct it, or add the node to nodes"
-        )
-    return placed
-
-
-def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
-    """Return the nodes that a GraphML file declares and its edges; no DTD or entity is read."""
+def _graphml(path: Path, name: str) -> tuple[pl.DataFrame, list[str]]:
+    """Return the edges of a GraphML file and the nodes that it declares; no DTD or entity is read."""
     if path.stat().st_size > _MOST_XML_BYTES:
         raise InputError(f"{name} must be below 1 GiB, got more; give an edge list as Parquet")
     declared: list[str] = []
@@ -316,15 +318,11 @@ def _graphml(path: Path, name: str, nodes: tuple[str, ...] | None) -> _Edges:
                     weight = float(given[0] or "") if given else 1.0
                     edges.append((element.attrib["source"], element.attrib["target"], weight))
                     element.clear()
-    except (ET.ParseError, KeyError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (ET.ParseError, KeyError, ValueError):
         raise InputError(
             f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something else"
         ) from None
-    known = nodes or _names_of(declared)
-    places = {node: place for place, node in enumerate(known)}
     schema = {"source": pl.String, "target": pl.String, "weight": pl.Float64}
-    listed = pl.DataFrame(edges, schema, orient="row")
-    one, other = (_placed(name, places, listed[end], 0) for end in ("source", "target"))
-    return _Edges(n_nodes=len(known), columns=known, lines=_lines(one, other, listed["weight"]), listed=True)
+    return pl.DataFrame(edges, schema, orient="row"), declared

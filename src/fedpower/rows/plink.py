@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, RowSource, require_block_size, surplus_columns
+from fedpower.rows.units import FilledRows, with_gaps
 from fedpower.values import Matrix, require_distinct, shown
 
 _MAGIC = b"\x6c\x1b\x01"
@@ -39,7 +40,6 @@ class PlinkSource(ArraySource):
     ids: tuple[str, ...]
     count: _Count
     counts_second: tuple[bool, ...]
-    filling: NDArray[np.float64] | None = None
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> Self:
         require_distinct("columns", columns)
@@ -78,15 +78,13 @@ class PlinkSource(ArraySource):
             cells = self.count(keep, start, min(start + max_rows, len(self.samples)))
             np.subtract(2.0, cells, out=cells, where=second)
             columns, rows = np.nonzero(np.isnan(cells))
-            if columns.size and self.filling is None:
+            if columns.size and not self.gaps:
                 assert self.columns is not None
                 raise InputError(
                     f"every genotype of {self.name} must be known, got none for "
                     f"{self.columns[columns[0]]!r} of sample {start + int(rows[0]) + 1}; give frequencies, "
                     "or public offsets of 2p"
                 )
-            if columns.size and self.filling is not None:
-                cells[columns, rows] = self.filling[columns]
             yield cells.T
 
 
@@ -94,7 +92,7 @@ def fill_missing(source: RowSource, values: NDArray[np.float64] | None) -> RowSo
     """Return a source of genotypes in which these values, 2p, replace missing ones; others as is."""
     if values is None or not isinstance(source, PlinkSource):
         return source
-    return replace(source, filling=np.asarray(values, dtype=np.float64))
+    return FilledRows(with_gaps(source), values)
 
 
 def _genotypes(

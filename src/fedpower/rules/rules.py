@@ -300,22 +300,6 @@ def require_alone(called: str, rules: TableRules) -> None:
         raise InputError(f"{called} must have comparisons and no other column, got '{odd[0]}'; drop it")
 
 
-class _Content(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    kind: Kind
-    range: tuple[float, float] | None = None
-    levels: list[str | int | float | bool] = []
-    ordered: list[str | int | float | bool] = []
-    items: list[str | int | float | bool] = []
-    origin: dt.date | None = None
-    unit: str = "days"
-    format: str = ""
-    missing: float | str | None = None
-    indicator: bool = False
-    missing_words: list[str | int | float | bool] = []
-    against: str = ""
-    margin: str = ""
-
-
 def _rule(column: str, given: Any, where: str) -> Rule:
     called = f"the rule of '{column}' in {where}"
     if isinstance(given, str | list):
@@ -338,55 +322,59 @@ def _rule(column: str, given: Any, where: str) -> Rule:
     if odd:
         allowed = ", ".join(("kind", *_KEYS[kind]))
         raise InputError(f"{called} must have only the keys {allowed} for kind {kind!r}, got {odd[0]!r}")
+    key = _LISTED.get(kind, "")
+    content = {"levels" if name == key else name: value for name, value in given.items()}
+    content |= {
+        name: _words(content[name]) for name in ("levels", "items", "missing_words") if name in content
+    }
+    if isinstance(content.get("origin"), dt.date):
+        content["origin"] = content["origin"].isoformat()
     try:
-        content = msgspec.convert({**given, "kind": kind}, _Content)
+        rule = msgspec.convert({**content, "column": column, "kind": kind, "missing": None}, Rule)
     except msgspec.ValidationError as error:
         reason = str(error)
         raise InputError(
             f"{called} must have values of the right types, got {reason[:1].lower()}{reason[1:]}"
         ) from None
-    key, span = _LISTED.get(kind, "items"), content.range
-    words = {name: _words(getattr(content, name)) for name in {key, "items", "missing_words"}}
-    for name, listed_words in words.items():
-        require(len(set(listed_words)) == len(listed_words), name, "different words")
-        if name == "missing_words" or (name not in given and name != _LISTED.get(kind)):
-            continue
-        require(len(listed_words) >= (1 if name == "levels" else 2), name, "the words that silos agree on")
-        require("" not in listed_words and all(map(is_showable, listed_words)), name, "words to be shown")
-    require(kind != "levels" or OTHER not in words[key], key, f"words without {OTHER!r}, which is added")
+    lists = {key: rule.levels, "missing_words": rule.missing_words}
+    lists |= {"items": rule.items} if kind == "rating" and "items" in given else {}
+    for name, words in lists.items():
+        require(len(set(words)) == len(words), name, "different words")
+        if name and name != "missing_words":
+            require(len(words) >= (1 if name == "levels" else 2), name, "the words that silos agree on")
+            require("" not in words and all(map(is_showable, words)), name, "words to be shown")
+    require(kind != "levels" or OTHER not in rule.levels, key, f"words without {OTHER!r}, which is added")
+    span = rule.range
     if span is not None:
         good = span[0] < span[1] and max(map(abs, span)) <= LARGEST
         require(good, "range", "two finite numbers, the smaller first")
     require(kind != "rating" or span is not None, "range", "what ratings are between, as in [1, 5]")
-    require(kind != "date" or content.origin is not None, "origin", "the day that is 0")
-    require(content.unit in SECONDS, "unit", f"one of {', '.join(SECONDS)}")
+    require(kind != "date" or _is_day(rule.origin), "origin", "the day that is 0")
+    require(rule.unit in SECONDS, "unit", f"one of {', '.join(SECONDS)}")
     for name in ("against", "margin"):
-        require(is_showable(getattr(content, name)), name, "the name of a column that can be shown")
-    rule = Rule(
-        column=column,
-        kind=kind,
-        range=span,
-        levels=words[key] if kind in _LISTED else (),
-        items=words["items"] if kind == "rating" else (),
-        origin=content.origin.isoformat() if content.origin else "",
-        unit=content.unit,
-        format=content.format,
-        indicator=content.indicator,
-        missing_words=words["missing_words"],
-        against=content.against,
-        margin=content.margin,
-    )
+        require(is_showable(getattr(rule, name)), name, "the name of a column that can be shown")
     if kind == "comparison":
         require(bool(rule.against), "against", "the column of the item that lost")
         different = len(set(rule.columns)) == len(rule.columns)
         require(different, "against", "another column than its own and margin")
         both = bool(rule.margin) == (span is not None)
         require(both, "margin", "given with range, so that one comparison counts for no more than is public")
-    return replace(rule, missing=_missing(rule, content.missing, require))
+    return replace(rule, missing=_missing(rule, given.get("missing"), require))
 
 
-def _words(given: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(_word, given))
+def _is_day(text: str) -> bool:
+    try:
+        return bool(dt.date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
+def _words(given: Any) -> Any:
+    """Return words as text, 1.0 as 1; what is no list of them is left to be refused."""
+    is_list = isinstance(given, list | tuple)
+    return (
+        [_word(word) if isinstance(word, str | int | float) else word for word in given] if is_list else given
+    )
 
 
 def _word(given: Any) -> str:
@@ -409,6 +397,8 @@ def _missing(rule: Rule, given: float | str | None, require: Any) -> float | str
         return None
     if given == _OFFSET:
         return _OFFSET
+    if not isinstance(given, str | int | float):
+        given = ""
     if rule.kind == "ordered" and _word(given) in rule.levels:
         return _word(given)
     low, high = rule.ranges[0] or (-LARGEST, LARGEST)
