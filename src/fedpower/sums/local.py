@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg.symmetric import moment_factor
-from fedpower.rows.dask_source import DaskSource, PartitionOpener, dask
+from fedpower.rows.arrays import DaskSource, PartitionOpener, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError, ProtocolError
-from fedpower.rows.dask_source import DaskSource
+from fedpower.rows.arrays import DaskSource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
