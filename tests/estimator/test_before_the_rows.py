@@ -94,7 +94,7 @@ class Unread:
         ({"n_steps": 0}, "n_steps must be a whole number"),
         ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
         ({"max_rounds": 0}, "max_rounds must be a whole number"),
-        ({"deadline": 0}, "deadline must be a positive"),
+        ({"deadline": 0}, "deadline must be a number above 0"),
         ({"row_norm": 0.0}, "row_norm must be a positive"),
         ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
     ],

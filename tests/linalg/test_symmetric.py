@@ -12,6 +12,7 @@ from fedpower.linalg.symmetric import (
     product_noise,
     rayleigh_ritz,
     rounding_level,
+    spectrum_and_leading,
     subspace_error,
 )
 from problems import Array
@@ -94,16 +95,6 @@ def test_the_error_of_a_product_is_told_by_its_asymmetry() -> None:
     assert product_noise(basis[:, :1], exact[:, :1]) == 0
 
 
-def test_the_lower_triangle_is_numpys_and_cannot_be_changed_for_the_next_caller() -> None:
-    for size in (1, 5, 4):
-        rows, columns = lower_triangle(size)
-        expected = np.tril_indices(size)
-        assert np.array_equal(rows, expected[0])
-        assert np.array_equal(columns, expected[1])
-        with pytest.raises(ValueError, match="read-only"):
-            rows[0] = 1
-
-
 @pytest.mark.parametrize("size", [1, 5, 513])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: type) -> None:
@@ -114,3 +105,17 @@ def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: typ
     assert np.array_equal(symmetric_of(below, size), matrix)
     assert below.dtype == symmetric_of(below, size).dtype == dtype
     assert not np.shares_memory(below, matrix)
+    rows, _ = lower_triangle(size)
+    with pytest.raises(ValueError, match="read-only"):  # it is the next caller's too
+        rows[0] = 1
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_spectrum_and_its_leading_vectors_come_of_one_reduction(tied):
+    rng = np.random.default_rng(0)
+    rows = np.diag([2.0] * 6 + [1.0] * 294) if tied else rng.standard_normal((300, 300))
+    matrix = rows + rows.T
+    spectrum, vectors = spectrum_and_leading(matrix, 5)
+    np.testing.assert_allclose(spectrum, np.linalg.eigvalsh(matrix)[::-1], atol=1e-11)
+    np.testing.assert_allclose(matrix @ vectors, vectors * spectrum[:5], atol=1e-11)
+    assert is_orthonormal(vectors, 1e-12)

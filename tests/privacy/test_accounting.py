@@ -1,5 +1,6 @@
 """Gaussian-DP accounting against arithmetic of 60 digits."""
 
+import itertools
 import math
 
 import dp_accounting
@@ -20,7 +21,6 @@ from fedpower.privacy.accounting import (
 
 EPSILONS = [1e-4, 1e-3, 1e-2, 0.1, 0.46, 1.0, 3.0, 10.0, 60.0, 100.0, 317.0, 1000.0]
 DELTAS = [1e-30, 2.3e-28, 1e-20, 1e-15, 1e-10, 1e-6, 1e-4, 1e-2, 0.3, 0.5]
-EVERYWHERE = [pytest.mark.parametrize("epsilon", EPSILONS), pytest.mark.parametrize("delta", DELTAS)]
 
 
 def exact_delta(mu, epsilon):
@@ -38,46 +38,31 @@ def test_composition_is_pythagoras():
 
 
 def everywhere(test):
-    for mark in EVERYWHERE:
-        test = mark(test)
-    return test
+    return pytest.mark.parametrize(("epsilon", "delta"), list(itertools.product(EPSILONS, DELTAS)))(test)
 
 
 @everywhere
-def test_delta_is_computed_to_less_than_its_margin(epsilon, delta):
-    for mu in (mu_of(epsilon, delta) * factor for factor in (1 - 1e-3, 1, 1 + 1e-3)):
-        with mpmath.workdps(60):
-            off = mpmath.mpf(log_delta(mu, epsilon)) - mpmath.log(exact_delta(mu, epsilon))
-            assert abs(off) < DELTA_MARGIN / 2
-
-
-@everywhere
-def test_delta_is_never_too_small_and_hardly_too_large(epsilon, delta):
-    mu = mu_of(epsilon, delta)
+def test_delta_is_never_too_small_and_computed_to_less_than_its_margin(epsilon, delta):
+    calibrated = mu_of(epsilon, delta)
     with mpmath.workdps(60):
-        exact = exact_delta(mu, epsilon)
-        assert exact <= delta_of(mu, epsilon) <= exact * (1 + mpmath.mpf("4e-13"))
+        for mu in (calibrated * factor for factor in (1 - 1e-3, 1, 1 + 1e-3)):
+            exact = exact_delta(mu, epsilon)
+            assert abs(mpmath.mpf(log_delta(mu, epsilon)) - mpmath.log(exact)) < DELTA_MARGIN / 2
+            assert exact <= delta_of(mu, epsilon) <= exact * (1 + mpmath.mpf("4e-13"))
 
 
 @everywhere
 def test_the_calibrated_release_keeps_its_promise_and_wastes_nothing(epsilon, delta):
-    multiplier = multiplier_of(epsilon, delta)
+    multiplier, mu = multiplier_of(epsilon, delta), mu_of(epsilon, delta)
+    back = epsilon_of(mu, delta)  # never too small, hardly too large, and undoes mu_of
+    assert back <= epsilon
+    assert back == pytest.approx(epsilon, rel=1e-6, abs=1e-6)
     with mpmath.workdps(60):
         assert exact_delta(1 / mpmath.mpf(multiplier), epsilon) <= delta
         smaller = mpmath.mpf(multiplier) / (1 + mpmath.mpf("1.001e-9"))
         assert exact_delta(1 / smaller, epsilon) > delta
-
-
-@everywhere
-def test_epsilon_is_never_too_small_hardly_too_large_and_undoes_mu_of(epsilon, delta):
-    mu = mu_of(epsilon, delta)
-    back = epsilon_of(mu, delta)
-    assert back <= epsilon
-    assert back == pytest.approx(epsilon, rel=1e-6, abs=1e-6)
-    with mpmath.workdps(60):
         assert exact_delta(mu, back) <= delta
-        less = back * (1 - mpmath.mpf("1e-12")) - mpmath.mpf("1e-12")
-        assert exact_delta(mu, less) > delta
+        assert exact_delta(mu, back * (1 - mpmath.mpf("1e-12")) - mpmath.mpf("1e-12")) > delta
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # its own, far out

@@ -47,13 +47,6 @@ def test_all_releases_compose_to_what_was_asked_and_never_above(mode, center, ep
     assert budget.slack_delta < 1e-20
 
 
-def test_the_noise_is_the_ideal_one_up_to_rounding():
-    terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
-    for mode in ("paper", "step", "moment"):
-        budget = priced(mode)
-        assert budget.std(10_000) == pytest.approx(noise_std(mode, **terms), rel=1e-5)
-
-
 def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
     budget = priced("paper")
     charged = budget.price(PRODUCT).mu
@@ -89,16 +82,10 @@ def test_a_promise_that_cannot_be_kept_is_refused(change, sentence):
         replace(STEP, **change)
 
 
-def test_rows_are_summed_in_any_order_only_where_the_noise_allows_for_it():
+def test_up_to_131072_rows_any_order_of_summation_is_covered_and_beyond_it_that_of_the_data_layer():
     assert local.FREE_ORDER_ROWS <= FREE_ORDER_ROWS
-
-
-@pytest.mark.parametrize("s", [1, 1000, FREE_ORDER_ROWS])
-def test_up_to_131072_rows_any_order_of_summation_is_covered(s):
-    assert longest_sum(s, 100) == s
-
-
-def test_beyond_it_the_blocks_of_the_data_layer_are_covered():
+    for s in (1, 1000, FREE_ORDER_ROWS):
+        assert longest_sum(s, 100) == s
     for d in (1, 10, 100, 2048, 4096, 40_000, 10**6):
         rows = block_rows(d)
         for s in (2 * 10**5, 10**7, 10**9):
@@ -112,6 +99,7 @@ def test_the_slack_of_products_stays_small_for_ten_million_rows():
     for s, most in ((10**4, 1e-5), (10**6, 1e-3), (10**7, 1e-2)):
         ideal = moved_by_row("product", budget.iteration_rank) / s
         assert ideal < moved(budget, s) <= ideal * (1 + most)
+        assert moved(budget, s, 0.5) == pytest.approx(2.25 * moved(budget, s))  # about a centre
 
 
 @pytest.mark.parametrize("center", [False, True])
@@ -170,24 +158,17 @@ def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(kind
     assert 2 * error <= moved(budget, s) - ideal
 
 
-def test_about_a_centre_products_move_farther():
-    assert moved(STEP, 100, 0.5) == pytest.approx(2.25 * moved(STEP, 100))
-
-
 # --- levels of noise, by mode ----------------------------------------------------------------------
 
 TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
 
 
-def test_the_paper_mode_is_theorem_2_as_printed():
+def test_the_paper_mode_is_theorem_2_as_printed_and_needs_nine_times_the_noise_of_steps():
     printed = 2 * math.sqrt(5) / 1e5 * (2 * math.sqrt(2 * 10 * math.log(1e4)) / 0.5)
     assert noise_std("paper", **TRIAL) == pytest.approx(printed, rel=1e-12)
     loose = TRIAL | {"epsilon": 200.0, "delta": 0.2}  # the other branch of the maximum
     printed = 2 * math.sqrt(5) / 1e5 * math.sqrt(10 / 200)
     assert noise_std("paper", **loose) == pytest.approx(printed, rel=1e-12)
-
-
-def test_a_step_needs_nine_times_less_noise_than_the_paper():
     assert noise_std("paper", **TRIAL) >= 9 * noise_std("step", **TRIAL)
 
 
@@ -206,18 +187,17 @@ def test_a_moment_disturbs_a_product_twenty_times_less_than_the_paper():
     assert measured == pytest.approx(effect, rel=0.05)  # 40000 entries: 5% is over 10 sigma
 
 
-def test_one_step_of_rank_one_needs_root_two_less_than_a_moment():
+def test_a_moment_is_charged_once_and_needs_root_two_more_than_one_step_of_rank_one():
     one = TRIAL | {"n_steps": 1, "iteration_rank": 1}
     assert noise_std("moment", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
-
-
-def test_a_moment_is_charged_once_whatever_the_steps_and_the_rank():
     more = TRIAL | {"n_steps": 1000, "iteration_rank": 50}
     assert noise_std("moment", **more) == noise_std("moment", **TRIAL)
 
 
 @pytest.mark.parametrize("mode", ["paper", "step", "moment"])
-def test_infinite_epsilon_needs_no_noise(mode):
+def test_the_noise_is_the_ideal_one_up_to_rounding_and_none_at_infinite_epsilon(mode):
+    terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
+    assert priced(mode).std(10_000) == pytest.approx(noise_std(mode, **terms), rel=1e-5)
     assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
 
 

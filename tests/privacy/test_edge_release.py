@@ -65,15 +65,14 @@ def test_an_edge_that_appears_attains_it():
 
 
 def test_edges_that_were_not_capped_are_refused_before_noise_too_small_for_them_is_added():
-    layer = sparse.csr_array(np.array([[0.0, 3.0], [3.0, 0.0]]))
-    with pytest.raises(InputError, match="within the public maximum"):
-        EdgeMoment(NetworkSource(name="planted", layers=(layer,), unit="edge")).sums()
-    one_way = sparse.csr_array(np.array([[0.0, 1.0], [0.0, 0.0]]))
-    with pytest.raises(InputError, match="the same in both directions"):
-        EdgeMoment(NetworkSource(name="planted", layers=(one_way,), unit="edge")).sums()
-    loop = sparse.csr_array(np.eye(2))
-    with pytest.raises(InputError, match="between different nodes"):
-        EdgeMoment(NetworkSource(name="planted", layers=(loop,), unit="edge")).sums()
+    for weights, sentence in (
+        ([[0.0, 3.0], [3.0, 0.0]], "within the public maximum"),
+        ([[0.0, 1.0], [0.0, 0.0]], "the same in both directions"),
+        ([[1.0, 0.0], [0.0, 1.0]], "between different nodes"),
+    ):
+        source = NetworkSource(name="planted", layers=(sparse.csr_array(weights),), unit="edge")
+        with pytest.raises(InputError, match=sentence):
+            EdgeMoment(source).sums()
 
 
 def distinguished(weight: float, n_games: int = 4000) -> float:

@@ -31,30 +31,30 @@ def expected_counts(edges, scale, n):
     return n * np.diff(np.concatenate([[0.0], cdf, [1.0]]))
 
 
+def quantiles(scale):
+    return np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
+
+
+def fits(K, scale, edges):
+    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
+    return stats.chisquare(observed, expected_counts(edges, scale, K.size)).pvalue > 1e-7
+
+
 @pytest.mark.parametrize("scale", [1, 3, 1000, 2**24, 2**30, 3_000_000_001, 2**41 + 7, 2**58])
 def test_the_law_is_the_rounded_normal(scale):
     K = gaussian_integers(SeededNoiseForExperiments(scale), N, scale=scale)
-    edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
-    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
-    assert stats.chisquare(observed, expected_counts(edges, scale, N)).pvalue > 1e-7
+    assert fits(K, scale, quantiles(scale))
 
 
 def test_neighbouring_lattice_points_are_hit_as_often_as_they_should_be():
-    K = gaussian_integers(SeededNoiseForExperiments(5), N, scale=7)
-    edges = np.arange(-25, 26)
-    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
-    assert stats.chisquare(observed, expected_counts(edges, 7, N)).pvalue > 1e-7
+    assert fits(gaussian_integers(SeededNoiseForExperiments(5), N, scale=7), 7, np.arange(-25, 26))
 
 
-def test_the_low_bits_are_fair():
+def test_the_low_bits_are_fair_and_the_law_is_symmetric():
     K = gaussian_integers(SeededNoiseForExperiments(6), N)
     for bit in range(20):
         assert abs(np.mean(K >> bit & 1) - 0.5) < 6 * 0.5 / math.sqrt(N)
     assert abs(np.mean(K < 0) - 0.5) < 6 * 0.5 / math.sqrt(N)
-
-
-def test_the_law_is_symmetric():
-    K = gaussian_integers(SeededNoiseForExperiments(7), N)
     assert stats.ks_2samp(K[K > 0], -K[K < 0]).pvalue > 1e-7
 
 
@@ -135,13 +135,10 @@ def test_openDP_draws_from_the_same_law():  # noqa: N802
     assert stats.ks_2samp(ours, theirs).pvalue > 1e-7
 
 
-def test_the_system_source_never_repeats():
+def test_the_system_source_never_repeats_and_the_seeded_one_says_that_it_gives_no_privacy():
     source = SystemNoise()
     assert not np.intersect1d(source.words(1000), source.words(1000)).size
     assert not np.array_equal(gaussian_integers(source, 50), gaussian_integers(source, 50))
-
-
-def test_the_seeded_source_repeats_and_says_that_it_gives_no_privacy():
     one, same, other = (SeededNoiseForExperiments(seed).words(100) for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
@@ -157,11 +154,11 @@ class Counted(SeededNoiseForExperiments):
         return super().words(n)
 
 
-def test_a_million_integers_take_four_words_each_and_are_drawn_by_the_thousand():
-    source = Counted(5)
-    gaussian_integers(source, N)
-    assert 3 * N < source.taken < 4.5 * N
-    assert source.calls < N / 1000
+def test_a_million_integers_take_four_words_each_by_the_thousand_and_the_same_for_a_seed():
+    one, same = Counted(5), Counted(5)
+    assert np.array_equal(gaussian_integers(one, N), gaussian_integers(same, N))
+    assert 3 * N < one.taken < 4.5 * N
+    assert one.calls < N / 1000
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 65])
@@ -180,14 +177,6 @@ def test_a_scale_out_of_range_is_refused(scale):
 def test_integers_that_cores_draw_beside_each_other_have_the_same_law():
     scale, n = 2**30, 4 * noise._SHARE + 17
     K = gaussian_integers(SystemNoise(), n, scale=scale)
-    edges = np.unique(np.rint(scale * stats.norm.ppf(np.linspace(0.0025, 0.9975, 200))))
-    observed = np.bincount(np.searchsorted(edges, K, side="left"), minlength=edges.size + 1)
-    assert stats.chisquare(observed, expected_counts(edges, scale, n)).pvalue > 1e-7
+    assert fits(K, scale, quantiles(scale))
     first, second = K[: noise._SHARE], K[noise._SHARE : 2 * noise._SHARE]
     assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(noise._SHARE)
-
-
-def test_a_seeded_source_gives_the_same_integers_however_many_are_drawn():
-    n = 2 * noise._SHARE
-    one, same = (gaussian_integers(SeededNoiseForExperiments(3), n) for _ in range(2))
-    assert np.array_equal(one, same)

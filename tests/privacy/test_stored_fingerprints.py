@@ -36,16 +36,6 @@ def fit(silo: Any, ledger: Path, **terms: Any) -> FedPCA:
     return fed_pca(**{**TERMS, **terms}).fit_silos({"north": silo}, ledgers={"north": ledger})
 
 
-def ask_twice(folder: Path, question: Question, world: int, source: Callable[[Path], Any]) -> None:
-    path, ledger = folder / "north.csv", make_ledger(folder / "north.ledger")
-    write_world(path, question, world)
-    for second, more in enumerate((question.first, question.second)):
-        book = folder / f"{second}.toml"
-        book.write_text(book_of(rules_of(question, second=bool(second))))
-        fit(source(path), ledger, codebook=book, **more)
-        assert charged(ledger) == second + 1
-
-
 def read_frame(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, keep_default_na=False, dtype={"cd4": str})
 
@@ -60,29 +50,33 @@ def read_query(path: Path) -> SqlQuery:
     return SqlQuery("SELECT * FROM visits", f"sqlite:///{place}")
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("asked", QUESTIONS)
-def test_a_second_study_of_a_file_is_answered_in_both_worlds(tmp_path: Path, asked: str, world: int) -> None:
-    ask_twice(tmp_path, QUESTIONS[asked], world, lambda path: path)
-
-
 FORMS: dict[str, Callable[[Path], Any]] = {
+    "file": lambda path: path,
     "data frame": read_frame,
     "Arrow table": lambda path: pa.Table.from_pandas(read_frame(path)),
     "query": read_query,
 }
+FEW = "does anyone have stage IV", "is any cd4 missing", "do two persons share a family"
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    "asked", ["does anyone have stage IV", "is any cd4 missing", "do two persons share a family"]
+    ("form", "asked"), [(form, asked) for form in FORMS for asked in (QUESTIONS if form == "file" else FEW)]
 )
-def test_so_is_one_of_rows_elsewhere(tmp_path: Path, asked: str, form: str, world: int) -> None:
-    ask_twice(tmp_path, QUESTIONS[asked], world, FORMS[form])
+def test_a_second_study_of_a_file_is_answered_in_both_worlds(
+    tmp_path: Path, form: str, asked: str, world: int
+) -> None:
+    question = QUESTIONS[asked]
+    path, ledger = tmp_path / "north.csv", make_ledger(tmp_path / "north.ledger")
+    write_world(path, question, world)
+    for second, more in enumerate((question.first, question.second)):
+        book = tmp_path / f"{second}.toml"
+        book.write_text(book_of(rules_of(question, second=bool(second))))
+        fit(FORMS[form](path), ledger, codebook=book, **more)
+        assert charged(ledger) == second + 1
 
 
-@pytest.mark.parametrize("form", ["file", *FORMS])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
     tmp_path: Path, form: str
 ) -> None:
@@ -97,8 +91,7 @@ def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
             cd4 = {"kind": "number", "missing": "offset", **rule}
             book = folder / f"{len(rule)}.toml"
             book.write_text(book_of({**rules_of(question, second=False), "cd4": cd4}))
-            source = path if form == "file" else FORMS[form](path)
-            model = fit(source, ledger, codebook=book, row_norm=None, epsilon=1.0)
+            model = fit(FORMS[form](path), ledger, codebook=book, row_norm=None, epsilon=1.0)
             told.append((str(model.privacy_), model.privacy_.as_dict()))
         with Ledger.open(ledger) as opened:
             told.append([(each.purpose, each.study, each.mu) for each in opened.entries()])
@@ -132,25 +125,23 @@ def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
         fit(source.select(columns, extra="drop") if "rename" in reading else source, ledger)
 
 
-def test_another_reading_of_a_version_is_another_release(tmp_path: Path) -> None:
-    ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
-    rows = np.random.default_rng(0).normal(size=(30, 2))
-    pd.DataFrame(rows, columns=["a", "b"]).to_csv(path, index=False)
-    for place, factor in enumerate((0.1, 0.2, 0.1, 0.2)):
-        fit(open_source(path, factors={"a": factor}), ledger)
-        assert charged(ledger) == min(place + 1, 2)
-
-
-def test_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
-    ledger = make_ledger(tmp_path / "north.ledger")
-    rows = np.random.default_rng(0).normal(size=(30, 2))
-    table = pd.DataFrame(rows, columns=["a", "b"])
+def test_another_reading_of_a_version_and_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
+    path = tmp_path / "north.csv"
+    table.to_csv(path, index=False)
     table["ward"] = ["north", "south", "south"] * 10
     table["clinic"] = ["south", "north", "south"] * 10
-    for place, column in enumerate(("ward", "clinic", "ward")):
-        other = "clinic" if column == "ward" else "ward"
-        fit(split_by_group(table, column, drop=[other])["north"], ledger)
-        assert charged(ledger) == min(place + 1, 2)
+    readings = {
+        "units": lambda again: open_source(path, factors={"a": 0.2 if again else 0.1}),
+        "groups": lambda again: split_by_group(
+            table, "clinic" if again else "ward", drop=["ward" if again else "clinic"]
+        )["north"],
+    }
+    for name, reading in readings.items():
+        ledger = make_ledger(tmp_path / f"{name}.ledger")
+        for place, again in enumerate((False, True, False, True)):
+            fit(reading(again), ledger)
+            assert charged(ledger) == min(place + 1, 2)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -181,11 +172,10 @@ def a_csv(folder: Path, changed: bool) -> Path:
 
 
 def a_folder(folder: Path, changed: bool) -> Path:
-    parts = folder / "north"
-    parts.mkdir(exist_ok=True)
+    (folder / "north").mkdir(exist_ok=True)
     for place in (0, 1):
-        write_world(parts / f"{place}.csv", QUESTIONS["is any cd4 above 10"], int(changed) * place)
-    return parts
+        a_csv(folder, changed and place == 1).replace(folder / "north" / f"{place}.csv")
+    return folder / "north"
 
 
 def a_parquet(folder: Path, changed: bool) -> Path:
@@ -193,13 +183,10 @@ def a_parquet(folder: Path, changed: bool) -> Path:
     return folder / "n.parquet"
 
 
-CHANGED = {
-    "csv": a_csv,
+CHANGED: dict[str, Callable[[Path, bool], Any]] = {
     "folder": a_folder,
     "parquet": a_parquet,
-    "data frame": lambda folder, changed: read_frame(a_csv(folder, changed)),
-    "Arrow table": lambda folder, changed: pa.Table.from_pandas(read_frame(a_csv(folder, changed))),
-    "query": lambda folder, changed: read_query(a_csv(folder, changed)),
+    **{form: lambda folder, changed, of=of: of(a_csv(folder, changed)) for form, of in FORMS.items()},
 }
 
 

@@ -69,7 +69,7 @@ def test_a_missing_cell_counts_in_a_place_of_its_own_and_adds_nothing():
     assert np.array_equal(stage("norms").tally(rows), stage("norms").tally(at_offset))
 
 
-def test_the_squares_are_free_beside_the_means_for_every_pair_of_cells_on_a_small_lattice():
+def test_the_squares_are_free_beside_the_means_and_opposite_ends_of_every_range_attain_the_bound():
     side = 8
     most = max(
         side**2 * (q - p) ** 2 + (q * q - p * p) ** 2
@@ -77,13 +77,9 @@ def test_the_squares_are_free_beside_the_means_for_every_pair_of_cells_on_a_smal
     )
     assert most == 4 * side**4
     assert of_means(1).squared == 4 * CELL_SIDE**4
-
-
-def test_rows_at_opposite_ends_of_every_range_move_the_means_by_exactly_the_sensitivity():
     ends = np.array([[-1.0, 0.0, 5.0], [1.0, 8.0, 5.5]])
     one, other = (stage("means").tally(row[None]) for row in ends)
-    square = squared("means", one - other)
-    assert square == moved("means").squared
+    assert squared("means", one - other) == moved("means").squared
 
 
 @pytest.mark.parametrize("width", [0.0, 5e-324, 1e-310])
@@ -96,14 +92,11 @@ def test_a_range_too_narrow_to_divide_by_moves_no_tally_farther(width, rows):
 
 
 @given(multiplier=st.floats(0.05, 50.0))
-def test_scales_are_whole_and_no_less_than_the_theorem_asks_for(multiplier):
+def test_scales_are_whole_and_no_less_than_the_lemmas_ask_for(multiplier):
     for kind in STAGES:
         for group, scale in zip(moved(kind).groups, moved(kind).scales(multiplier), strict=True):
             needed = Fraction(multiplier) ** 2 * moved(kind).squared / group.weight
             assert scale**2 >= needed > (scale - 1) ** 2
-
-
-def test_the_sensitivities_are_those_of_the_lemmas():
     open_, asked = OPEN.size, stage("zoom").n_asked
     assert [moved(kind).squared for kind in STAGES] == [
         2 * open_, 2 * open_, 2 * asked, 4 * 3 * CELL_SIDE**4, 2,
@@ -113,21 +106,13 @@ def test_the_sensitivities_are_those_of_the_lemmas():
 SHARES = (0.05, 0.03, 0.02, 0.08, 0.02)
 
 
-def budget():
-    return priced("moment", n_features=5, center=True, preparation=SHARES)
-
-
-def test_preparation_and_moment_together_cost_what_one_release_would():
-    made = budget()
+def test_preparation_and_moment_together_cost_what_one_release_would_and_each_stage_its_share():
+    made = priced("moment", n_features=5, center=True, preparation=SHARES)
     parts = [made.price(kind).mu for kind in (*STAGES, "moment")]
     assert sum(mu**2 for mu in parts) == pytest.approx(made.total_mu**2, rel=1e-12)
     assert sum(mu**2 for mu in parts) <= made.total_mu**2
     assert made.mu(*STAGES) ** 2 == pytest.approx(0.2 * made.total_mu**2, rel=1e-12)
     assert made.total_mu == pytest.approx(mu_of(1.0, 1e-6), rel=1e-6)
-
-
-def test_each_stage_gets_noise_for_its_own_share():
-    made = budget()
     for kind, share in zip(STAGES, SHARES, strict=True):
         scales = moved(kind).scales(made.price(kind).multiplier)
         largest = max(zip(scales, moved(kind).groups, strict=True))

@@ -54,18 +54,16 @@ def _cholesky_qr(product: Array) -> Array | None:
     again, _ = _inverse_triangle(basis)
     if again is None:
         return None
-    multiply_in_place(basis, again)
+    for start in range(0, len(basis), TALL):  # in place: a basis of wide rows is large
+        part = basis[start : start + TALL]
+        part[:] = part @ again
     return basis
 
 
 def _inverse_triangle(columns: Array) -> tuple[Array | None, float]:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return inverse_triangle_of(columns.T @ columns)
-
-
-def inverse_triangle_of(gram: Array) -> tuple[Array | None, float]:
-    """Return R⁻¹ of columns' QR factors from their Gram matrix, or None, and its least scaled eigenvalue."""
+    """Return R⁻¹ of columns' QR factors, or None, and the least scaled eigenvalue of their Gram matrix."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        gram = columns.T @ columns
         lengths = np.sqrt(np.diagonal(gram))
         unit = gram / np.outer(lengths, lengths)
     in_range = (lengths > 1e-140) & (lengths < 1e140)
@@ -75,13 +73,6 @@ def inverse_triangle_of(gram: Array) -> tuple[Array | None, float]:
     upper = np.linalg.cholesky(unit).T
     inverse = np.linalg.solve(upper, np.eye(len(unit)))
     return np.asarray(inverse / lengths[:, np.newaxis]), least
-
-
-def multiply_in_place(columns: Array, matrix: Array) -> None:
-    """Multiply tall ``columns`` by a small matrix in place: a basis of wide rows is large."""
-    for start in range(0, len(columns), TALL):
-        part = columns[start : start + TALL]
-        part[:] = part @ matrix
 
 
 def spectral_norm(matrix: Array) -> float:

@@ -381,16 +381,13 @@ class Ledger:
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
         owner = self.owner
-        if owner.silo not in (None, silo):
-            raise InputError(
-                f"ledger {self._store.label} must belong to silo {silo!r}, got that of {owner.silo!r}"
-            )
-        if owner.data_set not in (None, data_set):
-            named = "data without a name" if data_set is None else f"the data set {data_set!r}"
-            raise InputError(
-                f"ledger {self._store.label} must belong to {named} of silo {silo!r}, got that of "
-                f"data set {owner.data_set!r}; give each its own"
-            )
+        for what, own, other in (("silo", owner.silo, silo), ("data set", owner.data_set, data_set)):
+            if own not in (None, other):
+                named = f"no {what}" if other is None else f"{what} {other!r}"
+                raise InputError(
+                    f"ledger {self._store.label} must belong to {named}, got that of {what} {own!r}; "
+                    "give each its own"
+                )
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases would overspend; one that has releases here is let through."""
@@ -507,15 +504,12 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _unit_of(purposes: Sequence[str]) -> str:
-    by_edge = [purpose.endswith(BY_EDGE) for purpose in purposes]
-    by_person = [purpose.endswith(BY_PERSON) for purpose in purposes]
-    row = "one row of this silo, replace-one neighbours"
-    if any(by_edge) and not all(by_edge):
-        return "one edge by some of its releases and one row by others: keep a ledger for each"
-    if any(by_edge):
+    kinds = {next((kind for kind in (BY_EDGE, BY_PERSON) if text.endswith(kind)), "") for text in purposes}
+    if kinds == {BY_EDGE}:
         return "one edge of this silo's network, present or absent"
-    if any(by_person) and not all(by_person):
-        return f"{row}, for not all of its releases were by person"
-    if any(by_person):
+    if BY_EDGE in kinds:
+        return "one edge by some of its releases and one row by others: keep a ledger for each"
+    if kinds == {BY_PERSON}:
         return "one person of this silo with all rows, replace-one neighbours"
-    return row
+    but = ", for not all of its releases were by person" if BY_PERSON in kinds else ""
+    return f"one row of this silo, replace-one neighbours{but}"

@@ -112,7 +112,7 @@ def factors(n_features: int) -> Array:
 
 
 SMALLEST_SHARE = 2**10
-"""Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law: see `sum_distance`."""
+"""Shares at least this many steps wide are within 2⁻¹⁰⁰⁰ of the theorem's law [proof, section 10]."""
 
 WIDE_SHARE = 2**20
 """Numbers of a secure sum are multiplied by a power of two until shares are this wide."""
@@ -367,16 +367,6 @@ def of_reals(bound: float, size: int, *, largest: float, n_rows: int) -> Sensiti
     return Sensitivity(
         Fraction(bound) ** 2, (Group(size, Fraction(1), Fraction(largest) / n_rows),), real=True
     )
-
-
-def sum_distance(share: float, n_shares: int) -> float:
-    """Return a bound on how far Σ round(aX_i) is from round(√h·aX + V), in total variation."""
-    alias = 3.0 * math.exp(-0.5 * (math.pi * share) ** 2)
-    if n_shares * alias > 1:
-        return 1.0
-    spread = 50.0 * math.sqrt(n_shares) * share + n_shares
-    # e^(−700), 2⁻¹⁰¹⁰, stands for e^(−1250), which is below the smallest float64.
-    return min(1.0, spread * 3 * n_shares * alias + 2.0 * math.exp(-700))
 
 
 def ceil_root(square: Fraction) -> int:

@@ -38,7 +38,7 @@ from fedpower.protocol.messages import (
     read_only,
     rounded,
 )
-from fedpower.protocol.query import Rows, StepMean, StepProduct, moment_of, norm_of, query_of
+from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
@@ -202,7 +202,7 @@ class PrivateReleases:
 
     def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
         if self._has_steps():
-            query = StepMean(budget=self._budget, n_rows=self.n_rows)
+            query = Step(budget=self._budget, n_rows=self.n_rows)
             integers, _ = self._release(query)
             noise = noise_of(query, self._budget, (self.n_rows,))
             return _only(noise.values(integers))
@@ -242,9 +242,7 @@ class PrivateReleases:
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         budget, n_rows = self._budget, self.n_rows
-        query = StepProduct(
-            budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest()
-        )
+        query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
         noise = noise_of(query, budget, (n_rows,))
 
         def asking(answering: Answering) -> None:
@@ -347,9 +345,7 @@ class Silo:
                 "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
-            levels = {place for group in self.study.groups for place in group}
-            odd = units_warning(survey, levels=levels, columns=self.study.columns)
-            if odd is not None:
+            for odd in units_warning(survey, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
 
     def _answer(self, message: Message) -> Answer:
