@@ -336,9 +336,7 @@ class Silo:
                 "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
-            levels = {place for group in self.study.groups for place in group}
-            odd = units_warning(survey, levels=levels, columns=self.study.columns)
-            if odd is not None:
+            for odd in units_warning(survey, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
 
     def _answer(self, message: Message) -> Answer:
