@@ -9,6 +9,7 @@ of each factor with that of the exact moment.
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,18 +161,15 @@ def in_parts(
     """Return what is measured of so many releases, shared among all cores."""
     counts = [len(part) for part in np.array_split(np.arange(releases), min(tasks, releases))]
     found: dict[str, list[Any]] = {}
-    for part in on_every_core(_Part(measure), list(zip(counts, range(len(counts)), strict=True))).values():
+    tasks_of = list(zip(counts, range(len(counts)), strict=True))
+    for part in on_every_core(partial(_measured, measure), tasks_of).values():
         for name, shares in part.items():
             found.setdefault(name, []).extend(shares)
     return found
 
 
-class _Part:
-    def __init__(self, measure: Callable[[int, int], dict[str, list[Any]]]) -> None:
-        self.measure = measure
-
-    def __call__(self, task: tuple[int, int]) -> dict[str, list[Any]]:
-        return self.measure(*task)
+def _measured(measure: Callable[[int, int], Any], task: tuple[int, int]) -> Any:
+    return measure(*task)
 
 
 def _exact_moment(law: Law) -> Moment:

@@ -9,8 +9,7 @@ from typing import Any
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedpower.cli.console import bars, console, note, print_json, table
-from fedpower.cli.failures import exit_status
+from fedpower.cli.console import bars, console, exit_status, note, print_json, table
 from fedpower.cli.options import options
 from fedpower.experiments.attack import drawing
 from paper.settings import FIGURES, Settings

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from fedpower.cli.console import bar_of, print_json
-from fedpower.cli.failures import exit_status
+from fedpower.cli.console import bar_of, exit_status, print_json
 from fedpower.cli.options import option, options
 from paper.models import FORMATS, Format, Model, spiked_covariance, stochastic_block, write_model
 

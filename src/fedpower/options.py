@@ -260,11 +260,7 @@ Solver = Upload | Krylov | PowerMethod
 class _Rounds(_Value):
     min_silos: int | None = setting(None, "Fewest silos that a round may continue with.", "count", "rounds")
     deadline: float | None = setting(
-        None,
-        "Seconds after which a round continues without the rest.",
-        "positive",
-        "rounds",
-        must="a positive number of seconds",
+        None, "Seconds after which a round continues without the rest.", "positive", "rounds"
     )
 
 
@@ -281,10 +277,7 @@ class Plain(_Rounds):
     name: ClassVar[str] = "plain"
     colluders: ClassVar[int] = 1
     weights: Literal["rows", "noise"] = setting(
-        "rows",
-        "Weigh silos by their rows (default), or such that the noise is least.",
-        ("rows", "noise"),
-        "privacy",
+        "rows", "Weigh silos by rows (default), or such that noise is least.", ("rows", "noise"), "privacy"
     )
 
 
@@ -347,11 +340,7 @@ class Edge(_Value, kw_only=False):
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None,
-        "Public maximum at which weights of edges are capped; without it they are 0 or 1.",
-        section="rows",
-        option=None,
-        kind=float,
+        None, "Public maximum at which weights are capped.", section="rows", option=None, kind=float
     )
 
     def __post_init__(self) -> None:
@@ -395,16 +384,10 @@ class Noise(_Value, kw_only=False):
         "auto", "What is noised; auto takes what is predicted to be most accurate.", _NOISE_KINDS, "privacy"
     )
     energy: float | None = setting(
-        None,
-        "Guess of the share of the variance in the k components; auto then knows when to clip.",
-        "share",
-        "privacy",
+        None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"
     )
     scores_epsilon: float | None = setting(
-        None,
-        "Part of epsilon for a histogram of scores on two components in the report.",
-        "positive",
-        "privacy",
+        None, "Part of epsilon for a histogram of scores on two components.", "positive", "privacy"
     )
 
 
@@ -418,16 +401,10 @@ class Options(_Value):
     """The options of a fit, checked; `FedPCA` documents each."""
 
     n_components: Any = setting(
-        None,
-        "Number of components, a fraction of variance, or auto: as many as are determined.",
-        section="components",
-        option="-k --components",
+        None, "Number, fraction of variance, or auto.", section="components", option="-k --components"
     )
     epsilon: float = setting(
-        1.0,
-        "Each silo's budget for this fit; 1 is usual, inf is exact and NOT private.",
-        "positive",
-        section="privacy",
+        1.0, "Each silo's budget; 1 is usual, inf is exact and NOT private.", "positive", section="privacy"
     )
     delta: float | None = setting(
         None, "The δ of (ε, δ); by default from the number of rows.", "share", "privacy"
@@ -443,20 +420,13 @@ class Options(_Value):
     unit: Any = None
     noise: Any = Noise()
     aggregation: Any = setting(
-        "plain",
-        "Whether the coordinator sees each silo's covariance, or their sum with shared noise.",
-        _AGGREGATIONS,
-        "privacy",
+        "plain", "Send each silo's covariance, or their sum with shared noise.", _AGGREGATIONS, "privacy"
     )
     solver: Any = setting(
         "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
     )
     device: str | None = setting(
-        None,
-        "PyTorch device for the silos' arithmetic, e.g. cuda.",
-        "text",
-        "running",
-        must="the name of a PyTorch device",
+        None, "PyTorch device for the silos' arithmetic, e.g. cuda.", "text", "running"
     )
     random_state: Any = setting(
         None, "Start basis and sampling; never noise.", None, "running", section="solver", option="--seed"

@@ -163,6 +163,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, mo
         model.fit(moment)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model", [FactorAnalysis(1), Regression(0), AdjustedPCA(1, covariates=[1, 2])])
+def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any):
+    rows = np.random.default_rng(0).standard_normal((100, 5))
+    for value, sentence in (
+        (1.0, "got 'x2', which does not vary"),
+        (rows[:, 1], "some that follow from others"),
+    ):
+        rows[:, 2] = value
+        with pytest.raises(InputError, match=f"columns must vary independently .* {sentence}"):
+            model.fit(FedMoment(epsilon=float("inf")).fit(rows).moment_)
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [

@@ -72,7 +72,7 @@ def test_a_package_that_is_too_old_or_not_there_is_broken():
 
 
 def test_an_extra_that_is_absent_breaks_nothing():
-    found = doctor.check_extra("sql", [*ASKED, Requirement("no-such-package")])
+    found = doctor.check_packages(extra="sql", asked=[*ASKED, Requirement("no-such-package")])
     assert found.state == "absent"
     assert found.advice == "`pip install '.[sql]'` in a copy of the project"
     assert "PostgreSQL" in found.detail
@@ -87,24 +87,24 @@ def test_an_extra_that_is_absent_breaks_nothing():
     ],
 )
 def test_an_extra_that_is_there_and_fails_is_broken(site: Path, body: str, reported: str):
-    found = doctor.check_extra("own", [module(site, "fragile", body)])
+    found = doctor.check_packages(extra="own", asked=[module(site, "fragile", body)])
     assert (found.state, found.detail) == ("broken", reported)
     assert "'.[own]'" in found.advice
 
 
 def test_an_extra_of_another_version_is_broken_and_one_that_prints_is_sound(site: Path):
-    newer = doctor.check_extra("own", [module(site, "newer", "", version="2.5")])
+    newer = doctor.check_packages(extra="own", asked=[module(site, "newer", "", version="2.5")])
     assert newer.state == "broken"
     assert newer.detail.endswith("got 2.5")
     loud = module(site, "loud", "print('hello'); import warnings; warnings.warn('x')")
-    assert doctor.check_extra("own", [loud]).state == "sound"
+    assert doctor.check_packages(extra="own", asked=[loud]).state == "sound"
 
 
 @pytest.mark.programs
 def test_an_import_that_hangs_is_broken(site: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "TIMEOUT_S", 1)
     asked = module(site, "endless", "import time; time.sleep(60)")
-    assert "no answer within 1 seconds" in doctor.check_extra("own", [asked]).detail
+    assert "no answer within 1 seconds" in doctor.check_packages(extra="own", asked=[asked]).detail
 
 
 @pytest.mark.programs

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol import Silo, decaying, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
+from fedpower.values import cached_property
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
 
@@ -205,3 +207,16 @@ def test_too_few_at_the_deadline_end_the_run_although_grace_never_began() -> Non
         crew = {**silos, "silo-1": Held(silos["silo-1"], closed, from_round=1)}
         with pytest.raises(ProtocolError, match="needs 2 answers and got 1; bring back silo-1"):
             run_in_process(coordinator, crew, deadline=0.2, grace=LONG)
+
+
+def test_silos_compute_what_is_kept_at_the_same_time() -> None:
+    """On Python 3.11 that of functools lets one instance at a time compute."""
+    both = threading.Barrier(2, timeout=10)
+
+    class Kept:
+        @cached_property
+        def number(self) -> int:
+            return both.wait()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(lambda kept: kept.number, [Kept(), Kept()])) == [0, 1]

@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,16 +18,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpower import CodeBook, FedPCA, PowerMethod
+from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.linalg import sin_theta
+from fits import fed_pca
 from problems import Array, spiked_rows, split
 
 INF = float("inf")
 
 
-@parametrize_with_checks([FedPCA(epsilon=INF), FedPCA(epsilon=INF, solver="fedpower")])
+@parametrize_with_checks([FedPCA(epsilon=INF)])
 def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
     check(estimator)
 
@@ -34,14 +36,17 @@ def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedP
 SOLVERS = ["moment", "krylov", "fedpower"]
 
 
-@pytest.mark.parametrize("n_silos", [2, 10])
-@pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
+def exact(n_components: float = 3, **more: Any) -> FedPCA:
+    return fed_pca(n_components, **{"epsilon": INF, "standardize": False, "random_state": 0, **more})
+
+
+@pytest.mark.parametrize(("load", "n_silos"), [(load_digits, 2), (load_breast_cancer, 10), (load_wine, 10)])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], object], n_silos: int) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
     rng = np.random.default_rng(n_silos)
     cuts = np.sort(rng.choice(np.arange(1, len(rows)), n_silos - 1, replace=False))
-    model = FedPCA(5, epsilon=INF, standardize=False, solver=solver, random_state=0)
+    model = exact(5, solver=solver)
     ours = model.fit_silos(np.split(rows, cuts))
     theirs = PCA(5, svd_solver="full").fit(rows)
     signs = np.sign((ours.components_ * theirs.components_).sum(axis=1))
@@ -54,13 +59,13 @@ def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], obj
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.99])
-@pytest.mark.parametrize("load", [load_digits, load_breast_cancer])
+@pytest.mark.parametrize("load", [load_breast_cancer])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
     solver: str, load: Callable[[], object], fraction: float
 ) -> None:
     rows: Array = load().data  # type: ignore[attr-defined]
-    model = FedPCA(fraction, epsilon=INF, standardize=False, solver=solver, random_state=0)
+    model = exact(fraction, solver=solver)
     ours = model.fit_silos(np.array_split(rows, 4))
     theirs = PCA(fraction, svd_solver="full").fit(rows)
     assert ours.n_components_ == theirs.n_components_
@@ -69,67 +74,53 @@ def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
 
 def test_groups_are_silos(rows: Array) -> None:
     groups = np.repeat(["b", "a", "c"], [100, 200, 300])
-    by_groups = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit(rows, groups=groups)
+    by_groups = exact().fit(rows, groups=groups)
     parts = split(rows, [100, 200, 300])
-    by_silos = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
-        {"a": parts[1], "b": parts[0], "c": parts[2]}
-    )
+    by_silos = exact().fit_silos({"a": parts[1], "b": parts[0], "c": parts[2]})
     assert by_groups.history_[0]["participants"] == ("a", "b", "c")
     np.testing.assert_array_equal(by_groups.components_, by_silos.components_)
 
 
 def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
-    model = FedPCA(
-        3,
-        epsilon=INF,
+    model = exact(
         center=False,
-        standardize=False,
-        solver=PowerMethod(iteration_rank=3, n_steps=10, tol=0, schedule="decaying", local_steps=2),
+        solver="fedpower",
+        iteration_rank=3,
+        n_steps=10,
+        tol=0,
+        schedule="decaying",
+        local_steps=2,
     ).fit_silos(split(rows, [200, 400]))
     assert [row["step"] for row in model.history_] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert all(row["participants"] == ("silo-1", "silo-2") for row in model.history_)
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
     assert model.history_[-1]["change"] < model.history_[0]["change"]
     assert model.n_steps_ == 10
-    centred = FedPCA(3, epsilon=INF, standardize=False, solver=PowerMethod(n_steps=2, tol=0)).fit_silos(
-        split(rows, [200, 400])
-    )
+    centred = exact(solver="fedpower", n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
     assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
-    one_shot = FedPCA(
-        3, epsilon=INF, center=False, standardize=False, solver=PowerMethod(schedule={6})
-    ).fit_silos(np.split(rows, 2))
+    one_shot = exact(center=False, solver="fedpower", schedule={6}).fit_silos(np.split(rows, 2))
     assert len(one_shot.history_) == 1
 
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
-    loose = FedPCA(
-        3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=4, tol=0.01), random_state=0
-    ).fit(rows)
-    tight = FedPCA(
-        3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=4, tol=1e-12), random_state=0
-    ).fit(rows)
+    loose = exact(solver="fedpower", iteration_rank=4, tol=0.01).fit(rows)
+    tight = exact(solver="fedpower", iteration_rank=4, tol=1e-12).fit(rows)
     assert len(loose.history_) < len(tight.history_)
     with pytest.warns(ConvergenceWarning, match="still moved"):
-        short = FedPCA(
-            3, epsilon=INF, standardize=False, solver=PowerMethod(iteration_rank=3, max_rounds=2)
-        ).fit(rows)
+        short = exact(solver="fedpower", iteration_rank=3, max_rounds=2).fit(rows)
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
 
 def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
     scale = rows.std(axis=0)
-    scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=scale), random_state=0).fit(
-        rows
-    )
+    scaled = exact(scale=scale).fit(rows)
     reference = make_pipeline(StandardScaler(), PCA(3)).fit(rows)
     assert sin_theta(scaled.components_.T, reference[-1].components_.T) < 1e-8
     np.testing.assert_allclose(np.abs(scaled.transform(rows)), np.abs(reference.transform(rows)))
-    back = FedPCA(12, epsilon=INF, standardize=False, codebook=CodeBook(scale=scale)).fit(rows)
+    back = exact(12, scale=scale).fit(rows)
     np.testing.assert_allclose(back.inverse_transform(back.transform(rows)), rows, atol=1e-8)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    normal = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(normalize=True), random_state=0).fit(
-        rows
-    )
+    normal = exact(normalize=True).fit(rows)
     assert sin_theta(normal.components_.T, PCA(3).fit(unit).components_.T) < 1e-8
     np.testing.assert_allclose(normal.transform(rows), normal.transform(unit), atol=1e-9)
 
@@ -137,16 +128,14 @@ def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> No
 def test_sparse_tables_and_frames_give_what_arrays_give(rows: Array) -> None:
     thin = np.where(np.abs(rows) > 1, rows, 0.0)
     names = [f"x{i}" for i in range(12)]
-    dense = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(thin, 3))
+    dense = exact().fit_silos(np.split(thin, 3))
     for convert in (
         sparse.csr_array,
         sparse.coo_matrix,
         lambda part: pd.DataFrame(part, columns=names),
         lambda part: pa.table(dict(zip(names, part.T, strict=True))),
     ):
-        other = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(
-            [convert(part) for part in np.split(thin, 3)]
-        )
+        other = exact().fit_silos([convert(part) for part in np.split(thin, 3)])
         np.testing.assert_allclose(other.components_, dense.components_, atol=1e-8)
     assert list(other.feature_names_in_) == names
 
@@ -155,20 +144,18 @@ def test_columns_are_matched_by_name(rows: Array) -> None:
     names = [f"x{i}" for i in range(12)]
     frame = pd.DataFrame(rows, columns=names)
     parts = [frame[:200], frame[200:][names[::-1]]]
-    model = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(parts)
-    plain = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, [200]))
+    model = exact().fit_silos(parts)
+    plain = exact().fit_silos(np.split(rows, [200]))
     np.testing.assert_allclose(model.components_, plain.components_, atol=1e-8)
     with pytest.raises(InputError, match="x3"):
-        FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.drop(columns="x3")])
+        exact().fit_silos([frame, frame.drop(columns="x3")])
     with pytest.raises(InputError, match="extra"):
-        FedPCA(3, epsilon=INF, standardize=False).fit_silos([frame, frame.assign(extra=1.0)])
-    FedPCA(3, epsilon=INF, standardize=False).fit_silos(
-        [frame, frame.assign(extra=1.0)], extra_columns="drop"
-    )
+        exact().fit_silos([frame, frame.assign(extra=1.0)])
+    exact().fit_silos([frame, frame.assign(extra=1.0)], extra_columns="drop")
 
 
 def test_set_output_clone_and_pickle_work(rows: Array) -> None:
-    model = FedPCA(3, epsilon=INF, standardize=False, random_state=0).fit(rows)
+    model = exact().fit(rows)
     again = pickle.loads(pickle.dumps(model))  # noqa: S301
     np.testing.assert_array_equal(again.transform(rows), model.transform(rows))
     assert clone(model).get_params() == model.get_params()
@@ -180,13 +167,7 @@ class TestHardCases:
     """A silo with few rows, constant columns, zero rows, one silo: all must work."""
 
     def test_a_silo_with_fewer_rows_than_the_basis_has_columns(self, rows: Array) -> None:
-        model = FedPCA(
-            3,
-            epsilon=INF,
-            standardize=False,
-            solver=PowerMethod(schedule="decaying", local_steps=3),
-            random_state=0,
-        )
+        model = exact(solver="fedpower", schedule="decaying", local_steps=3)
         model.fit_silos([rows[:1], rows[1:3], rows[3:]])
         assert sin_theta(model.components_.T, PCA(3).fit(rows).components_.T) < 1e-3
 
@@ -196,18 +177,18 @@ class TestHardCases:
         rows[:50] = 0.0
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            model = FedPCA(12, epsilon=INF, standardize=False, random_state=0).fit_silos(np.split(rows, 3))
+            model = exact(12).fit_silos(np.split(rows, 3))
         theirs = PCA(12).fit(rows)
         np.testing.assert_allclose(model.explained_variance_, theirs.explained_variance_, atol=1e-9)
 
     def test_rows_that_are_all_the_same_have_no_variance(self) -> None:
-        model = FedPCA(2, epsilon=INF, standardize=False).fit_silos([np.ones((5, 4)), np.ones((6, 4))])
+        model = exact(2).fit_silos([np.ones((5, 4)), np.ones((6, 4))])
         np.testing.assert_allclose(model.explained_variance_, 0.0, atol=1e-20)
         np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-9)
 
     def test_more_columns_than_rows(self) -> None:
         rows = np.random.default_rng(0).standard_normal((10, 40))
-        model = FedPCA(9, epsilon=INF, standardize=False, random_state=0).fit_silos([rows[:4], rows[4:]])
+        model = exact(9).fit_silos([rows[:4], rows[4:]])
         theirs = PCA(9).fit(rows)
         assert sin_theta(model.components_.T, theirs.components_.T) < 1e-7
 
@@ -227,7 +208,7 @@ class TestHardCases:
 )
 def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        FedPCA(1, epsilon=INF, standardize=False).fit_silos(silos)
+        exact(1).fit_silos(silos)
 
 
 class TestPrivateFits:
@@ -259,31 +240,20 @@ class TestPrivateFits:
     ) -> None:
         """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
-        exact = FedPCA(
-            3, epsilon=INF, center=center, standardize=False, codebook=CodeBook(row_norm=12.0)
-        ).fit_silos(np.split(rows, 3))
-        private = FedPCA(
-            3,
-            epsilon=20.0,
-            delta=1e-06,
-            center=center,
-            standardize=False,
-            codebook=CodeBook(row_norm=12.0),
-            noise=noise,
-            solver=solver,
-            random_state=0,
-        ).fit_silos(np.split(rows, 3))
-        assert sin_theta(private.components_.T, exact.components_.T) < error
-        np.testing.assert_allclose(private.explained_variance_, exact.explained_variance_, rtol=error)
+        wanted = exact(center=center, row_norm=12.0).fit_silos(np.split(rows, 3))
+        told = {"epsilon": 20.0, "delta": 1e-6, "noise": noise, "solver": solver}
+        private = exact(center=center, row_norm=12.0, **told).fit_silos(np.split(rows, 3))
+        assert sin_theta(private.components_.T, wanted.components_.T) < error
+        np.testing.assert_allclose(private.explained_variance_, wanted.explained_variance_, rtol=error)
         np.testing.assert_allclose(
-            private.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=error
+            private.explained_variance_ratio_, wanted.explained_variance_ratio_, rtol=error
         )
-        np.testing.assert_allclose(private.mean_, exact.mean_, atol=0.05)
+        np.testing.assert_allclose(private.mean_, wanted.mean_, atol=0.05)
         assert private.privacy_.is_private
         assert "epsilon=20" in str(private.privacy_)
 
     def test_an_exact_fit_says_that_it_is_not_private(self, rows: Array) -> None:
-        model = FedPCA(2, epsilon=INF, standardize=False).fit(rows)
+        model = exact(2).fit(rows)
         assert not model.privacy_.is_private
         assert str(model.privacy_).startswith("NOT PRIVATE")
         assert model.privacy_.as_dict()["asked_epsilon"] == float("inf")

@@ -49,7 +49,7 @@ def same(one: FedPCA, other: FedPCA) -> None:
 def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_nothing(
     way: str, tmp_path: Path
 ):
-    terms, data = WAYS[way], silos(30_000)
+    terms, data = WAYS[way], silos(6_000)
     ledgers = ledgers_in(tmp_path, NAMES, 3.0) if np.isfinite(terms["epsilon"]) else None
     released = fed_moment(**terms).fit_silos(data, ledgers=ledgers)
     for fit in FITS:

@@ -179,7 +179,7 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
 
 def complete_run(ground: Ground, place: Path, name: str) -> None:
     words = ("--kit", str(ground.runner), "-o", str(place / name), "--json")
-    done = fedpower("run", str(ground.folder / "study.toml"), *words)
+    done = fedpower("study", "run", str(ground.folder / "study.toml"), *words)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["federation"]["silent"] == dict.fromkeys(SILOS, 0)
 

@@ -81,7 +81,10 @@ class Analysis(BaseEstimator):
         self.n_features_in_ = moment.n_features
         clipping = moment.record.clipping
         self.clipping_share_ = None if clipping is None else clipping.energy
-        self._fit(moment)
+        try:
+            self._fit(moment)
+        except np.linalg.LinAlgError:
+            raise _dependent(moment) from None
         return self
 
     def _check_parameters(self) -> None:
@@ -232,6 +235,17 @@ def new_rows(
     if rows.ndim != 2 or rows.shape[1] != len(names):
         raise InputError(f"{wanted}, got shape {rows.shape}")
     return rows
+
+
+def _dependent(moment: Moment) -> InputError:
+    variances = np.diagonal(moment.covariance)
+    level = np.flatnonzero(~(variances > 1e-12 * (variances + moment.mean**2)))
+    which = (
+        f"'{moment.names[level[0]]}', which does not vary" if level.size else "some that follow from others"
+    )
+    return InputError(
+        f"the columns must vary independently for this analysis, got {which}; release without such a column"
+    )
 
 
 # --- the covariance and its noise ------------------------------------------------------------------

@@ -12,11 +12,11 @@ import click
 from click.shell_completion import CompletionItem
 
 import fedpower
-from fedpower.cli.failures import INTERRUPTED, PipeClosedError, exit_status
+from fedpower.cli.console import INTERRUPTED, PipeClosedError, exit_status
 
 _GROUPS = {
     "Analyse": {
-        "inspect": ("inspect", "What a table contains; drafts a code book."),
+        "inspect": ("plan", "What a table contains; drafts a code book."),
         "plan": ("plan", "Cost and expected accuracy of a fit, before anything is spent."),
         "fit": ("fit", "Private principal components of several silos."),
         "analyze": ("analyze", "Correlations, factors, regression, … of a result."),

@@ -81,21 +81,17 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
     if as_json:
         overview = {"fedpower": fedpower.__version__, "sound": not broken}
         click.echo(json.dumps({**overview, "findings": [asdict(finding) for finding in findings]}, indent=2))
-    else:
-        _print(findings)
-        click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower is sound here.")
-    return int(bool(broken))
-
-
-def _print(findings: list[Finding]) -> None:
-    rows = [(finding.name, finding.state, finding.detail, finding.advice) for finding in findings]
+        return int(bool(broken))
+    rows = [tuple(asdict(finding).values()) for finding in findings]
     try:
         from fedpower.cli.console import print_table
+
+        print_table(f"fedpower {fedpower.__version__}", ("what", "state", "found", "to do"), rows)
     except ImportError:  # rich is missing, as a finding reports
         for row in rows:
             click.echo(" ".join(filter(None, row)))
-    else:
-        print_table(f"fedpower {fedpower.__version__}", ("what", "state", "found", "to do"), rows)
+    click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower is sound here.")
+    return int(bool(broken))
 
 
 def examine(folder: Path | None) -> list[Finding]:
@@ -116,7 +112,7 @@ def examine(folder: Path | None) -> list[Finding]:
     findings += [_tried(name, test) for name, test in tests.items()]
     confined = available()
     findings.append(Finding("isolation", "sound" if confined else "absent", describe(confined=confined)))
-    extras = {name: check_extra(name, asked[name]) for name in asked if name and name not in NOT_FOR_USERS}
+    extras = {name: check_packages(asked[name], name) for name in asked if name and name not in NOT_FOR_USERS}
     findings += extras.values()
     if "torch" in extras and extras["torch"].state == "sound":
         findings.append(_tried("GPU", device))
@@ -165,33 +161,26 @@ def check_python() -> Finding:
     return Finding("Python", "broken", detail, f"make the environment again with Python {needed}")
 
 
-def check_packages(asked: list[Requirement]) -> Finding:
-    """Return whether the packages that fedpower always needs are installed and can be imported."""
-    return _checked("packages", asked, "`pip install --force-reinstall .` in a copy of the project")
-
-
-def check_extra(extra: str, asked: list[Requirement]) -> Finding:
-    """Return whether an extra is installed, and whether what is installed works."""
-    missing = [line.name for line in asked if _version(line) is None]
-    if missing:
+def check_packages(asked: list[Requirement], extra: str = "") -> Finding:
+    """Return whether packages are installed, of the versions that are needed, and can be imported."""
+    name = f"extra {extra}" if extra else "packages"
+    advice = installing(extra) if extra else "`pip install --force-reinstall .` in a copy of the project"
+    versions = {line: _version(line) for line in asked}
+    missing = [line.name for line, version in versions.items() if version is None]
+    if extra and missing:
         purpose = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
-        return Finding(
-            f"extra {extra}", "absent", f"without {', '.join(missing)}{purpose}", installing(extra)
-        )
-    return _checked(f"extra {extra}", asked, installing(extra))
-
-
-def _checked(name: str, asked: list[Requirement], advice: str) -> Finding:
-    wrong = [
-        f"{line.name} must be {line.specifier}, got {version}" if version else f"{line.name} is not installed"
-        for line, version in ((line, _version(line)) for line in asked)
-        if version is None or not line.specifier.contains(version, prereleases=True)
+        return Finding(name, "absent", f"without {', '.join(missing)}{purpose}", advice)
+    wrong = [f"{package} is not installed" for package in missing]
+    wrong += [
+        f"{line.name} must be {line.specifier}, got {version}"
+        for line, version in versions.items()
+        if version is not None and not line.specifier.contains(version, prereleases=True)
     ]
     modules = [_MODULES.get(line.name, line.name.replace("-", "_")) for line in asked]
     problem = "; ".join(wrong) or run_python(f"import {', '.join(modules)}")[0]
     if problem:
         return Finding(name, "broken", problem, advice)
-    return Finding(name, "sound", ", ".join(f"{line.name} {_version(line)}" for line in asked))
+    return Finding(name, "sound", ", ".join(f"{line.name} {version}" for line, version in versions.items()))
 
 
 def _version(asked: Requirement) -> str | None:

@@ -35,8 +35,7 @@ from fedpower.protocol.query import (
     Query,
     Rows,
     ScoreCounts,
-    StepMean,
-    StepProduct,
+    Step,
     Tally,
     moment_of,
     vectors_to_bytes,
@@ -286,9 +285,9 @@ def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Qu
         for step in range(study.n_steps or 0):
             # Radians: no two turns agree up to sign.
             basis = _in_plane(study.n_features, study.iteration_rank, step / (study.n_steps or 1))
-            query = StepProduct(budget=budget, n_rows=n_rows, basis=basis, center=None, public=b"")
+            query = Step(budget=budget, n_rows=n_rows, basis=basis)
             asked.append((AskSteps(basis=basis, n_local_steps=1), query))
-        mean = AskMoment(label="mean"), StepMean(budget=budget, n_rows=n_rows)
+        mean = AskMoment(label="mean"), Step(budget=budget, n_rows=n_rows)
         return [*asked, mean] if study.center else asked
     for place, terms in enumerate(study.queries):
         found = _query(study, terms.label, place)

@@ -43,24 +43,16 @@ class Rows(Protocol):
 
     @property
     def n_rows(self) -> int: ...
-
     @property
     def summary(self) -> Moments: ...
-
     def product(self, basis: Array, center: Array | None = None) -> Array: ...
-
     def moment(self, center: Array | None = None) -> Array: ...
-
     def factor(self, center: Array | None = None) -> Array: ...
-
     def sums(self) -> ExactMoments: ...
-
     @property
     def source(self) -> RowSource: ...
-
     @property
     def treatment(self) -> RowTreatment: ...
-
     @property
     def watch(self) -> Watch: ...
 
@@ -70,13 +62,10 @@ class Query(Protocol):
 
     @property
     def label(self) -> str: ...
-
     @property
     def public(self) -> bytes: ...
-
     @property
     def sensitivity(self) -> Sensitivity: ...
-
     def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers: ...
 
 
@@ -320,45 +309,37 @@ class RowSum:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepProduct:
-    """A_i Z and tr A_i in float64, of the modes that noise every step [FP Alg. 2, line 6]."""
+class Step:
+    """A_i Z and tr A_i in float64 [FP Alg. 2, line 6], or the mean row without a Z: noised at every step."""
 
     budget: Budget
     n_rows: int
-    basis: Array
-    center: Array | None
-    public: bytes
-    label: str = PRODUCT
+    basis: Array | None = None
+    center: Array | None = None
+    public: bytes = b""
+
+    @property
+    def label(self) -> str:
+        return MEAN if self.basis is None else PRODUCT
 
     @property
     def sensitivity(self) -> Sensitivity:
         """Lemma 5; about a centre of norm c it is (1 + c)² as much."""
+        if self.basis is None:
+            return self.budget.mean_sensitivity(self.n_rows)
         return self.budget.product_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        assert not isinstance(rows, Survey), "products are of treated rows"
-        product = rows.product(self.basis, self.center).reshape(-1)
-        trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
-        return _quantised(np.append(product, trace), exponents[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepMean:
-    """The mean row in float64, of the modes that noise every step."""
-
-    budget: Budget
-    n_rows: int
-    label: str = MEAN
-    public: bytes = b""
-
-    @property
-    def sensitivity(self) -> Sensitivity:
-        """Lemma 5."""
-        return self.budget.mean_sensitivity(self.n_rows)
-
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        assert not isinstance(rows, Survey), "means are of treated rows"
-        return _quantised(rows.summary.mean, exponents[0])
+        assert not isinstance(rows, Survey), "steps are over treated rows"
+        if self.basis is None:
+            values = rows.summary.mean
+        else:
+            trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
+            values = np.append(rows.product(self.basis, self.center), trace)
+        if not np.isfinite(values).all():
+            raise InputError("a release must be finite, got a NaN or an infinity")
+        steps = np.clip(np.ldexp(values, exponents[0]), -(2.0**61), 2.0**61)
+        return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
 
 
 def _no_bytes(public: bytes) -> None:
@@ -382,13 +363,6 @@ def _finer(integers: Integers, exponents: Exponents) -> Integers:
     up, down = np.maximum(powers, 0), np.maximum(-powers, 0)
     half = np.left_shift(np.int64(1), down) // 2
     return np.asarray(((whole << up) + half) >> down, dtype=np.int64).reshape(-1)
-
-
-def _quantised(values: Array, power: int) -> Integers:
-    if not np.isfinite(values).all():
-        raise InputError("a release must be finite, got a NaN or an infinity")
-    steps = np.clip(np.ldexp(values, power), -(2.0**61), 2.0**61)
-    return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
 
 
 # --- questions that a coordinator sends, checked before a row is read ---------------------------------

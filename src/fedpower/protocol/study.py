@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -69,159 +69,135 @@ class Study:
     scores: float = 0.0
 
     def __post_init__(self) -> None:
-        for holds, sentence in self._rules():
-            if not holds:
-                raise InputError(sentence)
+        for rules in (self._unit_rules, self._noise_rules, self._design_rules, self._preparation_rules,
+                      self._scores_rules, self._aggregation_rules):  # fmt: skip
+            # What must hold, by the sentence that refuses it; each group relies on those before.
+            for sentence, holds in rules().items():
+                if not holds:
+                    raise InputError(sentence)
 
-    def _rules(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold and the sentence that refuses it; each relies on those before."""
-        d, columns = self.n_features, self.columns or ()
-        yield self.unit not in columns, f"unit must be no feature, got '{self.unit}' among the columns too"
-        yield (
-            self.rows_per_unit == 1 or bool(self.unit),
-            f"rows_per_unit must go with unit, got {self.rows_per_unit} without",
-        )
-        yield from self._network_rules()
-        yield (
-            self.weights == "rows" or self.aggregation == "plain",
-            f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: its noise is shared",
-        )
-        yield (
-            self.noise in _NOISE_MODES,
-            f"noise must be one of {', '.join(_NOISE_MODES)}, got {self.noise!r}",
-        )
-        yield (
-            self.is_private != math.isinf(self.epsilon),
-            f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {self.noise!r}",
-        )
-        check_sums_are_noised(self.aggregation, self.epsilon)
-        yield (
-            1 <= self.iteration_rank <= d,
-            f"iteration_rank must lie between 1 and the number of columns {d}, got {self.iteration_rank}",
-        )
-        for name in (*columns, self.unit, *(silo for silo, _ in self.identities)):
-            yield (
-                is_showable(name),
-                f"names of columns and silos must hold no control characters, got {name!a}",
-            )
-        places = [place for group in self.groups for place in group]
-        yield (
-            len(set(places)) == len(places) and all(0 <= place < d for place in places),
-            f"groups must be of different columns among the {d}, got others",
-        )
-        yield from self._design_rules()
-        if self.preparation or self.ranges:
-            yield from self._preparation_rules()
-        if self.scores:
-            yield (
-                self.noise != "paper",
-                "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, "
-                "got both; choose noise='step'",
-            )
-            yield (
-                0 < self.scores < 1 if self.is_private else self.scores == 1,
-                f"counts of scores must have a share of the budget between 0 and 1, got {self.scores}",
-            )
-        yield from self._aggregation_rules()
-
-    def _network_rules(self) -> Iterator[tuple[bool, str]]:
-        yield self.network in ("", "edge", "row"), f"network must be 'edge' or 'row', got {self.network!r}"
+    def _unit_rules(self) -> dict[str, object]:
         check_edge_weight(self.edge_weight)
-        yield (
-            self.edge_weight == 1 or self.network == "edge",
-            "edge_weight must go with network='edge', whose noise it sets, got it without",
-        )
-        yield (
-            not (self.network and (self.unit or self.rules or self.preparation)),
-            "network must go without persons, rules and private preparation, which are about tables",
-        )
-        yield (
-            self.network != "edge" or (not self.center and self.noise in ("moment", "none")),
-            "network='edge' must go with noise='moment', for the adjacency itself is released, got another",
-        )
-
-    def _design_rules(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            (self.noise == "clipped") == bool(self.design) and not (self.design and self.weights != "rows"),
-            "noise='clipped', and only that, must list its queries and weigh silos by their rows",
-        )
-        yield (
-            self.noise != "clipped" or not self.unit,
-            "noise='clipped' must go without unit, whose persons it cannot weigh, got both",
-        )
-        labels = [terms.label for terms in self.design]
-        yield (
-            len(set(labels)) == len(labels) <= _MOST_QUERIES
-            and not {SCORES, *STAGES} & set(labels)
-            and all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels),
-            f"queries must have names, each once and {_MOST_QUERIES} at most, got {labels[:5]!a}",
-        )
-        yield (
-            all(
-                type(terms.size) is int and terms.size >= 1 and 0 < terms.share <= 1 and terms.times == 1
-                for terms in self.design
+        table = self.unit or self.rules or self.preparation
+        return {
+            f"unit must be no feature, got '{self.unit}' among the columns too": (
+                self.unit not in (self.columns or ())
             ),
-            "every query must have 1 number or more and a share of the budget between 0 and 1, got another",
-        )
+            f"rows_per_unit must go with unit, got {self.rows_per_unit} without": (
+                self.rows_per_unit == 1 or self.unit
+            ),
+            f"network must be 'edge' or 'row', got {self.network!r}": self.network in ("", "edge", "row"),
+            "edge_weight must go with network='edge', whose noise it sets, got it without": (
+                self.edge_weight == 1 or self.network == "edge"
+            ),
+            "network must go without persons, rules and private preparation, which are about tables": (
+                not (self.network and table)
+            ),
+            "network='edge' must go with noise='moment', for the adjacency itself is released, got another": (
+                self.network != "edge" or (not self.center and self.noise in ("moment", "none"))
+            ),
+        }
+
+    def _noise_rules(self) -> dict[str, object]:
+        check_sums_are_noised(self.aggregation, self.epsilon)
+        d, rank, noise = self.n_features, self.iteration_rank, self.noise
+        places = [place for group in self.groups for place in group]
+        names = (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities))
+        odd = next((name for name in names if not is_showable(name)), None)
+        return {
+            f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: its noise is shared": (
+                self.weights == "rows" or self.aggregation == "plain"
+            ),
+            f"noise must be one of {', '.join(_NOISE_MODES)}, got {noise!r}": noise in _NOISE_MODES,
+            f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {noise!r}": (
+                self.is_private != math.isinf(self.epsilon)
+            ),
+            f"iteration_rank must lie between 1 and the number of columns {d}, got {rank}": 1 <= rank <= d,
+            f"names of columns and silos must hold no control characters, got {odd!a}": odd is None,
+            f"groups must be of different columns among the {d}, got others": (
+                len(set(places)) == len(places) and all(0 <= place < d for place in places)
+            ),
+        }
+
+    def _design_rules(self) -> dict[str, object]:
+        design, labels = self.design, [terms.label for terms in self.design]
         sizes = {MOMENT: summary_size(self.n_features, with_mean=self.center), MEAN: self.n_features}
-        yield (
-            all(terms.size == sizes.get(terms.label, terms.size) for terms in self.design),
-            "the moment and the mean must have as many numbers as the columns give, got another number",
-        )
-        yield (
-            math.fsum(terms.share for terms in self.design) + self.scores <= 1 + 2.0**-50,
-            "the shares of all queries must add up to 1 at most, got more",
-        )
+        return {
+            "noise='clipped', and only that, must list its queries and weigh silos by their rows": (
+                (self.noise == "clipped") == bool(design) and not (design and self.weights != "rows")
+            ),
+            "noise='clipped' must go without unit, whose persons it cannot weigh, got both": (
+                self.noise != "clipped" or not self.unit
+            ),
+            f"queries must have names, each once and {_MOST_QUERIES} at most, got {labels[:5]!a}": (
+                len(set(labels)) == len(labels) <= _MOST_QUERIES
+                and not {SCORES, *STAGES} & set(labels)
+                and all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
+            ),
+            "every query must have 1 number or more and a share of the budget between 0 and 1, got another": (
+                all(type(each.size) is int and each.size >= 1 for each in design)
+                and all(0 < each.share <= 1 and each.times == 1 for each in design)
+            ),
+            "the moment and the mean must have as many numbers as the columns give, got another number": (
+                all(each.size == sizes.get(each.label, each.size) for each in design)
+            ),
+            "the shares of all queries must add up to 1 at most, got more": (
+                math.fsum(each.share for each in design) + self.scores <= 1 + 2.0**-50
+            ),
+        }
 
-    def _preparation_rules(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            self.noise == "moment" and self.treatment == PREPARED,
-            "private preparation must go with noise='moment' and with no treatment that was agreed on",
-        )
-        yield (
-            len(self.preparation) == len(STAGES) and len(self.ranges) == self.n_features,
+    def _preparation_rules(self) -> dict[str, object]:
+        if not (self.preparation or self.ranges):
+            return {}
+        n_shares, n_ranges = len(self.preparation), len(self.ranges)
+        asked = zip(self.preparation, (*[self.n_open > 0] * 3, True, True), strict=False)
+        return {
+            "private preparation must go with noise='moment' and with no treatment that was agreed on": (
+                self.noise == "moment" and self.treatment == PREPARED
+            ),
             f"private preparation must have {len(STAGES)} shares and {self.n_features} ranges, got "
-            f"{len(self.preparation)} and {len(self.ranges)}",
-        )
-        asked = (*[self.n_open > 0] * 3, True, True)
-        yield (
-            all((share > 0) == ask for share, ask in zip(self.preparation, asked, strict=True))
-            and sum(self.preparation) + self.scores < 1,
-            f"shares of preparation must be positive, and below 1 together, got {self.preparation}",
-        )
+            f"{n_shares} and {n_ranges}": (n_shares, n_ranges) == (len(STAGES), self.n_features),
+            f"shares of preparation must be positive, and below 1 together, got {self.preparation}": (
+                all((share > 0) == ask for share, ask in asked) and sum(self.preparation) + self.scores < 1
+            ),
+        }
 
-    def _aggregation_rules(self) -> Iterator[tuple[bool, str]]:
-        yield (
-            self.aggregation in ("plain", "secure"),
-            f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}",
-        )
-        if self.aggregation == "plain":
-            yield (
-                (self.colluders, self.identities, self.min_silos, self.attempts) == (0, (), 0, 1),
-                "colluders, identities, min_silos and attempts must go with aggregation='secure'",
-            )
-            return
-        yield (
-            self.noise in ("moment", "clipped"),
-            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}, whose every step "
-            "would be one more sum",
-        )
+    def _scores_rules(self) -> dict[str, object]:
+        if not self.scores:
+            return {}
+        return {
+            "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, "
+            "got both; choose noise='step'": self.noise != "paper",
+            f"counts of scores must have a share of the budget between 0 and 1, got {self.scores}": (
+                0 < self.scores < 1 if self.is_private else self.scores == 1
+            ),
+        }
+
+    def _aggregation_rules(self) -> dict[str, object]:
         keys = [key for _, key in self.identities]
-        yield (
-            len(dict(self.identities)) == len(keys) == len(set(keys)),
-            "identities must have different names and keys, got one twice",
-        )
-        yield (
-            all(re.fullmatch("[0-9a-f]{64}", key) for key in keys),
-            "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it",
-        )
-        yield (
-            1 <= self.colluders < self.min_silos <= len(keys),
+        secret = (self.colluders, self.identities, self.min_silos, self.attempts)
+        plain = self.aggregation == "plain"
+        return {
+            f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}": (
+                plain or self.aggregation == "secure"
+            ),
+            "colluders, identities, min_silos and attempts must go with aggregation='secure'": (
+                not plain or secret == (0, (), 0, 1)
+            ),
+            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}": (
+                plain or self.noise in ("moment", "clipped")
+            ),
+            "identities must have different names and keys, got one twice": (
+                len(dict(self.identities)) == len(keys) == len(set(keys))
+            ),
+            "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it": all(
+                re.fullmatch("[0-9a-f]{64}", key) for key in keys
+            ),
             f"a secure sum must have more silos than the {self.colluders} that may collude, got "
             f"{self.min_silos} as the fewest of {len(keys)}; bring more silos, declare fewer colluders or "
-            "change min_silos",
-        )
-        yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
+            "change min_silos": (plain or 1 <= self.colluders < self.min_silos <= len(keys)),
+            f"attempts must be at least 1, got {self.attempts}": self.attempts >= 1,
+        }
 
     @property
     def counted_per_unit(self) -> int:

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -40,30 +39,26 @@ def _safe(frame: Any) -> Any:
     return frame.with_columns(texts).rename(as_text)
 
 
-def score_writer(path: Path, *, labelled: bool = False) -> Callable[[Path, Scores], int]:
-    """Return what writes scores to a file of this suffix and returns how many rows."""
-    writers = {".csv": _csv, ".parquet": _parquet} | ({} if labelled else {".npy": _npy})
-    if path.suffix.lower() not in writers:
-        why = ", which holds no ids" if path.suffix.lower() == ".npy" else ""
-        raise InputError(f"{path} must end in one of {', '.join(writers)}, got {path.suffix!r}{why}")
-    return writers[path.suffix.lower()]
+def score_suffix(path: Path, *, labelled: bool = False) -> str:
+    """Return the suffix of a file of scores; refuse one that cannot hold them."""
+    known, suffix = (".csv", ".parquet", ".npy")[: 2 if labelled else 3], path.suffix.lower()
+    if suffix not in known:
+        why = ", which holds no ids" if suffix == ".npy" else ""
+        raise InputError(f"{path} must end in one of {', '.join(known)}, got {path.suffix!r}{why}")
+    return suffix
 
 
-def _csv(path: Path, scores: Scores) -> int:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        return write_scores_csv(stream, scores)
-
-
-def _parquet(path: Path, scores: Scores) -> int:
+def write_scores(path: Path, scores: Scores, suffix: str) -> int:
+    """Write scores to a file in the form of a suffix; return how many rows."""
+    if suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as text:
+            return write_scores_csv(text, scores)
     together = pl.concat(scores.frames)
-    together.write_parquet(path)
-    return len(together)
-
-
-def _npy(path: Path, scores: Scores) -> int:
-    together = pl.concat(scores.frames)
-    with path.open("wb") as stream:  # np.save would append a suffix
-        np.save(stream, np.ascontiguousarray(together.to_numpy()))
+    if suffix == ".parquet":
+        together.write_parquet(path)
+    else:
+        with path.open("wb") as stream:  # np.save would append a suffix
+            np.save(stream, np.ascontiguousarray(together.to_numpy()))
     return len(together)
 
 

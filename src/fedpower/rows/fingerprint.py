@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpower.rows.arrays import ArraySource, array_source, canonical
-from fedpower.rows.dask_source import DaskSource
+from fedpower.rows.arrays import ArraySource, DaskSource, array_source, canonical
 from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
 from fedpower.rows.tables import Table, TableSource, frame_table
 from fedpower.values import is_sparse, pl, sparse

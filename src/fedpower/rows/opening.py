@@ -15,14 +15,15 @@ from fedpower.rows.arrays import (
     ArraySource,
     anndata_source,
     array_source,
+    dask_source,
     h5ad_source,
     is_anndata,
+    is_dask,
     npy_source,
     npz_source,
     sparse_source,
     svmlight_source,
 )
-from fedpower.rows.dask_source import dask_source, is_dask
 from fedpower.rows.files import (
     FORMATS,
     Format,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -428,36 +428,26 @@ def _pandas_table(frame: Any, name: str) -> Table:
     columns = [str(label) for label in frame.columns]
     require_distinct(name, columns)
     series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}
-    cells = {column: _pandas_cells(column, values) for column, values in series.items()}
+    cells = {}
+    for column, values in series.items():
+        sample = _from_pandas(values.iloc[:1])
+        is_object = sample.dtype == pl.String and not str(values.dtype).startswith("str")
+        as_text = {"decimal": ".", "logical": True} if is_object else {}
+        cells[column] = Cells(own=column, dtype=sample.dtype, **as_text)  # type: ignore[arg-type]
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         for start in range(0, len(frame), max_rows):
-            stop = start + max_rows
-            yield pl.DataFrame(
-                {
-                    name: _from_pandas(series[name].iloc[start:stop], cells[name])
-                    for name in (*numbers, *words)
-                }
-            )
+            parts = {column: series[column].iloc[start : start + max_rows] for column in (*numbers, *words)}
+            yield pl.DataFrame({column: _from_pandas(values) for column, values in parts.items()})
 
     part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
     return Table(name=name, parts=(part,), in_memory=True)
 
 
-def _pandas_cells(column: str, values: Any) -> Cells:
-    """Return how a pandas column is stored; Python objects, and what Polars has no type for, as text."""
-    as_text = Cells(own=column, dtype=pl.String(), decimal=".", logical=True)
-    if values.dtype == object:
-        return as_text
-    try:
-        sample: Any = pl.from_pandas(values.iloc[:1])
-        return Cells(own=column, dtype=sample.dtype)
-    except Exception:
-        return as_text
-
-
-def _from_pandas(values: Any, cells: Cells) -> pl.Series:
-    if cells.decimal:
-        return as_texts(values)
-    made: Any = pl.from_pandas(values, nan_to_null=False)
-    return made  # type: ignore[no-any-return]
+def _from_pandas(values: Any) -> pl.Series:
+    """Return a pandas column; Python objects, and what Polars has no type for, as text."""
+    made: Any = None
+    if values.dtype != object:
+        with suppress(Exception):
+            made = pl.from_pandas(values, nan_to_null=False)
+    return as_texts(values) if made is None else made

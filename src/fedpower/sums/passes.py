@@ -10,8 +10,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.rows.arrays import ArraySource
-from fedpower.rows.dask_source import DaskSource
+from fedpower.rows.arrays import ArraySource, DaskSource
 from fedpower.rows.fingerprint import stored_under
 from fedpower.rows.source import OverRows, RowSource, other_rows, require_count
 from fedpower.rows.tables import TableSource

@@ -19,6 +19,7 @@ from fedpower.protocol.solvers.shared import (
     Steps,
     StepSettings,
     align,
+    bases_of,
     enrol,
     rank_for,
     shares,
@@ -60,16 +61,7 @@ class PowerSettings(StepSettings):
         sizes, d = (yield from enrol()), self.study.n_features
         if self.corrected:
             drift = yield from _DriftCorrected.opened(self, sizes, rng)
-            assert not isinstance(self.rank, float)
-            return (
-                yield from drift.run(
-                    orth(rng.standard_normal((d, self.study.iteration_rank))),
-                    rank=self.rank,
-                    n_steps=self.n_steps,
-                    local_steps=next(iter(self.schedule.steps())),
-                    alignment=self.alignment,
-                )
-            )
+            return (yield from drift.run(self, orth(rng.standard_normal((d, self.study.iteration_rank)))))
         iteration = yield from _Iteration.opened(self, sizes, rng)
         if not isinstance(self.rank, float):
             start = orth(rng.standard_normal((d, self.study.iteration_rank)))
@@ -146,7 +138,7 @@ class _Iteration(Steps):
         if self.sampler.enough is None:
             heard, asked = (sum(self.sizes[name] for name in names) for names in (answers, opened.asked))
             self.completeness = min(self.completeness, heard / asked)
-        bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
+        bases = bases_of(answers, broadcast)
         first = next(iter(self.sizes))
 
         def aligned(bases: dict[str, Array], matrices: dict[str, Array]) -> tuple[dict[str, Array], float]:
@@ -189,11 +181,10 @@ class _Point:
 class _DriftCorrected(Steps):
     """Local steps without bias from heterogeneity, and a safeguard [FP §3.3, open question]."""
 
-    def run(
-        self, start: Array, *, rank: int, n_steps: int | None, local_steps: int, alignment: Alignment
-    ) -> Generator[Ask, Round, Solution]:
+    def run(self, settings: PowerSettings, start: Array) -> Generator[Ask, Round, Solution]:
         """Return the :class:`Solution`."""
-        self.rank, self.n_steps, self.local_steps, self.alignment = rank, n_steps, local_steps, alignment
+        self.rank, self.n_steps, self.alignment = int(settings.rank), settings.n_steps, settings.alignment
+        self.local_steps = next(iter(settings.schedule.steps()))
         product, moved = yield from self._open(start)
         if self.rounds_left <= 0:
             values, vectors = ritz_pairs(orth(product), product, self.shift(2))
@@ -274,7 +265,7 @@ class _DriftCorrected(Steps):
         correction = None if pooled is None else read_only(pooled)
         closed = yield from self.ask(basis, self.local_steps, shift=self.shift(2), pooled=correction)
         answers: dict[str, LocalSteps] = closed.answers
-        bases = {name: basis if a.basis is None else a.basis for name, a in answers.items()}
+        bases = bases_of(answers, basis)
         products, spread = align(
             bases,
             {name: answer.product for name, answer in answers.items()},
