@@ -431,7 +431,8 @@ def _pandas_table(frame: Any, name: str) -> Table:
     cells = {}
     for column, values in series.items():
         sample = _from_pandas(values.iloc[:1])
-        as_text = {"decimal": ".", "logical": True} if sample.dtype == pl.String else {}
+        is_object = sample.dtype == pl.String and not str(values.dtype).startswith("str")
+        as_text = {"decimal": ".", "logical": True} if is_object else {}
         cells[column] = Cells(own=column, dtype=sample.dtype, **as_text)  # type: ignore[arg-type]
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
