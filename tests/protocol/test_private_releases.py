@@ -171,7 +171,7 @@ def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
     for seen, std in (
         (products, budget.std(s)),
         (traces, budget.std(s)),
-        (means, budget.noise("mean", budget.moved_by_row("mean") / s, (s,)).stds[0]),
+        (means, budget.noise("mean", budget.mean_sensitivity(s), (s,)).stds[0]),
     ):
         assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
 
