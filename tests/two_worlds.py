@@ -22,14 +22,8 @@ READ = {
 class Question:
     """What two studies could ask about a row by whether the second is refused.
 
-    Attributes
-    ----------
-    column, other
-        The cell of the first row that differs between the worlds, and what it is in the second one.
-    first, second
-        The studies' parameters beyond their rules.
-    rules
-        By column: what the second study says otherwise.
+    A cell of the first row differs between the worlds: ``column``, and ``other`` in the second. ``first`` and
+    ``second`` are the studies' parameters, ``rules`` what the second one says otherwise of columns.
     """
 
     column: str
@@ -80,7 +74,6 @@ QUESTIONS = {
 
 
 def rows_of(question: Question, world: int) -> list[list[str]]:
-    """Return the cells of a table in one of the worlds."""
     rng = np.random.default_rng(5)
     rows = [
         [f"w{place}", f"f{place}", ["I", "II"][place % 2], f"{2 + place % 7}",
@@ -93,13 +86,11 @@ def rows_of(question: Question, world: int) -> list[list[str]]:
 
 
 def write_world(path: Path, question: Question, world: int) -> None:
-    """Write the table of one of the worlds."""
     lines = [",".join(NAMES), *(",".join(row) for row in rows_of(question, world))]
     path.write_text("\n".join(lines) + "\n")
 
 
 def rules_of(question: Question, *, second: bool) -> dict[str, Any]:
-    """Return the rules of a study."""
     read = {**READ, "stage": {**READ["stage"], "missing": "I"}}
     return {**DROP_IDS, **read, **(question.rules if second else {})}
 

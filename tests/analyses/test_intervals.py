@@ -145,6 +145,8 @@ def test_least_squares_is_at_its_minimum_and_its_errors_follow_its_equations(law
     rng = np.random.default_rng(17)
     fitted = factor._fit(noised(law, 0.02 / law.bound**2, rng), 2)
     assert fitted.weights is not None
+    one_factor = factor._fit(noised(law, 0.002 / law.bound**2, rng), 1)
+    assert one_factor.loss == "maximum_likelihood"  # the model misses the correlations, not the noise
     step = rng.standard_normal(fitted.correlation.shape) * 1e-4
     step = np.tril(step, -1) + np.tril(step, -1).T
     up, down = fitted.response(fitted.correlation + step, fitted.correlation - step, fitted.inverse())

@@ -1,6 +1,7 @@
 """The program as a process: light help, exit statuses, signals, pipes, unexpected errors."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from hospitals import EXACT, run, succeed
 from fedpower import __version__
 from fedpower.cli import COMMANDS, main
 from fedpower.cli.console import exit_status, reported
+from fedpower.report import read_result
 
 PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
@@ -60,18 +62,57 @@ def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
     assert Path("new/run.json").is_file()
 
 
-def test_a_closed_pipe_is_quiet(here: Path):
-    succeed("fit", "north.csv", *EXACT, "-o", "out")
-    rows = Path("north.csv").read_text().splitlines(keepends=True)
-    Path("long.csv").write_text(rows[0] + "".join(rows[1:]) * 400)
-    with subprocess.Popen(
-        [*PROGRAM, "transform", "out", "long.csv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == b"pc1,pc2\n"
-        process.stdout.close()
-        assert process.stderr.read() == b""
+BRIEF = {
+    "-k", "--components", "--epsilon", "-o", "--output", "--force", "--ledgers", "--unit", "--codebook",
+    "--range", "--columns", "--drop", "--aggregation", "--json", "-q", "--quiet", "--help-all", "-h",
+    "--help",
+}  # fmt: skip
+
+
+def options_in(text: str) -> set[str]:
+    heads = (
+        re.match(r"  (-[\w-]+)(?:, (--[\w-]+))?", line)
+        for line in text.partition("\nOptions:")[2].splitlines()
+    )
+    return {word for head in heads if head for word in head.groups() if word}
+
+
+def test_help_of_a_fit_lists_what_most_people_need_and_help_all_the_rest():
+    assert options_in(succeed("fit", "--help").stdout) == BRIEF
+    whole = succeed("fit", "--help-all").stdout
+    assert {*BRIEF, "--row-norm", "--schedule", "--config", "--network"} <= options_in(whole)
+    for heading in ("Privacy:", "Solvers:", "The paper's method:", "Rounds:"):
+        assert heading in whole
+
+
+CONFIG = """
+k = 1
+epsilon = inf
+columns = ["bmi", "sbp"]
+drop = ["age"]
+no-center = true
+row-norm = 3
+"""
+
+
+def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here: Path):
+    Path("fit.toml").write_text(CONFIG.replace('drop = ["age"]\n', ""))
+    succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "-o", "out")
+    record = read_result("out").run
+    assert (record["n_components"], record["n_features"]) == (2, 2)
+    assert record["parameters"]["center"] is False
+    assert record["parameters"]["row_norm"] == 3
+    Path("drop.toml").write_text('drop = ["age", "bmi"]\nepsilon = inf\nk = 1')
+    succeed("fit", "north.csv", "--config", "drop.toml", "-o", "dropped")
+    assert read_result("dropped").n_features == 3
+
+
+@pytest.mark.parametrize("text", ["shoe = 1", "k = ", "[k]\na = 1", "help = true"])
+def test_a_file_of_other_options_is_refused(here: Path, text: str):
+    Path("fit.toml").write_text(text)
+    said = run("fit", "north.csv", "--config", "fit.toml")
+    assert said.exit_code == 2
+    assert "fit.toml must" in said.stderr
 
 
 @pytest.mark.programs

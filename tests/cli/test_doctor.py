@@ -137,8 +137,9 @@ def test_loops_in_c_are_compared_with_numpy(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("confined", [True, False])
 def test_a_system_that_cannot_isolate_a_silo_is_not_broken(confined: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(doctor, "available", lambda: confined)
-    for name in ("blas", "exact_fit", "private_fit", "noise", "loops"):
-        monkeypatch.setattr(doctor, name, lambda: "not tried")
+    monkeypatch.setattr(doctor, "run_python", lambda code: ("", ""))
+    for name in ("blas", "exact_fit", "private_fit", "noise", "loops", "ledger"):
+        monkeypatch.setattr(doctor, name, lambda *_: "not tried")
     (found,) = [finding for finding in doctor.examine(None) if finding.name == "isolation"]
     assert found.state == ("sound" if confined else "absent")
 

@@ -8,12 +8,6 @@ import numpy as np
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 
-from fedpower import FedPCA, SqlQuery
-from fedpower.errors import InputError
-from fedpower.rows.opening import open_source
-from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.local import KernelChoice, LocalMoment
-
 
 @pytest.fixture
 def ward(here: Path) -> Path:
@@ -93,29 +87,11 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     assert third[1] != first[1]
 
 
-def test_python_takes_a_query_as_a_silo(ward: Path, here: Path) -> None:
-    held = parts()
-    query = SqlQuery(f"SELECT {', '.join(COLUMNS)} FROM visits", f"sqlite:///{ward.parent}/north.db")
-    model = FedPCA(2, epsilon=float("inf"), random_state=0)
-    exact = model.fit_silos({"north": query, "south": here / "south.parquet"}).components_.copy()
-    again = model.fit_silos([np.vstack([held["north"], held["south"]])]).components_
-    np.testing.assert_allclose(np.abs(exact), np.abs(again), rtol=1e-9, atol=1e-9)
-
-
 def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
     succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
     columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
     ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
     succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
-
-
-def test_products_from_rows_that_change_are_refused(ward: Path) -> None:
-    query = SqlQuery("SELECT random() / 1e19 AS a, 1 AS b FROM visits", f"sqlite:///{ward.parent}/north.db")
-    choice = KernelChoice(kind="product", reason="to read at every step")
-    moment = LocalMoment(open_source(query), RowTreatment(row_norm=1.0), choice=choice)
-    moment.prepare()
-    with pytest.raises(InputError, match="got others than before"):
-        moment.product(np.eye(2))
 
 
 @pytest.mark.parametrize("command", ["fit", "plan"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
@@ -64,6 +64,8 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     treated = treated_plainly(rows, rule)
     expected = treated.T @ treated / len(rows)
     found = float_moment(source, rule, max_rows=size, workers=workers)
+    others = float_moment(source, rule, max_rows=size, workers=4 - workers)
+    np.testing.assert_array_equal(found.covariance, others.covariance)
     close = {"rtol": 1e-11, "atol": 1e-11 * max(1.0, float(np.abs(expected).max()))}
     np.testing.assert_allclose(found.about(), expected, **close)
     np.testing.assert_array_equal(found.covariance, found.covariance.T)
@@ -87,16 +89,6 @@ def test_rows_given_are_never_written_to() -> None:
             float_moment(open_source(rows), rule, max_rows=16)
             LocalMoment(open_source(rows), rule, choice=PRODUCTS).product(np.eye(5), np.ones(5))
         np.testing.assert_array_equal(rows, kept)
-
-
-@pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0)])
-def test_the_bits_are_the_same_however_many_threads_work(rule: RowTreatment) -> None:
-    rows = spread_rows(400, 3)
-    found = [float_moment(open_source(rows), rule, max_rows=100, workers=n) for n in (1, 3)]
-    np.testing.assert_array_equal(found[0].covariance, found[1].covariance)
-    np.testing.assert_array_equal(found[0].mean, found[1].mean)
-    treated = treated_plainly(rows, rule)
-    np.testing.assert_allclose(found[0].about(), treated.T @ treated / 400, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -140,36 +132,13 @@ def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
     ):
         by_product = kernel.product(np.eye(5), kernel.summary.mean)
         np.testing.assert_allclose(by_product, covariance_of(rows), rtol=1e-8, atol=1e-8)
-
-
-def test_normalised_rows_that_hardly_differ_keep_their_covariance() -> None:
     rows = spread_rows(2000, 4, seed=2) + 1e4
     unit = rows.astype(np.longdouble)
     unit /= np.sqrt((unit * unit).sum(axis=1))[:, None]
-    found = float_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
     expected = covariance_of(unit)
+    found = float_moment(open_source(rows), RowTreatment(normalize=True), max_rows=100)
     # A row is rounded to 1e-16 of its length, a covariance of size 1e-8 thus to 1e-12 and no better.
     np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-@pytest.mark.parametrize("center", [None, np.arange(8.0)], ids=["origin", "centre"])
-@pytest.mark.parametrize("bound", [None, 4.0])
-def test_both_kernels_answer_alike_about_a_late_centre_too(form: Any, center: Any, bound: Any) -> None:
-    rng = np.random.default_rng(5)
-    rows = rng.standard_normal((300, 8)) * (rng.random((300, 8)) < 0.05) + 0.0
-    rule = RowTreatment(center=center, scale=np.arange(1, 9), row_norm=bound)
-    treated = np.asarray(rule.apply(rows)[0])
-    basis = rng.standard_normal((8, 3))
-    for choice in (None, PRODUCTS):
-        kernel = LocalMoment(open_source(form(rows)), rule, choice)
-        for late in (None, np.linspace(-0.3, 0.2, 8)):
-            about = treated if late is None else treated - late
-            expected = about.T @ about / 300
-            np.testing.assert_allclose(kernel.product(basis, late), expected @ basis, atol=1e-12)
-            assert kernel.summary.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
-        np.testing.assert_allclose(kernel.summary.mean, treated.mean(axis=0), atol=1e-12)
-        assert (kernel.n_rows, kernel.n_clipped) == (300, rule.apply(rows)[1])
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +148,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         plain.product(np.eye(3))
     with pytest.raises(InputError, match="center must be 4 finite numbers"):
         plain.summary.trace(np.zeros(3))
-    monkeypatch.setattr(local, "MEMORY_LIMIT", 10)
+    monkeypatch.setattr(local, "MEMORY_LIMIT", 0)
     assert choose_kernel(3, 4, rank=1, steps=1).kind == "product"
     with pytest.raises(InputError, match=r"moment of silo 'north' must fit in .*; leave columns out"):
         LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
@@ -227,6 +196,7 @@ def test_blocks_take_about_four_mebibytes() -> None:
 
 
 @given(ROWS, st.integers(1, 9))
+@settings(max_examples=15)
 def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows: Any, row: int) -> None:
     digest = fingerprint(open_source(rows))
     assert digest == fingerprint(open_source(sparse.coo_array(rows)))
@@ -235,13 +205,10 @@ def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows: Any, row: int)
     changed[row % len(rows), 0] += 1
     assert digest != fingerprint(open_source(changed))
     assert digest != fingerprint(open_source(np.vstack([rows, rows[:1]])))
-
-
-def test_wide_rows_have_one_fingerprint_dense_or_sparse() -> None:
-    rows = np.zeros((5, 5000))
-    rows[[0, 1, 1, 4], [3, 0, 4999, 7]] = [1.0, 2.0, -3.0, 4.0]
-    assert fingerprint(open_source(rows)) == fingerprint(open_source(sparse.csr_array(rows)))
-    assert fingerprint(open_source(rows)) != fingerprint(open_source(np.roll(rows, 1, axis=0)))
+    wide = np.zeros((5, 5000))
+    wide[[0, 1, 1, 4], [3, 0, 4999, 7]] = [1.0, 2.0, -3.0, 4.0]
+    assert fingerprint(open_source(wide)) == fingerprint(open_source(sparse.csr_array(wide)))
+    assert fingerprint(open_source(wide)) != fingerprint(open_source(np.roll(wide, 1, axis=0)))
 
 
 def test_the_largest_row_norm_is_that_of_the_treated_rows() -> None:

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from budgets import ledgers_in
-from fedpower import FedPCA, Plain
+from fedpower import FedPCA, Plain, every
 from fedpower.errors import FedpowerError
 from fedpower.values import Block
 from fits import fed_pca
 
 INF = float("inf")
 PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}
+SECURE = {**PRIVATE, "aggregation": "secure"}
+CLIPPED = {"epsilon": 4.0, "normalize": True, "noise": "clipped"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,53 @@ class Unread:
         ({"deadline": 0}, "deadline must be a number above 0"),
         ({"row_norm": 0.0}, "row_norm must be a positive"),
         ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
+        (
+            {**CLIPPED, "solver": "krylov"},
+            "solver must be left out with noise='clipped', which has a solver of its own",
+        ),
+        (
+            {**CLIPPED, "n_steps": 5},
+            "n_steps must be left out with noise='clipped', which has a solver of its",
+        ),
+        ({**CLIPPED, "normalize": False, "row_norm": 8.0}, "pass standardize=False"),
+        ({**CLIPPED, "weights": "noise"}, "weights must be 'rows'"),
+        (
+            {**CLIPPED, "device": "cpu"},
+            "device must be left out with noise='clipped', which runs on the processor,",
+        ),
+        ({**CLIPPED, "n_components": "auto"}, "must go with noise='moment'"),
+        ({**CLIPPED, "energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
+        ({**SECURE, "noise": "step"}, "must go with noise='moment'"),
+        ({**SECURE, "noise": "paper"}, "must go with noise='moment'"),
+        ({**SECURE, "solver": "krylov"}, "must go with solver='moment'"),
+        ({**SECURE, "solver": "fedpower"}, "must go with solver='moment'"),
+        (
+            {**SECURE, "local_steps": 2},
+            "aggregation='secure' must go with solver='moment', got 'fedpower': silos",
+        ),
+        (
+            {**SECURE, "schedule": every(2)},
+            "aggregation='secure' must go with solver='moment', got 'fedpower': silos",
+        ),
+        (
+            {**SECURE, "drift_correction": True},
+            "aggregation='secure' must go with solver='moment', got 'fedpower': silos",
+        ),
+        (
+            {**SECURE, "n_participants": 2},
+            "n_participants must be left out with aggregation='secure': local steps, or",
+        ),
+        (
+            {**SECURE, "one_shot_start": True},
+            "one_shot_start must be left out with aggregation='secure': local steps, or",
+        ),
+        ({**SECURE, "min_silos": 1}, "more silos than the 1 that may collude"),
+        ({**SECURE, "colluders": 0}, "colluders must be a whole number of at least 1"),
+        (
+            {**SECURE, "aggregation": "plain", "colluders": 2},
+            "colluders must be left out with aggregation 'plain', got 2",
+        ),
+        ({**SECURE, "aggregation": "masked"}, "aggregation must be one of"),
     ],
 )
 def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters: dict[str, Any], sentence: str) -> None:
@@ -116,7 +165,7 @@ def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
     ledgers_in(tmp_path, ("north", "east"))
     silos = {"north": Unread(), "south": Unread()}
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    for south, sentence in (("east", "got that of 'east'"), ("west", "none at")):
+    for south, sentence in (("east", "got that of silo 'east'"), ("west", "none at")):
         ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)

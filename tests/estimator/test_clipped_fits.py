@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from budgets import ledgers_in, spent
-from fedpower import CodeBook, FedPCA, Noise
-from fedpower.errors import BudgetError, InputError
+from fedpower.errors import BudgetError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
@@ -67,13 +66,8 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
     than the second. The error is about 0.01."""
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
-    model = FedPCA(
-        2,
-        epsilon=20.0,
-        delta=1e-06,
-        standardize=False,
-        codebook=CodeBook(row_norm=8.0),
-        noise=Noise("clipped", energy=0.8),
+    model = fed_pca(
+        2, epsilon=20.0, delta=1e-06, standardize=False, row_norm=8.0, noise="clipped", energy=0.8
     )
     model.set_params(center=False).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
@@ -114,29 +108,10 @@ def test_rows_without_components_determine_none():
             model.fit_silos([rows[:1000], rows[1000:]])
 
 
-@pytest.mark.parametrize(
-    ("more", "sentence"),
-    [
-        ({"solver": "krylov"}, "solver must be left out with noise='clipped', which has a solver of its own"),
-        ({"n_steps": 5}, "n_steps must be left out with noise='clipped', which has a solver of its"),
-        ({"normalize": False, "row_norm": 8.0}, "pass standardize=False"),
-        ({"weights": "noise"}, "weights must be 'rows'"),
-        ({"device": "cpu"}, "device must be left out with noise='clipped', which runs on the processor,"),
-        ({"n_components": "auto"}, "must go with noise='moment'"),
-        ({"energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
-    ],
-)
-def test_what_clipped_products_cannot_go_with_is_refused_in_one_sentence(rows, more, sentence):
-    with pytest.raises(InputError, match=sentence):
-        fed_pca(**{"n_components": 2, "noise": "clipped", **WIDE, **more}).fit_silos(rows)
-
-
 @pytest.mark.slow
 def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
     spectrum = [0.012] * 4 + [0.952 / 296]
-    model = FedPCA(
-        4, epsilon=1.0, delta=1e-06, center=False, codebook=CodeBook(normalize=True), aggregation="secure"
-    )
+    model = fed_pca(4, epsilon=1.0, delta=1e-06, center=False, normalize=True, aggregation="secure")
     made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
     ways = {(way.noise, way.aggregation): way for way in made.candidates if way.solver != "krylov"}
     clipped, moment = ways["clipped", "secure"], ways["moment", "secure"]

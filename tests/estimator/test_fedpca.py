@@ -241,17 +241,8 @@ class TestPrivateFits:
         """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
         rows = spiked_rows(n_rows=60_000, seed=5) + 0.5
         wanted = exact(center=center, row_norm=12.0).fit_silos(np.split(rows, 3))
-        private = FedPCA(
-            3,
-            epsilon=20.0,
-            delta=1e-06,
-            center=center,
-            standardize=False,
-            codebook=CodeBook(row_norm=12.0),
-            noise=noise,
-            solver=solver,
-            random_state=0,
-        ).fit_silos(np.split(rows, 3))
+        told = {"epsilon": 20.0, "delta": 1e-6, "noise": noise, "solver": solver}
+        private = exact(center=center, row_norm=12.0, **told).fit_silos(np.split(rows, 3))
         assert sin_theta(private.components_.T, wanted.components_.T) < error
         np.testing.assert_allclose(private.explained_variance_, wanted.explained_variance_, rtol=error)
         np.testing.assert_allclose(

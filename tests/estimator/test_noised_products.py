@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpower import CodeBook, FedPCA
 from fedpower.protocol.solvers.angles import DETERMINED
+from fits import fed_pca
 
 
 @pytest.mark.slow
@@ -19,16 +19,9 @@ def test_rows_without_a_direction_determine_nothing(solver: str, noise: str, *, 
     rows = rng.standard_normal((400, 40))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     for draw in range(6):
-        model = FedPCA(
-            2,
-            epsilon=1.0,
-            center=center,
-            standardize=False,
-            codebook=CodeBook(row_norm=1.0),
-            noise=noise,
-            solver=solver,
-            random_state=draw,
-        ).fit_silos([rows[:200], rows[200:]])
+        given = {"noise": noise, "solver": solver, "center": center, "random_state": draw}
+        model = fed_pca(2, epsilon=1.0, standardize=False, row_norm=1.0, **given)
+        model.fit_silos([rows[:200], rows[200:]])
         assert min(model.component_angles_) > DETERMINED
 
 
@@ -36,9 +29,7 @@ def test_planted_components_are_determined_where_every_product_is_noised() -> No
     rng = np.random.default_rng(2)
     rows = 0.01 * rng.standard_normal((40_000, 30))
     rows[:, :2] += rng.standard_normal((40_000, 2)) * [0.4, 0.3]
-    model = FedPCA(
-        2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=2.0), noise="step", random_state=0
-    )
+    model = fed_pca(2, epsilon=1.0, standardize=False, row_norm=2.0, noise="step", random_state=0)
     model.fit_silos([rows[:20_000], rows[20_000:]])
     assert model.result_.determined == [True, True]
     np.testing.assert_allclose(model.denoised_variance_, [0.16, 0.09], rtol=0.1)

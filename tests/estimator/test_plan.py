@@ -13,7 +13,6 @@ from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import Candidate, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
-from fedpower.options import Auto
 from fedpower.report.result import read_result
 from fits import fed_pca
 from problems import Array
@@ -106,9 +105,7 @@ def test_eigenvalues_that_are_not_given_share_what_is_left_of_the_trace() -> Non
 @pytest.mark.slow
 def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     d = 1500
-    model = FedPCA(
-        2, epsilon=1.0, center=False, codebook=CodeBook(row_norm=1.0), solver=Auto(iteration_rank=6)
-    )
+    model = fed_pca(2, epsilon=1.0, center=False, row_norm=1.0, iteration_rank=6)
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
     (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
     assert way.error is not None

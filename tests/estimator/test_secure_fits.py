@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from budgets import ledgers_in, spent
-from fedpower import CodeBook, FedPCA, Secure, every
+from fedpower import CodeBook, FedPCA, Secure
 from fedpower.engines.embedded import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
@@ -86,39 +86,6 @@ def test_many_silos_are_as_accurate_as_one_curator_who_holds_all_rows():
     means = {name: float(np.mean(found)) for name, found in errors.items()}
     assert means["secure"] / means["curator"] == pytest.approx(math.sqrt(12 / 11), rel=0.25)
     assert means["local"] > 2 * means["secure"]
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"noise": "step"}, "must go with noise='moment'"),
-        ({"noise": "paper"}, "must go with noise='moment'"),
-        ({"solver": "krylov"}, "must go with solver='moment'"),
-        ({"solver": "fedpower"}, "must go with solver='moment'"),
-        ({"local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': silos"),
-        ({"schedule": every(2)}, "aggregation='secure' must go with solver='moment', got 'fedpower': silos"),
-        (
-            {"drift_correction": True},
-            "aggregation='secure' must go with solver='moment', got 'fedpower': silos",
-        ),
-        ({"n_participants": 2}, "n_participants must be left out with aggregation='secure': local steps, or"),
-        (
-            {"one_shot_start": True},
-            "one_shot_start must be left out with aggregation='secure': local steps, or",
-        ),
-        ({"colluders": 4}, "more silos than the 4 that may collude"),
-        ({"min_silos": 1}, "more silos than the 1 that may collude"),
-        ({"colluders": 0}, "colluders must be a whole number of at least 1"),
-        (
-            {"aggregation": "plain", "colluders": 2},
-            "colluders must be left out with aggregation 'plain', got 2",
-        ),
-        ({"aggregation": "masked"}, "aggregation must be one of"),
-    ],
-)
-def test_what_a_secure_sum_cannot_go_with_is_refused_with_the_reason(change, sentence):
-    with pytest.raises(InputError, match=sentence):
-        fed_pca(2, **{**TERMS, **change}).fit_silos(PARTS)
 
 
 @pytest.mark.parametrize(

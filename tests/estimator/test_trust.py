@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from fedpower import CodeBook, FedPCA, Plain
+from fedpower import CodeBook, FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.report import read_result
@@ -64,14 +64,14 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
     def error(silos: dict[str, Array], weights: str) -> float:
         found = []
         for seed in range(3):
-            model = FedPCA(
+            model = fed_pca(
                 2,
                 epsilon=0.5,
                 delta=1e-06,
                 center=False,
                 standardize=False,
-                codebook=CodeBook(row_norm=2.0),
-                aggregation=Plain(weights=weights),
+                row_norm=2.0,
+                weights=weights,
                 random_state=seed,
             ).fit_silos(silos)
             found.append(sin_theta(model.components_.T, truth))
@@ -108,12 +108,6 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
 
 def test_weights_by_rows_leave_the_terms_as_they_were():
     study = FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0)).fit(rows_of(90)).study_
-    other = (
-        FedPCA(
-            2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0), aggregation=Plain(weights="noise")
-        )
-        .fit(rows_of(90))
-        .study_
-    )
+    other = fed_pca(2, epsilon=1.0, delta=1e-06, row_norm=9.0, weights="noise").fit(rows_of(90)).study_
     assert study.digest != other.digest
     assert study.moment_terms == other.moment_terms  # what a silo releases does not depend on weights

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from ground import SILOS, Ground, held_up, in_process, wait_for
 
-from fedpower.errors import ProtocolError
 from fedpower.federation.kits import COORDINATOR
 from fedpower.privacy.ledger import Ledger
-from fedpower.report.result import read_result
 
 pytestmark = pytest.mark.federation
 
@@ -34,7 +32,6 @@ def ground_fixture(*kind, **rounds):
 
 strict = ground_fixture(deadline=25.0)  # goes on only with all four
 lenient = ground_fixture(min_silos=3, deadline=20.0, grace=4.0)  # goes on with three
-prepared = ground_fixture("prepared", min_silos=3, deadline=20.0, grace=2.0)  # finds its own scales
 summed = ground_fixture("secure", deadline=25.0)  # a secure sum over all four or none
 
 
@@ -136,32 +133,6 @@ def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_char
     for name in SILOS:
         assert len({key for key, *_ in lenient.charges(name)}) == len(lenient.charges(name)) <= 4
     assert len(lenient.charges("north")) == 4
-
-
-def test_a_silo_that_is_away_is_named_and_not_counted_and_a_repeated_study_charges_nothing(prepared):
-    first = prepared.run("complete").result()
-    charges = {name: prepared.charges(name) for name in SILOS}
-    prepared.kill("west")
-    prepared.gone("west")
-    with pytest.raises(ProtocolError, match="without west, so it asks other questions") as caught:
-        prepared.run("incomplete", patience=1.0).result()
-    assert "run again without --resume" in str(caught.value)
-    prepared.start("west")
-    again = prepared.run("again").result()
-    assert np.array_equal(again["components"], first["components"])
-    assert {name: prepared.charges(name) for name in SILOS} == charges
-    prepared.fresh()
-    prepared.hold("west", "before-5")
-    run = prepared.run("vanished")
-    prepared.reached("west", "before-5")  # between tallies and moment
-    prepared.kill("west")
-    prepared.release("west", "before-5")
-    run.result()
-    result = read_result(prepared.folder / "vanished")
-    assert result.absent == ("west",)
-    assert result.silo_sizes == {"north": 400, "south": 450, "east": 500}
-    assert result.n_samples == 1350
-    assert len(prepared.charges("west")) == 4
 
 
 def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(summed):

@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from cryptography import x509
+from msgspec.structs import replace
 from nvflare.lighter.utils import verify_cert_chain
 from studies import write_silo, write_study
 
 from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
-from fedpower.federation.coordinator import Checkpoint, StudyRun
+from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint, make_kits
 from fedpower.federation.study_file import StudyFile
+from fedpower.protocol.messages import Enrolment
 
 PARTIES = ("coordinator", "runner", "north", "south", "east")
 
@@ -43,8 +45,6 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
     """Whatever the umask; names of silos may have dashes and digits."""
     names = ["site-01", "site-02", "3-east-wing"]
     study = write_study(tmp_path, silos={"names": names})
-    run = StudyRun(study, run="0" * 16, checkpoint=tmp_path / "rounds")
-    closed = run.coordinator.record_of(run.coordinator.history[0])
     umask = os.umask(0)
     try:
         authority = Authority.make(study, tmp_path / "authority")
@@ -53,7 +53,9 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
         ask(study, names[0], tmp_path / "kits" / names[0], renew=True)
         make_kits(study, tmp_path / "rehearsal")
         place = tmp_path / "kits" / "coordinator" / "runs" / "0"
-        Checkpoint(place).append(closed)
+        run = StudyRun(study, run="0" * 16, checkpoint=place)
+        for question in run.coordinator.next():
+            run.coordinator.receive(replace(question, body=Enrolment(n_rows=60, n_features=5)))
     finally:
         os.umask(umask)
     assert (place / "0.round").stat().st_mode & 0o777 == 0o600

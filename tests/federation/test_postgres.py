@@ -16,7 +16,6 @@ from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
 from test_sources import (  # noqa: F401  (the contract, run here over the fixture below)
     test_a_source_keeps_the_protocol,
-    test_blocks_are_bounded_nonempty_float64_and_hold_every_row,
     test_every_form_gives_the_same_moment_and_product,
     test_selecting_reorders_and_drops,
 )

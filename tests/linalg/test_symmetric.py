@@ -12,6 +12,7 @@ from fedpower.linalg.symmetric import (
     product_noise,
     rayleigh_ritz,
     rounding_level,
+    spectrum_and_leading,
     subspace_error,
 )
 from problems import Array
@@ -107,3 +108,14 @@ def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: typ
     rows, _ = lower_triangle(size)
     with pytest.raises(ValueError, match="read-only"):  # it is the next caller's too
         rows[0] = 1
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_spectrum_and_its_leading_vectors_come_of_one_reduction(tied):
+    rng = np.random.default_rng(0)
+    rows = np.diag([2.0] * 6 + [1.0] * 294) if tied else rng.standard_normal((300, 300))
+    matrix = rows + rows.T
+    spectrum, vectors = spectrum_and_leading(matrix, 5)
+    np.testing.assert_allclose(spectrum, np.linalg.eigvalsh(matrix)[::-1], atol=1e-11)
+    np.testing.assert_allclose(matrix @ vectors, vectors * spectrum[:5], atol=1e-11)
+    assert is_orthonormal(vectors, 1e-12)

@@ -21,6 +21,8 @@ from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import PREPARED, budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.codebook import CodeBook
+from fedpower.rules.treatment import RowTreatment
+from fedpower.sums.local import local_moment
 from fedpower.sums.survey import (
     CELL_SIDE,
     N_OCTAVES,
@@ -172,9 +174,6 @@ def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
 
 
 def test_a_silo_whose_treatment_is_agreed_on_answers_no_tally():
-    from fedpower.rules.treatment import RowTreatment
-    from fedpower.sums.local import local_moment
-
     rule = RowTreatment(row_norm=3.0)
     agreed = study(treatment=rule.digest(), preparation=(), ranges=(), mean_weight=0.5)
     moment = local_moment(open_source(rows()), rule, rank=2, steps=1, on_lattice=True)
@@ -218,11 +217,21 @@ def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
         assert high <= 8.0
 
 
-def test_ends_of_a_range_are_cut_where_they_are_empty_for_certain_and_only_there():
+@pytest.mark.parametrize(
+    ("held", "std", "kept"),
+    [
+        ({6: 5_000, 7: 5_000}, 1.0, (6, 7)),
+        ({6: 5_000, 7: 5_000}, 500.0, (0, 15)),
+        # 14 of 16 bins go for 6%·(14/16)³ = 4.0% of the rows at most, and 9 for 1.1%
+        ({2: 100, 7: 4_850, 8: 4_850, 13: 200}, 1.0, (7, 8)),
+        ({2: 300, 7: 4_700, 8: 4_700, 13: 300}, 1.0, (2, 13)),
+    ],
+)
+def test_ends_of_a_range_are_cut_where_they_are_empty_for_certain_and_only_there(held, std, kept):
+    """What is cut at both ends is held against the rows that may lie there together."""
     counts = np.zeros(16)
-    counts[6:8] = 5_000
-    assert trimmed(counts, 1.0, 10_000) == (6, 7)
-    assert trimmed(counts, 500.0, 10_000) == (0, 15)
+    counts[list(held)] = list(held.values())
+    assert trimmed(counts, std, 10_000) == kept
 
 
 @pytest.mark.parametrize("place", [0, 7, 15])
@@ -232,15 +241,6 @@ def test_a_column_that_lies_in_one_bin_keeps_that_one_though_noise_adds_up_over_
     counts = np.full(16, drift)
     counts[place] += 7_000
     assert trimmed(counts, 41.0, 7_000) == (place, place)
-
-
-def test_what_is_cut_at_both_ends_is_held_against_the_rows_that_may_lie_there_together():
-    """14 of 16 bins go for 6%·(14/16)³ = 4.0% of the rows at most, and 9 for 1.1%."""
-    counts = np.zeros(16)
-    counts[[2, 7, 8, 13]] = [100, 4_850, 4_850, 200]
-    assert trimmed(counts, 1.0, 10_000) == (7, 8)
-    counts[[2, 7, 8, 13]] = [300, 4_700, 4_700, 300]
-    assert trimmed(counts, 1.0, 10_000) == (2, 13)
 
 
 def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike():

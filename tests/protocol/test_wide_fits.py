@@ -82,8 +82,7 @@ def test_silos_whose_sum_alone_may_count_are_asked_for_blocks() -> None:
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-8
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "float32"])
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(("kind", "normalize"), [("dense", True), ("sparse", False), ("float32", False)])
 def test_a_fit_of_few_wide_rows_is_the_pooled_one(kind: str, normalize: bool) -> None:
     parts: list[Any] = [np.round(part, 2) for part in wide_rows(1)]
     rows = np.vstack(parts)

@@ -28,6 +28,7 @@ from sample_results import HOSTILE
 
 MODELS: dict[str, Any] = {
     "factor": FactorAnalysis(2),
+    "unrotated": FactorAnalysis(1, rotation="none"),
     "ridge": Regression(0, predictors=[1, 2, 3], alpha=200.0),
     "components": Regression(0, n_components=1),
     "adjusted": AdjustedPCA(2, covariates=[0]),
@@ -61,7 +62,7 @@ def moments(request: pytest.FixtureRequest) -> tuple[Moment, Moment]:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_page_is_whole_and_holds_what_a_program_gets(name: str, moments: Any, tmp_path: Path):
     moment = moments[name == "completion"]
-    if moment.noise_std == 0 and name in ("ridge", "components", "correlation", "means"):
+    if moment.noise_std == 0 and name in ("unrotated", "ridge", "components", "correlation", "means"):
         return  # their pages say nothing else of exact numbers
     account = MODELS[name].fit(moment).account()
     folder = save_analysis(account, moment, tmp_path / "out")

@@ -16,7 +16,6 @@ from sklearn.exceptions import NotFittedError
 
 from fedpower import CodeBook, FedPCA, read_result
 from fedpower.errors import InputError
-from fedpower.report import Result
 from fedpower.report.record import Record, plain
 from fedpower.report.result import FILES, write_report
 from fedpower.rows.opening import open_source
@@ -231,8 +230,3 @@ def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(exact: FedPCA
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
-
-
-def test_a_result_describes_itself(exact: FedPCA) -> None:
-    assert isinstance(exact.result_, Result)
-    assert repr(exact.result_).startswith("<Result: 3 components of 6 columns, 120 rows, not private")

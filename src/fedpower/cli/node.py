@@ -386,9 +386,8 @@ def _advice(node: OpenSilo) -> list[str]:
             f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
             f"clipped {ONLY_YOU}{more}"
         )
-    levels = {place for group in study.groups for place in group}
-    units = units_warning(moment, levels=levels, columns=study.columns)
-    return [*advice, *([] if units is None else [units]), *levels_warnings(moment.source)]
+    units = units_warning(moment, study.groups, study.columns)
+    return [*advice, *units, *levels_warnings(moment.source)]
 
 
 def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:

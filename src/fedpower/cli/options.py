@@ -195,14 +195,21 @@ _HELP_ALL = Option(
 
 
 def option(
-    words: str, help: str, type: Any = None, *, name: str | None = None, group: str = "main", **settings: Any
+    words: str,
+    help: str,
+    type: Any = None,
+    *,
+    name: str | None = None,
+    group: str = "main",
+    metavar: str | None = None,
+    **settings: Any,
 ) -> _Decorator:
     """Return the declaration of an option, from its words, such as "-o --output FILE", and its help."""
-    *flags, last = words.split()
-    metavar = None if last.startswith("-") else last
-    if metavar is None:
-        flags.append(last)
-        settings |= {"is_flag": True} if type is None else {}
+    flags = words.split()
+    if not flags[-1].startswith("-"):
+        metavar = flags.pop() if metavar is None else metavar
+    elif metavar is None and type is None:
+        settings |= {"is_flag": True}
     if metavar in ("FILE", "FOLDER") and type is None:
         type = click.Path(path_type=Path, file_okay=metavar == "FILE")
     names = [*flags, *([] if name is None else [name])]
@@ -298,7 +305,7 @@ def shared(name: str, **changed: Any) -> _Decorator:
         return declared(name, FLAT[name], **{**_READ.get(name, {}), **changed})
     words, group, help = _SHARED[name]
     given = {"group": group, "help": help, **_READ.get(name, {}), **changed}
-    return _declared(words, given.pop("help"), name, given.pop("group"), **given)
+    return option(words, name=name, **given)
 
 
 def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
@@ -318,14 +325,7 @@ def declared(name: str, spec: Setting, **changed: Any) -> _Decorator:
     if spec.kind is bool and spec.default is not False:
         words = f"{words}/--no-{words.removeprefix('--')}"
     group = given.pop("group", "rows" if spec.group == "main" and spec.section == "rows" else spec.group)
-    return _declared(words, given.pop("help", spec.help), name, group, **given)
-
-
-def _declared(words: str, help: str, name: str, group: str, **settings: Any) -> _Decorator:
-    metavar = settings.pop("metavar", None)
-    return option(
-        words if metavar is None else f"{words} {metavar}", help, name=name, group=group, **settings
-    )
+    return option(words, given.pop("help", spec.help), name=name, group=group, **given)
 
 
 def output(default: str | None = None, help: str = "Folder for the result.") -> _Decorator:

@@ -144,26 +144,20 @@ def _compare(a: Path, b: Path, *, as_json: bool) -> None:
     second = _comparable(first, _read_axes(b))
     angles = principal_angles(orth(first.directions), orth(second.directions))
     sines, degrees = np.sin(angles), np.degrees(angles)
-    shared = min(first.directions.shape[1], second.directions.shape[1])
-    cosines = np.abs(np.einsum("ij,ij->j", first.directions[:, :shared], second.directions[:, :shared]))
-    cosines = np.minimum(cosines, 1.0)
+    ranks = first.directions.shape[1], second.directions.shape[1]
+    pairs = (first.directions[:, : min(ranks)], second.directions[:, : min(ranks)])
+    cosines = np.minimum(np.abs(np.einsum("ij,ij->j", *pairs)), 1.0)
     if as_json:
-        record = {
-            "a": first.name,
-            "b": second.name,
-            "n_features": first.directions.shape[0],
-            "n_components": [first.directions.shape[1], second.directions.shape[1]],
-            "angles_degrees": degrees.tolist(),
-            "sines": sines.tolist(),
-            "sin_theta": float(sines[-1]),
-            "component_cosines": cosines.tolist(),
-        }
-        print_json(record)
+        size = {"n_features": len(first.directions), "n_components": list(ranks)}
+        found = {"angles_degrees": degrees, "sines": sines, "component_cosines": cosines}
+        lists = {name: values.tolist() for name, values in found.items()}
+        print_json({"a": first.name, "b": second.name, **size, **lists, "sin_theta": float(sines[-1])})
         return
     headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
+    columns = zip(degrees, sines, cosines, strict=True)
     rows = [
-        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
-        for place, (angle, sine, cosine) in enumerate(zip(degrees, sines, cosines, strict=True), 1)
+        (f"{at}", f"{angle:.4g}", f"{sine:.3e}", f"{cos:.6f}")
+        for at, (angle, sine, cos) in enumerate(columns, 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     say(
@@ -319,14 +313,15 @@ def _flagged(result: Result, scores: Scores, most: float) -> Scores:
 
 # --- export ----------------------------------------------------------------------------------------
 
-_FORMATS = ("csv", "parquet", "plink", "anndata", "onnx")
+_ENDINGS = {"csv": [""], "parquet": [""], "plink": [".eigenvec", ".eigenval"], "anndata": [""], "onnx": [""]}
+"""By format: endings of the files that are written."""
 _WITH_ROWS = ("plink", "anndata")
 
 
 @click.command(cls=Command, epilog="Example: fedpower export result --to plink --rows north.csv -o north")
 @_MODEL
 @options(
-    option("--to", "The format.", click.Choice(_FORMATS), name="kind", required=True),
+    option("--to", "The format.", click.Choice(list(_ENDINGS)), name="kind", required=True),
     option(
         "-o --output", "File to write; of plink the name before .eigenvec and .eigenval.", PATH, required=True
     ),
@@ -334,16 +329,7 @@ _WITH_ROWS = ("plink", "anndata")
     _ID_COLUMN,
     "force as_json",
 )
-def export(
-    model: Path,
-    *,
-    kind: str,
-    output: Path,
-    rows: Path | None,
-    id_column: str | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: Any) -> None:
     """Write the result in the folder MODEL as other tools read it; nothing leaves this machine.
 
     csv and parquet: a line for each feature with its mean, scale and loading on every component. plink:
@@ -357,21 +343,18 @@ def export(
             f"--rows must go with --to {' and --to '.join(_WITH_ROWS)} and no other, got --to {kind} "
             + ("without" if rows is None else "with it")
         )
-    if id_column is not None and kind != "plink":
+    if given["id_column"] is not None and kind != "plink":
         raise InputError(f"--id-column must go with --to plink, got --to {kind}")
-    endings = (".eigenvec", ".eigenval") if kind == "plink" else ("",)
-    targets = [output.with_name(f"{output.name}{ending}") for ending in endings]
+    targets = [output.with_name(f"{output.name}{ending}") for ending in _ENDINGS[kind]]
     with ExitStack() as stack:
-        places = [stack.enter_context(new_file(target, force=force)) for target in targets]
-        if kind == "plink":
-            assert rows is not None
-            scores = stack.enter_context(_scores_of(result, rows, id_column))
+        places = [stack.enter_context(new_file(target, force=given["force"])) for target in targets]
+        if kind == "plink" and rows is not None:
+            scores = stack.enter_context(_scores_of(result, rows, given["id_column"]))
             count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
             contents = [f"{count} samples", "their eigenvalues"]
             if scores.label is None:
                 note("samples are numbered from 1 as no --id-column was given")
-        elif kind == "anndata":
-            assert rows is not None
+        elif rows is not None:
             count = write_cells(result, rows, places[0])
             contents = [f"{count} cells with {result.n_components} scores each, components and variances"]
         elif kind == "onnx":
@@ -381,7 +364,7 @@ def export(
             (write_loadings_csv if kind == "csv" else write_loadings_parquet)(result, places[0])
             contents = [f"{result.n_features} features by {result.n_components} components"]
     written = {str(path): content for path, content in zip(targets, contents, strict=True)}
-    if as_json:
+    if given["as_json"]:
         print_json({"to": kind, "files": written})
     else:
         click.echo("; ".join(f"{path}: {content}" for path, content in written.items()), err=True)

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,7 @@ from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.survey import (
-    STAGES,
-    Survey,
-    far_columns,
-    levels_warnings,
-    pooled_columns,
-    units_sentence,
-    units_warning,
-)
+from fedpower.sums.survey import STAGES, Survey, levels_warnings, pooled_columns, units_warning
 from fedpower.values import is_sparse, pl
 
 
@@ -57,16 +50,10 @@ class RowsWarning(UserWarning):
 def warn_about_rows(study: Study, moments: Mapping[str, LocalMoment] | Mapping[str, Survey]) -> None:
     """Warn of words that are no level of their column, and of columns that may be in other units."""
     held: list[LocalMoment | Survey] = [*moments.values()]
-    levels = {place for group in study.groups for place in group}
     said = list(dict.fromkeys(each for moment in held for each in levels_warnings(moment.source)))
     pooled = pooled_columns([each for each in held if isinstance(each, LocalMoment)])
-    for place, moment in enumerate(held if len(held) > 1 else ()):
-        if pooled is None:
-            odd = units_warning(moment, levels=levels, columns=study.columns)
-        else:
-            far = far_columns(*pooled[place], moment.n_rows)
-            odd = units_sentence(moment.source.name, far, levels=levels, columns=study.columns)
-        said += [] if odd is None else [odd]
+    for moment, treated in zip(held if len(held) > 1 else (), pooled or repeat(None), strict=False):
+        said += units_warning(moment, study.groups, study.columns, treated)
     for sentence in said:
         warn(sentence, RowsWarning)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv, ndtri
 
-from fedpower.errors import InputError
+from fedpower.errors import InputError, require
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
 from fedpower.privacy.budget import MOMENT, PRODUCT, Budget, QueryTerms
 from fedpower.privacy.ledger import Ledger
@@ -439,11 +439,8 @@ def audit_mode(
     unit: Literal["row", "person"] = "row",
 ) -> AuditReport:
     """Return what the game against a real silo in ``mode`` shows about its ε."""
-    if n_features < max(2, iteration_rank):
-        raise InputError(
-            f"n_features must be at least 2 and at least iteration_rank, got {n_features}; "
-            f"use {max(2, iteration_rank)}"
-        )
+    least = max(2, iteration_rank)
+    require(n_features >= least, "n_features", "at least 2 and iteration_rank", n_features, f"use {least}")
     if not (math.isfinite(epsilon) and noise_factor > 0):
         raise InputError("an audit needs noise, got none; use a finite epsilon and noise_factor > 0")
     study = study_of(mode, epsilon, delta, n_steps, n_features, iteration_rank=iteration_rank, center=center)
@@ -476,10 +473,8 @@ def control_factor(
     mode: _Mode, *, epsilon: float, delta: float, n_steps: int, of_needed: float = 0.5
 ) -> float:
     """Return how much of its noise a control keeps, to be wrong for certain: half of what is needed."""
-    if not 0 < of_needed < 1:
-        raise InputError(
-            f"a control must keep a part of the noise between 0 and 1, got {of_needed:g}; 0.5 is usual"
-        )
+    must = "a part of the noise between 0 and 1"
+    require(0 < of_needed < 1, "what a control keeps", must, of_needed, "0.5 is usual")
     if mode != "paper":
         return of_needed
     return of_needed * _budget(study_of(mode, epsilon, delta, n_steps)).study_mu / mu_of(epsilon, delta)

@@ -1,5 +1,6 @@
 """The coordinator: a checkpoint after every round, questions to silos, and what the runner may call for."""
 
+import itertools
 import logging
 import math
 import queue
@@ -7,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,25 +44,17 @@ _RETURN_S = 5.0  # how long a round waits for a silo that is not connected
 _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its connection again and again
 
 
-class Checkpoint:
-    """The closed rounds of a run: a file for each, on disk before the next is asked."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = private_folder(folder)
-        self.rounds: list[Recorded] = []
-        while (path := self._path(len(self.rounds))).exists():
-            try:
-                self.rounds.append(decode_as(path.read_bytes(), Recorded))
-            except ProtocolError:
-                logger.warning("round %s of the checkpoint is damaged", len(self.rounds))
-                break
-
-    def append(self, closed: Recorded) -> None:
-        """Put a closed round on disk, in place of what was there."""
-        write_private(self._path(closed.number), encode(closed))
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number}.round"
+def _stored_rounds(folder: Path) -> Iterator[Recorded]:
+    """Yield a run's closed rounds, each from a file of its own, up to one that is missing or damaged."""
+    for number in itertools.count():
+        path = folder / f"{number}.round"
+        if not path.exists():
+            return
+        try:
+            yield decode_as(path.read_bytes(), Recorded)
+        except ProtocolError:
+            logger.warning("round %s of the checkpoint is damaged", number)
+            return
 
 
 class StudyRun:
@@ -78,7 +71,7 @@ class StudyRun:
         self.file = study_file
         self.started = datetime.now(UTC)
         self.study, self.settings, self.choice = study_file.terms()
-        stored = Checkpoint(checkpoint)
+        private_folder(checkpoint)
         self.coordinator = Coordinator(
             start(self.settings, public_rng(study_file.options), run),
             study_file.silos,
@@ -86,8 +79,9 @@ class StudyRun:
             run=run,
             min_silos=study_file.min_silos,
             on_round=on_round,
-            on_closed=stored.append,
-            recorded=stored.rounds,
+            # On disk before the next round is asked, in place of what was there
+            on_closed=lambda closed: write_private(checkpoint / f"{closed.number}.round", encode(closed)),
+            recorded=list(_stored_rounds(checkpoint)),
         )
 
     @property
@@ -304,7 +298,6 @@ class RunThread(threading.Thread):
         return "what was released stays recorded: fix that and run again with --resume"
 
     def _record(self, closed: Round) -> None:
-        change = closed.notes.get("change", math.nan)
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
         self._rounds.append(
             {
@@ -316,7 +309,7 @@ class RunThread(threading.Thread):
                 "refused": closed.refused,
                 "set_aside": closed.set_aside,
                 "bytes_up": closed.bytes_up,
-                "change": None if math.isnan(change) else change,
+                "change": closed.notes.get("change"),  # nan becomes null on its way
             }
         )
 

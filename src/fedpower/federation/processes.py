@@ -4,7 +4,6 @@ A process that ended is not started again: that is what systemd or compose does 
 """
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
@@ -15,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 PROGRAM = "fedpower"  # the module that a party's process runs
-# The variable with the reading end of a pipe whose other end the starter holds open while it lives
-_LIFELINE = "FEDPOWER_LIFELINE"
+_LIFELINE = "FEDPOWER_LIFELINE"  # a variable that says: standard input is open while the starter lives
 _STOP_S, _POLL_S = 10.0, 0.1
 
 
@@ -24,11 +22,11 @@ def start_process(
     command: Sequence[str], environment: Mapping[str, str], *, pass_fds: Sequence[int] = (), **streams: Any
 ) -> subprocess.Popen[bytes]:
     """Return a process in its own group, which ends with this one once it calls `end_with_starter`."""
-    pipe = _reading_end(os.getpid())
     return subprocess.Popen(  # noqa: S603 (our own interpreter)
         command,
-        env={**environment, _LIFELINE: str(pipe)},
-        pass_fds=(pipe, *pass_fds),
+        env={**environment, _LIFELINE: "stdin"},
+        pass_fds=pass_fds,
+        stdin=subprocess.PIPE,
         start_new_session=True,
         **streams,
     )
@@ -43,31 +41,17 @@ def start_party(*words: str, log: int) -> subprocess.Popen[bytes]:
 
 def end_with_starter() -> None:
     """End this process, with its group, as soon as the one that started it is gone, if it was started so."""
-    if _LIFELINE not in os.environ:
+    if os.environ.pop(_LIFELINE, None) is None:
         return
-    try:
-        pipe = int(os.environ.pop(_LIFELINE))
-        os.set_inheritable(pipe, False)
-    except (ValueError, OSError):
-        raise SystemExit(
-            "a process must be started by `fedpower node start` or `fedpower study run`"
-        ) from None
 
     def watch() -> None:
         try:
-            while os.read(pipe, 1):
+            while os.read(0, 1):
                 pass
         finally:
             end_group()
 
     threading.Thread(target=watch, name="lifeline", daemon=True).start()
-
-
-@functools.cache
-def _reading_end(starter: int) -> int:
-    """Return the end that children of the process ``starter`` get; the other stays open while it lives."""
-    reading, _writing = os.pipe()  # neither is inherited unless it is passed on
-    return reading
 
 
 def end_group() -> None:

@@ -175,12 +175,24 @@ _SMALL = 200
 
 def largest_pairs(matrix: Array, count: int) -> tuple[Array, Array]:
     """Return the ``count`` largest eigenvalues of a symmetric matrix with their vectors, smallest first."""
-    dim = len(matrix)
-    first = max(dim - count, 0)
-    if dim <= _SMALL or first == 0:
-        values, vectors = np.linalg.eigh(matrix)
-        return values[first:], vectors[:, first:]
-    import scipy.linalg  # noqa: PLC0415 - not for small matrices
+    spectrum, vectors = spectrum_and_leading(matrix, count)
+    return spectrum[:count][::-1], vectors[:, ::-1]
 
-    values, vectors = scipy.linalg.eigh(matrix, subset_by_index=[first, dim - 1])
-    return values, vectors
+
+def spectrum_and_leading(matrix: Array, count: int) -> tuple[Array, Array]:
+    """Return all eigenvalues of a symmetric matrix, largest first, and vectors of the ``count`` largest."""
+    dim = len(matrix)
+    if dim <= _SMALL or 2 * count > dim:
+        values, vectors = np.linalg.eigh(matrix)
+        return values[::-1], vectors[:, ::-1][:, :count]
+    from scipy.linalg import eigh_tridiagonal, eigvalsh_tridiagonal, lapack  # noqa: PLC0415
+
+    # Both are of one tridiagonal form, which takes nearly all of the time.
+    size = int(lapack.dsytrd_lwork(dim, lower=1)[0])
+    made, diagonal, beside, scales, _ = lapack.dsytrd(matrix, lower=1, lwork=size)
+    last = (dim - count, dim - 1)
+    vectors = np.asfortranarray(eigh_tridiagonal(diagonal, beside, select="i", select_range=last)[1])
+    reflectors = made[1:, :-1]
+    size = int(lapack.dormqr("L", "N", reflectors, scales, vectors[1:], -1)[1][0])
+    vectors[1:] = lapack.dormqr("L", "N", reflectors, scales, vectors[1:], size)[0]
+    return np.asarray(eigvalsh_tridiagonal(diagonal, beside), dtype=np.float64)[::-1], vectors[:, ::-1]

@@ -215,9 +215,15 @@ def longest_sum(n_rows: int, n_features: int) -> int:
 
 # --- how it is divided, from public facts ------------------------------------------------------------
 
-_MOST = (0.05, 0.03, 0.02, 0.08, 0.02)
-_LEAST = (0.01, 0.01, 0.005, 0.02, 0.005)
-_GOAL = (0.002, 0.002, 0.002, 0.01, 0.002)
+_STAGE_SHARES = {
+    "octaves": (0.01, 0.05, 0.002),
+    "bins": (0.01, 0.03, 0.002),
+    "zoom": (0.005, 0.02, 0.002),
+    "means": (0.02, 0.08, 0.01),
+    "norms": (0.005, 0.02, 0.002),
+}
+"""The least and the most of μ² that a stage gets, and the error, as a share of the rows, that is enough."""
+
 _COARSE = 0.05
 """Octaves and bins get twice the most where a count's noise would be more than this share of the rows."""
 
@@ -230,7 +236,8 @@ def shares_of(*, n_rows: int | None, n_features: int, n_open: int, mu: float, n_
     counts = math.sqrt(2.0 * n_open)
     moved = (counts, counts, counts, 2.0 * math.sqrt(n_features), math.sqrt(2.0))
     shares = []
-    for kind, length, goal, least, most in zip(STAGES, moved, _GOAL, _LEAST, _MOST, strict=True):
+    for kind, length in zip(STAGES, moved, strict=True):
+        least, most, goal = _STAGE_SHARES[kind]
         share = most
         if n_rows is not None and length:
             wanted = length / (n_rows * mu)

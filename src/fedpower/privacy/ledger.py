@@ -347,13 +347,12 @@ class Ledger:
         require(0 < mu < math.inf, "mu", "positive and finite", mu)
         require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta)
         with self._store.transaction():
-            history = self._history()
-            if data is not None:
-                self._record_rows(history, data)
+            history = self._history() if data is None else self._record_rows(data)
             kept = self._kept(history, key, purpose, study, mu)
             if kept is not None:
                 return kept
-            history.account().require(history.owner.silo, mu, slack_delta)
+            silo = history.owner.silo if data is None else data.silo
+            history.account().require(silo, mu, slack_delta)
             spent = history.account(study)
             if study_mu is not None and spent.charged(mu).mu > study_mu * (1 + ROUNDING):
                 raise BudgetError(
@@ -374,9 +373,17 @@ class Ledger:
     def has(self, key: str) -> bool:
         return any(entry.key == key for entry in self._history().all(Release))
 
-    def check_rows(self, data: DataVersion) -> None:
+    def check_rows(self, data: DataVersion) -> _History:
         """Refuse rows other than those recorded as their version; writes nothing."""
-        self._check_rows(self._history(), data)
+        history = self._history()
+        self.check_owner(data.silo, data.data_set)
+        if history.fingerprint_of(data) not in (None, data.fingerprint):
+            raise LedgerError(
+                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
+                "new charge, or put the old data back (nothing left the silo)"
+            )
+        return history
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
@@ -451,17 +458,9 @@ class Ledger:
         bodies, seal = self._store.entries()
         return _History([_DECODER.decode(body) for body in bodies], seal)
 
-    def _check_rows(self, history: _History, data: DataVersion) -> None:
-        self.check_owner(data.silo, data.data_set)
-        if history.fingerprint_of(data) not in (None, data.fingerprint):
-            raise LedgerError(
-                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
-                "new charge, or put the old data back (nothing left the silo)"
-            )
-
-    def _record_rows(self, history: _History, data: DataVersion) -> None:
-        self._check_rows(history, data)
+    def _record_rows(self, data: DataVersion) -> _History:
+        """Return the history before whose, and which, rows these are was recorded in it."""
+        history = self.check_rows(data)
         owner = history.owner
         settled = msgspec.structs.replace(
             owner, silo=owner.silo or data.silo, data_set=owner.data_set or data.data_set
@@ -471,6 +470,7 @@ class Ledger:
         if history.fingerprint_of(data) is None:
             version = Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint)
             self._store.append(_encoded(version))
+        return history
 
     def _kept(self, history: _History, key: str, purpose: str, study: str, mu: float) -> bytes | None:
         for place, kept in enumerate(history.entries):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -33,12 +34,13 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import N_VECTORS, Product, Query, vectors_to_bytes, width_of
 from fedpower.protocol.secure import KEY_BYTES, SIGNATURE_BYTES, n_neighbours
-from fedpower.protocol.silo import Silo, take_local_steps
+from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
 from fedpower.protocol.study import Study, Weights, budget_of
 from fedpower.sums.lattice import clipped_scale
+from fedpower.sums.moment import Moments
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
 
 Array = NDArray[np.float64]
@@ -113,9 +115,11 @@ def rehearse(
     else:
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         settings = replace(settings, study=study, gains=None, pooled_std=noise_std)
-        releases = _Pooled(spectrum, study, noise_std=noise_std, silo_std=silo_std, n_rows=n_rows, rng=rng)
+        rows: Any = _Spectrum(spectrum, study, std=noise_std, n_rows=n_rows, rng=rng)
+        releases = _Pooled(rows, study)
+        releases.silo_std = silo_std / math.sqrt(2.0) if study.noise == "moment" else silo_std
         coordinator = Coordinator(start(settings, rng), [_SILO], study=study, run="rehearsal")
-        drive(coordinator, in_turn({_SILO: Silo(_SILO, study, releases)}))  # type: ignore[arg-type]
+        drive(coordinator, in_turn({_SILO: Silo(_SILO, study, releases)}))
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
@@ -198,42 +202,32 @@ def _noised(spectrum: Array, std: float, rng: np.random.Generator) -> Array:
     return square
 
 
-class _Pooled:
-    """All silos in one: the moment diag(λ) with pooled noise in the places of the study's mode."""
+class _Spectrum:
+    """Rows of all silos: the moment diag(λ) about the mean, with pooled noise where the study has it."""
 
     def __init__(
-        self,
-        spectrum: Array,
-        study: Study,
-        *,
-        noise_std: float,
-        silo_std: float,
-        n_rows: int,
-        rng: np.random.Generator,
+        self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator
     ) -> None:
         self.n_rows = n_rows
-        self._spectrum, self._std, self._rng = spectrum, noise_std, rng
-        self._silo_std, self._moment = silo_std, None
-        if study.noise == "moment":
-            self._silo_std = silo_std / math.sqrt(2.0)
-            self._moment = _noised(spectrum, noise_std, rng)
+        self.summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
+        self._std, self._rng = std, rng
+        self._moment = _noised(spectrum, std, rng) if study.noise == "moment" else None
 
-    def check_affordable(self) -> None:
-        """Do nothing: a rehearsal spends nothing."""
-
-    def moment(self, ask: AskMoment, *, run: str) -> MomentPart:
-        # The spectrum is about the mean.
-        return MomentPart(values=read_only(np.empty(0)), mean=read_only(np.zeros(self._spectrum.size)))
-
-    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
-        outcome = take_local_steps(self._multiply, ask, total_variance=float(self._spectrum.sum()))
-        return structs.replace(outcome, product=read_only(rounded(outcome.product, self._silo_std)))
-
-    def _multiply(self, basis: Array) -> Array:
+    def product(self, basis: Array, center: Array | None = None) -> Array:
         if self._moment is not None:
             return np.asarray(self._moment @ basis)
         noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
-        return np.asarray(self._spectrum[:, np.newaxis] * basis + self._std * noise)
+        return np.asarray(self.summary.covariance[:, np.newaxis] * basis + self._std * noise)
+
+
+class _Pooled(ExactReleases):
+    """All silos in one, whose products travel as those of one noised silo do."""
+
+    silo_std = 0.0
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        outcome = super().steps(ask, run=run)
+        return structs.replace(outcome, product=read_only(rounded(outcome.product, self.silo_std)))
 
 
 # --- rounds and bytes of queries --------------------------------------------------------------------

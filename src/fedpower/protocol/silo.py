@@ -42,6 +42,7 @@ from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
 from fedpower.protocol.study import Study, budget_of
+from fedpower.sums.moment import Moments
 from fedpower.sums.survey import Survey, units_warning
 
 Array = NDArray[np.float64]
@@ -144,8 +145,7 @@ class PrivateReleases:
             release, rows=rows, terms=self._terms, ledger=ledger, noise=source, channel=Plain(rows.n_rows)
         )
         self.sessions = sessions
-        self._moment: tuple[tuple[Array, Array | None, float], str] | None = None
-        self._square: Array | None = None
+        self._moment: tuple[Moments, float, str] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -206,28 +206,15 @@ class PrivateReleases:
             integers, _ = self._release(query)
             noise = noise_of(query, self._budget, (self.n_rows,))
             return _only(noise.values(integers))
-        (_, mean, _), _ = self._noised_moment(run)
-        assert mean is not None, "a study that centres releases the mean"
-        return _only(mean)
+        return _only(self._noised_moment(run)[0].mean)
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         if self._has_steps():
             return self._noised_steps(ask, run)
-        (below, mean, trace), made_for = self._noised_moment(run)
-        if self._square is None:
-            self._square = symmetric_of(below, self._budget.n_features)
-        moment, center = self._square, ask.center
-
-        def multiply(basis: Array) -> Array:
-            if center is None:
-                return moment @ basis
-            assert mean is not None
-            about_mean, about_center = mean @ basis, center @ basis
-            return moment @ basis - np.outer(center, about_mean - about_center) - np.outer(mean, about_center)
-
-        if center is not None and mean is not None:
-            trace += float(center @ center) - 2 * float(center @ mean)
-        outcome = take_local_steps(multiply, ask, total_variance=trace)
+        moment, trace, made_for = self._noised_moment(run)
+        about = np.zeros(moment.mean.size) if ask.center is None else ask.center
+        trace += float(about @ about) - 2 * float(about @ moment.mean)
+        outcome = take_local_steps(lambda basis: moment.product(basis, about), ask, total_variance=trace)
         # The noise off the diagonal is also about that of a product's entries.
         product = read_only(rounded(outcome.product, self._budget.std(self.n_rows) / math.sqrt(2.0)))
         return structs.replace(outcome, product=product, made_for=made_for)
@@ -263,12 +250,16 @@ class PrivateReleases:
             outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
         )
 
-    def _noised_moment(self, run: str) -> tuple[tuple[Array, Array | None, float], str]:
+    def _noised_moment(self, run: str) -> tuple[Moments, float, str]:
+        """Return the silo's noised moment, its trace and the run that it was released for."""
         if self._moment is None:
             query = moment_of(self._study)
             integers, made_for = self._release(query, run=run)
             values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
-            self._moment = (query.read(values, self.n_rows), made_for)
+            below, mean, trace = query.read(values, self.n_rows)
+            mean = np.zeros(self._budget.n_features) if mean is None else mean
+            about_mean = symmetric_of(below, mean.size) - np.outer(mean, mean)
+            self._moment = Moments(n_rows=self.n_rows, mean=mean, covariance=about_mean), trace, made_for
         return self._moment
 
     def _has_steps(self) -> bool:
@@ -345,9 +336,7 @@ class Silo:
                 "%.1f%% of the rows of silo %r (%d of %d) were shortened to the bound found (for your "
                 "eyes only)", 100.0 * counts[0] / counts[1], self.name, *counts,
             )  # fmt: skip
-            levels = {place for group in self.study.groups for place in group}
-            odd = units_warning(survey, levels=levels, columns=self.study.columns)
-            if odd is not None:
+            for odd in units_warning(survey, self.study.groups, self.study.columns):
                 logger.info("%s", odd)
 
     def _answer(self, message: Message) -> Answer:

@@ -39,8 +39,8 @@ from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import SPARSE_LIMIT, S, Sum, full_blocks, gram_rows, reduce, shares_blocks
 from fedpower.values import Matrix, Vector, cached_property, is_sparse
 
-MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2
-"""Bytes of d×d arrays a silo may hold: the four that sparse rows of that width take, 2 GiB."""
+MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2 // 2**20
+"""MiB of d×d arrays a silo may hold: the four that sparse rows of that width take."""
 
 _WIDE_BLOCK_BYTES = 16 * 2**20
 """Of a block of wide rows: the C library keeps memory of this size for the next block."""
@@ -264,11 +264,11 @@ class LocalMoment:
         return size
 
     def _require_room(self) -> None:
-        need = _moment_bytes(self.source.n_features, self.source.density)
+        need = _moment_mib(self.source.n_features, self.source.density)
         if need > MEMORY_LIMIT:
             raise InputError(
-                f"the moment of {self.source.name} must fit in {_size(MEMORY_LIMIT)}, got "
-                f"{_size(need)} for {self.source.n_features} columns; leave columns out, or use products"
+                f"the moment of {self.source.name} must fit in {MEMORY_LIMIT} MiB, got {need:.3g} MiB for "
+                f"{self.source.n_features} columns; leave columns out, or use products"
             )
 
 
@@ -362,13 +362,6 @@ def choose_kernel(
     n_rows: int | None, n_features: int, *, rank: int, steps: int, density: float | None = 1.0
 ) -> KernelChoice:
     """Return the cheaper kernel by estimated operations and reads, within the memory limit."""
-    need = _moment_bytes(n_features, density)
-    if need > MEMORY_LIMIT:
-        return KernelChoice(
-            kind="product",
-            reason=f"the moment of d={n_features} columns needs {_size(need)}, more than the limit of "
-            f"{_size(MEMORY_LIMIT)}: rows are read at every step",
-        )
     share = 0.01 if density is None else density
     rows = 10 * n_features if n_rows is None else n_rows
     entries = rows * n_features * share
@@ -380,23 +373,17 @@ def choose_kernel(
         slowness = _SPARSE_TIMES_DENSE
     moment = once + steps * 2.0 * n_features**2 * rank
     product = steps * entries * (4.0 * rank * slowness + _READ_COST)
-    shape = f"{'unknown' if n_rows is None else n_rows} rows, d={n_features}, rank {rank} and {steps} steps"
-    costs = (
-        f"with {shape}, a moment of {_size(need)} costs about {moment:.1e} operations and products over the "
-        f"rows {product:.1e}"
-    )
-    if moment <= product:
-        return KernelChoice(reason=f"{costs}: the moment is made once")
-    return KernelChoice(kind="product", reason=f"{costs}: rows are read at every step")
+    need = _moment_mib(n_features, density)
+    costs = f"about {moment:.1e} operations, products {product:.1e}"
+    facts = f"a moment of d={n_features} columns ({need:.3g} MiB) takes {costs}"
+    if need <= MEMORY_LIMIT and moment <= product:
+        return KernelChoice(reason=f"{facts}: it is made once")
+    return KernelChoice(kind="product", reason=f"{facts}: rows are read at every step")
 
 
-def _moment_bytes(n_features: int, density: float | None) -> int:
-    """Return the bytes of the d×d arrays that making and using a moment takes."""
-    return 8 * n_features**2 * (2 if density is not None and density > SPARSE_LIMIT else 4)
-
-
-def _size(count: float) -> str:
-    return f"{count / 2**20:.3g} MiB"
+def _moment_mib(n_features: int, density: float | None) -> float:
+    """Return the size of the d×d arrays that making and using a moment takes."""
+    return 8 * n_features**2 * (2 if density is not None and density > SPARSE_LIMIT else 4) / 2**20
 
 
 # --- rows at Dask's workers -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import functools
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -86,18 +86,58 @@ class Stage:
 
     def tally(self, block: Matrix, weights: Integers | None = None) -> Integers:
         """Return the sum of what each row of a block counts for, times its weight where it has one."""
-        if self.kind == "means":
-            return _sum_cells(block, weights, self._shift)
-        if self.kind == "norms":
-            return _count_norms(block, weights, self._shift)
         chosen = self.open_columns[self.asked]
-        if chosen.size < block.shape[1]:
+        if self.kind in ("octaves", "bins", "zoom") and chosen.size < block.shape[1]:
             block = np.ascontiguousarray(block[:, chosen])
-        if self.kind == "octaves":
-            return _count_octaves(block, weights)
+        found = (self._by_numpy if native.loops() is None else self._by_loop)(block, weights)
+        if chosen.size == self.open_columns.size or self.kind != "zoom":
+            return found
         counts = np.zeros((self.open_columns.size, N_BINS + 1), dtype=np.int64)
-        counts[self.asked] = _count_bins(block, weights, self._shift).reshape(chosen.size, N_BINS + 1)
+        counts[self.asked] = found.reshape(chosen.size, N_BINS + 1)
         return counts.reshape(-1)
+
+    def _by_loop(self, block: Matrix, weights: Integers | None) -> Integers:
+        """Return the integers of `_by_numpy`, by a loop in native/lattice.c."""
+        rows, width = CRows.of(block), block.shape[1]
+        if self.kind == "octaves":
+            counts = np.zeros((N_OCTAVES + 1) * width, dtype=np.int64)
+            native.call("fedpower_count_octaves", rows, weights, 2 * _OCTAVES, counts)
+            if counts[N_OCTAVES :: N_OCTAVES + 1].any() and np.isinf(block).any():
+                raise NotFiniteError("rows must hold finite numbers, got an infinite one; leave that row out")
+            return counts
+        given = (rows, weights, self._shift.columns, room("spare", (width + 8,)))
+        if self.kind == "means":
+            sums = np.zeros((3, width + -width % 8))
+            native.call("fedpower_sum_cells", *given, sums)
+            return sums[:, :width].reshape(-1).astype(np.int64)
+        if self.kind == "norms":
+            counts = np.zeros(NORM_EDGES.size + 1, dtype=np.int64)
+            native.call("fedpower_count_norms", *given, self._edges, NORM_EDGES.size, counts)
+            return counts
+        counts = np.zeros((N_BINS + 1) * width, dtype=np.int64)
+        native.call("fedpower_count_bins", *given, N_BINS + 1, counts)
+        return counts
+
+    def _by_numpy(self, block: Matrix, weights: Integers | None) -> Integers:
+        missing = np.isnan(block)
+        if self.kind == "octaves":
+            return _counts(np.where(missing, N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
+        cells = self._shift.of(block)
+        if self.kind in ("bins", "zoom"):  # the integer part of a shifted cell
+            return _counts(np.where(missing, N_BINS, cells), N_BINS + 1, weights)
+        cells = np.where(missing, 0.0, np.rint(cells))
+        if self.kind == "norms":
+            places = np.searchsorted(self._edges, np.einsum("ij,ij->i", cells, cells))
+            return _counts(places[:, np.newaxis], NORM_EDGES.size + 1, weights)
+        # Sums of integers, exact in float64: a block has fewer rows than 2⁵³/(T·Q²) = 2¹⁷.
+        counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
+        sums = np.concatenate([counts @ cells, counts @ (cells * cells), counts @ ~missing])
+        return sums.astype(np.int64)
+
+    @property
+    def _edges(self) -> Vector:
+        """Return where bins of norms meet, squared and in the units of rounded cells."""
+        return NORM_EDGES**2 * (self.n_features * _NORM_UNIT**2)
 
     @cached_property
     def _shift(self) -> Shift:
@@ -131,72 +171,11 @@ def octave_edges(place: int) -> tuple[float, float]:
     return (near, far) if place > 2 * _OCTAVES else (-far, -near)
 
 
-# Each of these has a loop in native/lattice.c, and NumPy code that gives the same integers.
-
-
-def _count_octaves(block: Matrix, weights: Integers | None) -> Integers:
-    if native.loops() is None:
-        return _counts(np.where(np.isnan(block), N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
-    counts = np.zeros((N_OCTAVES + 1) * block.shape[1], dtype=np.int64)
-    native.call("fedpower_count_octaves", CRows.of(block), weights, 2 * _OCTAVES, counts)
-    if counts[N_OCTAVES :: N_OCTAVES + 1].any() and np.isinf(block).any():
-        raise NotFiniteError("rows must hold finite numbers, got an infinite one; leave that row out")
-    return counts
-
-
-def _count_bins(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return for each column how many rows are in each bin, which is the integer part of a shifted cell."""
-    if native.loops() is None:
-        cells = shift.of(block)
-        np.copyto(cells, N_BINS, where=np.isnan(cells))
-        return _counts(cells.astype(np.int64), N_BINS + 1, weights)
-    counts = np.zeros((N_BINS + 1) * block.shape[1], dtype=np.int64)
-    scratch = room("spare", (block.shape[1] + 8,))
-    native.call("fedpower_count_bins", CRows.of(block), weights, shift.columns, scratch, N_BINS + 1, counts)
-    return counts
-
-
-def _sum_cells(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    """Return the sums of cells' nearest integers, of their squares, and how many there are."""
-    # Sums of integers, exact in float64: a block has fewer rows than 2⁵³/(T·Q²) = 2¹⁷.
-    if native.loops() is None:
-        cells = np.rint(shift.of(block))
-        present = ~np.isnan(cells)
-        cells[~present] = 0.0
-        counts = np.ones(len(block)) if weights is None else weights.astype(np.float64)
-        sums = np.concatenate([counts @ cells, counts @ (cells * cells), counts @ present])
-    else:
-        width = block.shape[1]
-        padded = np.zeros((3, width + -width % 8))
-        scratch = room("spare", (width + 8,))
-        native.call("fedpower_sum_cells", CRows.of(block), weights, shift.columns, scratch, padded)
-        sums = padded[:, :width].reshape(-1)
-    return sums.astype(np.int64)
-
-
-def _count_norms(block: Matrix, weights: Integers | None, shift: Shift) -> Integers:
-    edges = NORM_EDGES**2 * (block.shape[1] * _NORM_UNIT**2)
-    if native.loops() is None:
-        cells = np.rint(shift.of(block))
-        cells[np.isnan(cells)] = 0.0
-        places = np.searchsorted(edges, np.einsum("ij,ij->i", cells, cells))
-        return _counts(places[:, np.newaxis], edges.size + 1, weights)
-    counts, scratch = np.zeros(edges.size + 1, dtype=np.int64), room("spare", (block.shape[1] + 8,))
-    native.call(
-        "fedpower_count_norms", CRows.of(block), weights, shift.columns, scratch, edges, edges.size, counts
-    )
-    return counts
-
-
 def _counts(places: NDArray[Any], n_places: int, weights: Integers | None) -> Integers:
     """Return how often each place of each column occurs, column after column; rows may have weights."""
     width = places.shape[1]
-    cells = places.astype(np.intp)
-    cells += n_places * np.arange(width)
-    cells = cells.ravel()
-    if weights is None:
-        return np.bincount(cells, minlength=n_places * width)
-    per_cell = np.repeat(weights.astype(np.float64), width)
+    cells = (places.astype(np.intp) + n_places * np.arange(width)).ravel()
+    per_cell = None if weights is None else np.repeat(weights.astype(np.float64), width)
     return np.bincount(cells, weights=per_cell, minlength=n_places * width).astype(np.int64)
 
 
@@ -405,31 +384,24 @@ def count_scores(
 def _counted(
     treatment: RowTreatment, question: ScoreQuestion, rows: Matrix, weights: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    bins, inner = question.n_bins, question.edges[:, 1:-1]
-    first, second = (
-        np.searchsorted(edges, scores, side="right")
-        for edges, scores in zip(inner, _scores(rows, treatment, question), strict=True)
+    divisors, zeros = treatment.divisors(rows.shape[1]), np.zeros(rows.shape[1])
+    shift = Shift(
+        zeros if treatment.center is None else treatment.center,
+        1.0 / (1.0 + zeros if divisors is None else divisors),
     )
-    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
-    return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
-
-
-def _scores(rows: Matrix, treatment: RowTreatment, question: ScoreQuestion) -> Matrix:
-    """Return the scores of a block, a row for each axis; numbers beyond float64 count as 0."""
-    divisors = treatment.divisors(rows.shape[1])
     scores, squares = np.zeros((2, len(rows))), np.zeros(len(rows))
     with np.errstate(all="ignore"):
-        for place, column in enumerate(rows.T):
-            cells = column if treatment.center is None else column - treatment.center[place]
-            if divisors is not None:
-                cells = cells / divisors[place]
-            for axis in (0, 1):
-                scores[axis] += cells * question.axes[place, axis]
-            if treatment.normalize:
-                squares += cells * cells
+        # Column by column, so that what a row counts for does not depend on the others.
+        for cells, axes in zip(shift.of(rows).T, question.axes, strict=True):
+            scores += axes[:, np.newaxis] * cells
+            squares += cells * cells
         if treatment.normalize:
             scores /= np.where(squares > 0, np.sqrt(squares), 1.0)
-        return np.nan_to_num(scores - question.offset[:, np.newaxis])
+        scores = np.nan_to_num(scores - question.offset[:, np.newaxis])  # beyond float64 they count as 0
+    bins = question.n_bins
+    first, second = map(functools.partial(np.searchsorted, side="right"), question.edges[:, 1:-1], scores)
+    # Sums of whole numbers, exact in float64: a block has far fewer rows than 2⁵³/T.
+    return np.bincount(first * bins + second, weights=weights, minlength=bins**2).astype(np.int64)
 
 
 # --- what a silo's own operator is shown about its rows, and nobody else ----------------------------------
@@ -459,15 +431,6 @@ def levels_warnings(source: RowSource) -> list[str]:
     ]
 
 
-def far_columns(mean: Vector, spread: Vector, n_rows: int) -> list[int]:
-    """Return the places of columns that may be in another unit than the released numbers are."""
-    if n_rows < _FEW:
-        return []
-    far = np.abs(mean) > _FAR + 3 * spread / np.sqrt(n_rows)
-    narrow = (spread > 0) & (spread * _NARROW < 1) & (np.abs(mean) > 3 * spread)
-    return [int(place) for place in np.flatnonzero(far | narrow)]
-
-
 def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]] | None:
     """Return each silo's own mean and spread, less those of all silos together and in their spreads."""
     known = [columns for moment in moments if (columns := moment.columns_as_treated()) is not None]
@@ -483,26 +446,24 @@ def pooled_columns(moments: Sequence[LocalMoment]) -> list[tuple[Vector, Vector]
 
 
 def units_warning(
-    moment: LocalMoment | Survey, *, levels: Collection[int] = (), columns: Sequence[str] | None
-) -> str | None:
-    """Return which columns are far from the offset and scale of the study; None where none is."""
-    treated = moment.treated_columns()
-    if treated is None:
-        return None
-    far = far_columns(*treated, moment.n_rows)
-    return units_sentence(moment.source.name, far, levels=levels, columns=columns)
-
-
-def units_sentence(
-    name: str, far: Sequence[int], *, levels: Collection[int], columns: Sequence[str] | None
-) -> str | None:
-    """Return what to say about columns of a silo that are far from the released numbers."""
-    named = [repr(columns[j]) if columns else f"x{j}" for j in far if j not in levels]
-    if not named:
-        return None
-    more = f" and {len(named) - _MOST_COLUMNS} more" if len(named) > _MOST_COLUMNS else ""
-    listed = ", ".join(named[:_MOST_COLUMNS]) + more
-    return (
-        f"the values of {name} in {listed} are far from those of all silos together; check that "
-        f"{'it is' if len(named) == 1 else 'they are'} in the agreed units {ONLY_YOU}"
-    )
+    rows: LocalMoment | Survey,
+    groups: Sequence[Sequence[int]],
+    columns: Sequence[str] | None,
+    treated: tuple[Vector, Vector] | None = None,
+) -> list[str]:
+    """Return a sentence on columns that may be in another unit, or none; levels have no unit."""
+    treated = rows.treated_columns() if treated is None else treated
+    if treated is None or rows.n_rows < _FEW:
+        return []
+    (mean, spread), levels = treated, {place for group in groups for place in group}
+    far = np.abs(mean) > _FAR + 3 * spread / np.sqrt(rows.n_rows)
+    narrow = (spread > 0) & (spread * _NARROW < 1) & (np.abs(mean) > 3 * spread)
+    odd = [int(place) for place in np.flatnonzero(far | narrow) if place not in levels]
+    if not odd:
+        return []
+    listed = ", ".join(repr(columns[place]) if columns else f"x{place}" for place in odd[:_MOST_COLUMNS])
+    more = f" and {len(odd) - _MOST_COLUMNS} more" if len(odd) > _MOST_COLUMNS else ""
+    return [
+        f"the values of {rows.source.name} in {listed}{more} are far from those of all silos together; check "
+        f"that {'it is' if len(odd) == 1 else 'they are'} in the agreed units {ONLY_YOU}"
+    ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import eigenvalues, largest_pairs
+from fedpower.linalg.symmetric import spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
@@ -107,9 +107,8 @@ def decompose(
         moment = moment * np.outer(taken, taken)
         total_variance = float(np.trace(moment))
     count = iteration_rank if isinstance(rank, int) else dim
-    values, vectors = largest_pairs(moment, count)
-    values, vectors = values[::-1], np.ascontiguousarray(vectors[:, ::-1])
-    spectrum = values if count == dim else eigenvalues(moment)
+    spectrum, vectors = spectrum_and_leading(moment, count)
+    values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
     clipping = cut = None
     if pooled.noise_std > 0 and shortens:
         clipping = moment_clipping(pooled, None if book is None else book.clipped)
@@ -143,5 +142,4 @@ def decompose(
         clipping=clipping,
         remarks=pooled.remarks,
         gains=taken,
-        treated_variance=pooled.total_variance,
     )
