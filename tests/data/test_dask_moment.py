@@ -12,12 +12,10 @@ import pytest
 
 from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
-from fedpower.linalg import sin_theta
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import ClippedQuestion
 from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
-from fits import fed_pca
 
 NAMES = list("abcde")
 RULES = [
@@ -117,19 +115,6 @@ def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any,
     assert max(came_back) < 2_000 < rows.nbytes / 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_clipped_fit_over_dask_silos_finds_what_arrays_have(aggregation: Any) -> None:
-    """At this budget the noise turns components by some hundredths at most."""
-    rows = sample(20_000) - [0, 1, 0, 5, 0]
-    options = {"row_norm": 8.0, "center": False, "standardize": False, "aggregation": aggregation}
-    given = [array(rows[:9000]), array(rows[9000:])]
-    found = fed_pca(2, epsilon=20.0, delta=1e-06, energy=0.8, noise="clipped", **options).fit_silos(given)
-    exact = np.linalg.svd(rows, full_matrices=False)[2][:2]
-    assert sin_theta(found.components_.T, exact.T) < 0.2
-    assert found.privacy_.mode == "clipped"
-
-
 def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
     rows = sample(3000)
     plain = FedPCA(2, epsilon=float("inf")).fit_silos([rows[:1200], rows[1200:]])
@@ -184,6 +169,13 @@ def test_what_is_no_table_of_rows_is_refused() -> None:
         open_source(array(sample(20)), columns=["a"])
     with pytest.raises(InputError, match="must have column names to select by name"):
         open_source(array(sample(20))).select(("a",))
+    parts = [dask.delayed(sample)(5), dask.delayed(lambda: sample(5)[:, :4])()]
+    lying = dask.array.concatenate(
+        [dask.array.from_delayed(part, shape=(5, 5), dtype=float) for part in parts]
+    )
+    source = open_source(lying, columns=list("abcde"))
+    with pytest.raises(InputError, match=r"partition 2 of .* must have 5 columns .*, got 4"):
+        list(source.blocks(10))
 
 
 @pytest.mark.parametrize("make", [array, frame])
@@ -195,13 +187,3 @@ def test_columns_chosen_by_name_come_in_the_order_asked_for(make: Any) -> None:
     np.testing.assert_array_equal(
         np.vstack(list(source.select(("a",), extra="drop").blocks(7))), rows[:, [0]]
     )
-
-
-def test_a_partition_of_other_columns_than_the_rest_is_refused() -> None:
-    parts = [dask.delayed(sample)(5), dask.delayed(lambda: sample(5)[:, :4])()]
-    lying = dask.array.concatenate(
-        [dask.array.from_delayed(part, shape=(5, 5), dtype=float) for part in parts]
-    )
-    source = open_source(lying, columns=list("abcde"))
-    with pytest.raises(InputError, match=r"partition 2 of .* must have 5 columns .*, got 4"):
-        list(source.blocks(10))

@@ -141,26 +141,6 @@ def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
     np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
-@pytest.mark.parametrize("center", [None, np.arange(8.0)], ids=["origin", "centre"])
-@pytest.mark.parametrize("bound", [None, 4.0])
-def test_both_kernels_answer_alike_about_a_late_centre_too(form: Any, center: Any, bound: Any) -> None:
-    rng = np.random.default_rng(5)
-    rows = rng.standard_normal((300, 8)) * (rng.random((300, 8)) < 0.05) + 0.0
-    rule = RowTreatment(center=center, scale=np.arange(1, 9), row_norm=bound)
-    treated = np.asarray(rule.apply(rows)[0])
-    basis = rng.standard_normal((8, 3))
-    for choice in (None, PRODUCTS):
-        kernel = LocalMoment(open_source(form(rows)), rule, choice)
-        for late in (None, np.linspace(-0.3, 0.2, 8)):
-            about = treated if late is None else treated - late
-            expected = about.T @ about / 300
-            np.testing.assert_allclose(kernel.product(basis, late), expected @ basis, atol=1e-12)
-            assert kernel.summary.trace(late) == pytest.approx(np.trace(expected), rel=1e-12)
-        np.testing.assert_allclose(kernel.summary.mean, treated.mean(axis=0), atol=1e-12)
-        assert (kernel.n_rows, kernel.n_clipped) == (300, rule.apply(rows)[1])
-
-
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = LocalMoment(open_source(np.ones((3, 4)), name="silo 'north'"), RowTreatment())
     np.testing.assert_array_equal(plain.moment(), np.ones((4, 4)))

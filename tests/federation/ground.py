@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from federation_apps import ByRound, NoiseByRound
-from studies import charges, study_content
+from studies import content_with
 
 from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
@@ -60,8 +60,15 @@ class Ground(LocalFederation):
         min_silos: int = 4,
         **rounds: float,
     ) -> None:
-        content = study_content(
-            "faults", silos, epsilon=2.0, min_silos=min_silos, **{"deadline": 60.0, **rounds}
+        content = content_with(
+            name="faults",
+            columns={"names": list(COLUMNS)},
+            rows={"row_norm": 8.0, "center": False},
+            components={"iteration_rank": 3},
+            privacy={"epsilon": 2.0, "noise": "step"},
+            solver={"solver": "fedpower", "n_steps": 4},
+            rounds={"min_silos": min_silos, **rounds},
+            silos={"names": list(silos)},
         )
         content |= KINDS[kind]
         if kind == "secure":
@@ -168,15 +175,23 @@ class Running:
             return {name: arrays[name] for name in arrays.files}
 
 
-def processes_naming(kit: Path) -> list[int]:
-    """Return the processes that have a kit in their command, or in the environment they began with."""
+def charges(ledger: Path) -> list[tuple[Any, ...]]:
+    """Return key, purpose, price and digest of every release in a ledger, in order."""
+    if not ledger.exists():
+        return []
+    with Ledger.open(ledger, read_only=True) as opened:
+        return [(each.key, each.purpose, each.mu, each.sha256) for each in opened.entries()]
+
+
+def processes_naming(name: object) -> list[int]:
+    """Return the processes that have a name in their command, or in the environment they began with."""
     naming = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         except OSError:  # it has just ended
             continue
-        if str(kit).encode() in words:
+        if str(name).encode() in words:
             naming.append(int(folder.name))
     return naming
 

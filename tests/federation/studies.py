@@ -1,15 +1,13 @@
 """A study of three silos on disk, with its parties' own files."""
 
 import copy
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from federations import ASK_MOMENT
 from fedpower.federation.coordinator import StudyRun
@@ -148,50 +146,3 @@ def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> S
         opened.finish(done)
         done.write_result(folder / "result")
     return done
-
-
-# --- for live tests ---
-
-MARK = "PYTHON_KILLED_OUTRIGHT"
-"""In the environment of all that is started here, and so of all that it starts: a silo's node inherits
-few variables, those of Python among them."""
-
-PROGRAM = (sys.executable, "-m", "fedpower")
-"""What starts fedpower in a process of its own, wherever it is installed."""
-
-N_RELEASES = 4  # one release a step
-
-
-def study_content(name: str, silos: Sequence[str], *, epsilon: float, **rounds: Any) -> dict[str, Any]:
-    """Return a study of so many silos in which every step is noised, as its file holds it."""
-    return {
-        "name": name,
-        "columns": {"names": list("abcdef")},
-        "rows": {"row_norm": 8.0, "center": False, "standardize": False},
-        "components": {"n_components": 2, "iteration_rank": 3},
-        "privacy": {"epsilon": epsilon, "delta": 1e-6, "noise": "step"},
-        "solver": {"solver": "fedpower", "n_steps": N_RELEASES},
-        "rounds": rounds,
-        "silos": {"names": list(silos)},
-        "coordinator": {"host": "localhost", "port": 8002},
-    }
-
-
-def charges(ledger: Path) -> list[tuple[Any, ...]]:
-    """Return key, purpose, price and digest of every release in a ledger, in order."""
-    if not ledger.exists():
-        return []
-    with Ledger.open(ledger, read_only=True) as opened:
-        return [(each.key, each.purpose, each.mu, each.sha256) for each in opened.entries()]
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the processes that descend from what was started under a mark, zombies aside."""
-    running = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                running.append(process)
-        except psutil.Error:
-            continue
-    return running

@@ -15,11 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 from ground import SILOS, Ground, fedpower, processes_naming, wait_for
-from studies import COLUMNS, MARK, PROGRAM, SIZES, marked
+from studies import COLUMNS, SIZES
 
 from fedpower.federation import KEY, TLS
 from fedpower.federation.kits import COORDINATOR, Kit
 from fedpower.federation.runner import open_session
+
+PROGRAM = (sys.executable, "-m", "fedpower")
 
 STOPPED_S, SEEN_S, GONE_S = 12.0, 5.0, 30.0
 """Seconds from a signal to an end, from an end to its notice, and until nothing that was started is left."""
@@ -300,8 +302,8 @@ def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected
 @pytest.mark.federation
 @pytest.mark.parametrize("processes", [3, 8], ids=["as parties begin", "once all nodes are there"])
 def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, tmp_path):
-    mark = f"{os.getpid()}-{processes}"
-    environment = {**os.environ, MARK: mark, "TMPDIR": str(tmp_path)}
+    mark = f"killed-outright-{os.getpid()}-{processes}"
+    environment = {**os.environ, "PYTHON_MARK": mark, "TMPDIR": str(tmp_path)}
     made = fedpower(
         "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
         f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
@@ -313,14 +315,14 @@ def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, t
             env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
-        wait_for(lambda: len(marked(mark)) >= processes, "its processes")
+        wait_for(lambda: len(processes_naming(mark)) >= processes, "its processes")
     finally:
         rehearsal.kill()
         rehearsal.wait()
     ends = time.monotonic() + GONE_S
-    while marked(mark) and time.monotonic() < ends:
+    while processes_naming(mark) and time.monotonic() < ends:
         time.sleep(0.2)
-    left = marked(mark)
+    left = processes_naming(mark)
     for child in left:
-        child.kill()
+        os.kill(child, signal.SIGKILL)
     assert not left

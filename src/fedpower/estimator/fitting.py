@@ -18,7 +18,7 @@ from fedpower.engines.embedded import (
     read_silos,
     survey_silos,
 )
-from fedpower.errors import InputError, is_showable
+from fedpower.errors import InputError, is_showable, require
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
     NoiseWarning,
@@ -150,8 +150,7 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
         raise InputError("silos must hold at least one silo, got none")
     owners: dict[object, str] = {}
     for name, silo in items:
-        if not is_showable(name):
-            raise InputError(f"a silo's name must have no control characters, got {name!a}")
+        require(is_showable(name), "a silo's name", "without control characters", name)
         if [known for known, _ in items].count(name) > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
@@ -293,7 +292,10 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
     )
     solution = outcome.solution
     if isinstance(solver, Iterative) and not solution.converged and len(outcome.rounds) >= solver.max_rounds:
-        _warn_unconverged(solution.change, solver.max_rounds)
+        from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - only where it is needed
+
+        moved = f"moved by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
+        warn(f"the subspace still {moved}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
     book = solution.code_book or options.book
     if book is not None and book.rules is None and data.rules is not None:
@@ -365,16 +367,6 @@ _ALL_CUT = (
     "every row is longer than row_norm, so that their directions alone count; give public centres and "
     "scales, or a larger bound"
 )
-
-
-def _warn_unconverged(change: float, rounds: int) -> None:
-    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - only where it is needed
-
-    warn(
-        f"the subspace still moved by sin θ = {change:.2g} in the last of {rounds} rounds; raise max_rounds, "
-        "tol or iteration_rank",
-        ConvergenceWarning,
-    )
 
 
 _MOST_SHOWN = 5

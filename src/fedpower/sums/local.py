@@ -374,12 +374,11 @@ def choose_kernel(
     moment = once + steps * 2.0 * n_features**2 * rank
     product = steps * entries * (4.0 * rank * slowness + _READ_COST)
     need = _moment_mib(n_features, density)
-    facts = (
-        f"{need:.3g} MiB and {moment:.1e} operations for a moment of d={n_features} columns, {product:.1e} "
-    )
+    costs = f"about {moment:.1e} operations, products {product:.1e}"
+    facts = f"a moment of d={n_features} columns ({need:.3g} MiB) takes {costs}"
     if need <= MEMORY_LIMIT and moment <= product:
-        return KernelChoice(reason=f"{facts}for products: it is made once")
-    return KernelChoice(kind="product", reason=f"{facts}for products: rows are read at every step")
+        return KernelChoice(reason=f"{facts}: it is made once")
+    return KernelChoice(kind="product", reason=f"{facts}: rows are read at every step")
 
 
 def _moment_mib(n_features: int, density: float | None) -> float:
