@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.data_sets import Array, Truth, model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Record, Table, case, say
-from fedpower.linalg import heterogeneity, sin_theta
+from fedpower.linalg import sin_theta
 
 TARGETS = (1e-2, 1e-6, 1e-10)
 ASKED = {0.5: 2, 0.86: 4, 0.95: 4}
@@ -48,7 +48,9 @@ def family(
     stacked = np.linalg.qr(rng.standard_normal((rows * m, d)))[0] * np.sqrt(rows * m)
     pooled = half @ half.T
     full = [half @ (part.T @ part / rows) @ half.T for part in np.split(stacked, m)]
-    share = min(1.0, eta / heterogeneity(full, pooled))
+    norm = np.linalg.norm(pooled, 2)
+    apart = max(np.linalg.norm(moment - pooled, 2) for moment in full)  # η of [FP Def. 4], times the norm
+    share = min(1.0, eta * norm / apart)
     silos = []
     for each in full:
         values, axes = np.linalg.eigh((1 - share) * pooled + share * each)

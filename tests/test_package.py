@@ -33,19 +33,26 @@ def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it(
     assert not own & {"pandas", "pyarrow", "cryptography"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["node", "study", "transform", "analyze"])
-def test_a_command_that_fits_nothing_does_not_wait_for_scikit_learn(command: str) -> None:
-    loaded = modules_after(f"from fedpower.cli import main; main.get_command(None, {command!r})")
-    assert "numpy" in loaded
-    assert not loaded & {"sklearn", "pandas"}
+OF_COMMAND = "from fedpower.cli import main; main.get_command(None, {!r})"
 
 
 @pytest.mark.slow
-def test_the_coordinator_takes_no_scikit_learn_with_it() -> None:
-    loaded = modules_after("import fedpower.federation.coordinator")
-    assert "nvflare" in loaded
-    assert not loaded & {"sklearn", "pandas", "torch", "matplotlib"}
+@pytest.mark.parametrize(
+    ("statement", "needed", "heavy"),
+    [
+        *(
+            (OF_COMMAND.format(command), "numpy", set())
+            for command in ("node", "study", "transform", "analyze")
+        ),
+        ("import fedpower.federation.coordinator", "nvflare", {"torch", "matplotlib"}),
+    ],
+)
+def test_what_fits_nothing_does_not_wait_for_scikit_learn(
+    statement: str, needed: str, heavy: set[str]
+) -> None:
+    loaded = modules_after(statement)
+    assert needed in loaded
+    assert not loaded & {"sklearn", "pandas", *heavy}
 
 
 @pytest.mark.slow

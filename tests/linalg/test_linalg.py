@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from fedpower.linalg import (
     ALIGNMENTS,
     fix_signs,
-    heterogeneity,
     is_orthonormal,
     misalignment,
     orth,
@@ -91,9 +90,6 @@ def test_a_basis_with_a_non_finite_entry_is_not_orthonormal() -> None:
         assert is_orthonormal(basis) is is_sound
 
 
-def test_diagnostics_are_the_largest_distances() -> None:
-    """η and ρ_t, by hand for diagonal matrices."""
-    moments = [np.diag([2.0, 1.0]), np.diag([4.0, 1.0])]
-    assert heterogeneity(moments, np.diag([3.0, 1.0])) == pytest.approx(1 / 3)
+def test_misalignment_is_the_largest_distance() -> None:
     reference = np.eye(3)[:, :1]
     assert misalignment([reference, -reference], reference) == pytest.approx(2.0)

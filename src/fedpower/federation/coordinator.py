@@ -298,7 +298,6 @@ class RunThread(threading.Thread):
         return "what was released stays recorded: fix that and run again with --resume"
 
     def _record(self, closed: Round) -> None:
-        change = closed.notes.get("change", math.nan)
         restarted = [name for name, body in closed.answers.items() if isinstance(body, KeyGone)]
         self._rounds.append(
             {
@@ -310,7 +309,7 @@ class RunThread(threading.Thread):
                 "refused": closed.refused,
                 "set_aside": closed.set_aside,
                 "bytes_up": closed.bytes_up,
-                "change": None if math.isnan(change) else change,
+                "change": closed.notes.get("change"),  # nan becomes null on its way
             }
         )
 

@@ -2,7 +2,6 @@
 
 from fedpower.linalg.subspace import (
     ALIGNMENTS,
-    heterogeneity,
     is_orthonormal,
     misalignment,
     orth,
@@ -23,7 +22,6 @@ __all__ = [
     "ALIGNMENTS",
     "blas",
     "fix_signs",
-    "heterogeneity",
     "is_orthonormal",
     "largest_pairs",
     "lower_of",

@@ -134,12 +134,6 @@ def principal_angles(first: Array, second: Array) -> Array:
     return cast("Array", np.sort(np.asarray(angles, dtype=np.float64)))
 
 
-def heterogeneity(moments: Sequence[Array], pooled: Array) -> float:
-    """Return η = max_i ‖A_i − A‖₂ / ‖A‖₂ [FP Def. 4]."""
-    norm = np.linalg.norm(pooled, 2)
-    return float(max(np.linalg.norm(moment - pooled, 2) for moment in moments) / norm)
-
-
 def misalignment(aligned: Sequence[Array], reference: Array) -> float:
     """Return ρ_t = max_i ‖Z_t^(i) D^(i) − Z_t^(1)‖₂ for already rotated bases [FP eq. 3.3]."""
     return float(max(spectral_norm(basis - reference) for basis in aligned))
