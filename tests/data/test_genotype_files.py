@@ -166,23 +166,23 @@ def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(both, max_rows):
     assert np.array_equal(rows_of(pgen, max_rows), rows_of(bed, max_rows))
 
 
-def test_what_is_no_pgen_file_is_refused_in_one_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("ending", "spoil", "sentence"),
+    [
+        (".pvar", lambda text: text.replace("rs2\tC\tT", "rs2\tC\tT,G"),
+         r"two alleles, got more for 'rs2'.*multiallelics=-"),
+        (".pvar", lambda text: text.replace("#CHROM", "CHROM"), "a line of names with CHROM, POS, ID, REF"),
+        (".pvar", lambda text: text + "1\t9\trs9\tA\tC\n", "6 variants of 11 samples, got other bytes"),
+        (".pgen", lambda _: "no genotypes", r"must be a \.pgen file of PLINK 2"),
+        (".psam", None, r"north\.psam beside it"),
+    ],
+)  # fmt: skip
+def test_what_is_no_pgen_file_is_refused_in_one_sentence(tmp_path, ending, spoil, sentence):
     path = write_pgen(tmp_path / "north.pgen", COUNTS)
-    variants = path.with_suffix(".pvar")
-    written = variants.read_text()
-    variants.write_text(written.replace("rs2\tC\tT", "rs2\tC\tT,G"))
-    with pytest.raises(InputError, match=r"two alleles, got more for 'rs2'.*multiallelics=-"):
-        open_source(path)
-    variants.write_text(written.replace("#CHROM", "CHROM"))
-    with pytest.raises(InputError, match="a line of names with CHROM, POS, ID, REF, ALT"):
-        open_source(path)
-    variants.write_text(written + "1\t9\trs9\tA\tC\n")
-    with pytest.raises(InputError, match="6 variants of 11 samples, got other bytes"):
-        open_source(path)
-    variants.write_text(written)
-    path.write_bytes(b"no genotypes")
-    with pytest.raises(InputError, match=r"must be a \.pgen file of PLINK 2"):
-        open_source(path)
-    path.with_suffix(".psam").unlink()
-    with pytest.raises(InputError, match=r"north\.psam beside it"):
+    file = path.with_suffix(ending)
+    if spoil is None:
+        file.unlink()
+    else:
+        file.write_text(spoil("" if ending == ".pgen" else file.read_text()))
+    with pytest.raises(InputError, match=sentence):
         open_source(path)

@@ -593,14 +593,6 @@ def test_a_silo_that_could_not_pay_for_all_sums_says_so_before_the_first():
     assert poor.charges == 0
 
 
-def test_a_run_may_be_interrupted_at_no_cost_but_while_a_session_is_open():
-    there, coordinator, seen = parties(WHOLE), coordinator_of(WHOLE), []
-    while not coordinator.done:
-        seen.append((coordinator.history[-1].kind, coordinator.interruptible))
-        answer_round(coordinator, there)
-    assert seen == [("enrol", True), ("open-session", True), ("moment", False)]
-
-
 # Answers that cannot be
 
 

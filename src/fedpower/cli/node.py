@@ -341,8 +341,8 @@ def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
         print_facts(title, _facts(study, held, own.data.version), as_json=as_json)
     if not as_json:
         click.echo(
-            "Nobody was contacted and nothing was charged. To agree to this study and to no other, "
-            f'{own.path} has:\n[agrees]\nstudy = "{study.digest}"'
+            "Nobody was contacted and nothing was charged.\n"
+            f'To agree to this study and to no other, {own.path} has:\n[agrees]\nstudy = "{study.digest}"'
         )
 
 

@@ -13,7 +13,6 @@ from msgspec import Struct
 from fedpower.errors import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.messages import (
     Answer,
-    AskQuery,
     AskSteps,
     Message,
     Question,
@@ -132,11 +131,6 @@ class Coordinator:
         self._ask: Ask | None = None
         self._round: Round | None = None
         self._advance(None)
-
-    @property
-    def interruptible(self) -> bool:
-        body = None if self._ask is None else self._ask.body
-        return not (isinstance(body, AskQuery) and body.session is not None)
 
     def next(self) -> tuple[Message, ...]:
         if self._round is None or self._ask is None:

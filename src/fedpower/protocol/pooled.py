@@ -80,7 +80,6 @@ class Clipping:
     energy: float
     energy_least: float
     energy_most: float
-    uneven: float
     counted: bool
 
     def summary(self, bound: float, *, by_person: bool = False) -> str:
@@ -105,7 +104,7 @@ class Clipping:
         return found if outside is None else found + _OUTSIDE * outside
 
 
-def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None = None) -> Clipping | None:
+def moment_clipping(pooled: Pooled, counted: tuple[float, float] | None = None) -> Clipping | None:
     """Return what a bound did to the rows of a moment; None where nothing is known of it."""
     if counted is not None:
         return counted_clipping(counted)
@@ -119,10 +118,10 @@ def moment_clipping(pooled: Pooled, counted: tuple[float, float, float] | None =
     )
 
 
-def counted_clipping(shares: tuple[float, float, float]) -> Clipping:
-    """Return what noised counts of norms show: shares of rows and of energy, and unevenness."""
-    rows, energy, uneven = shares
-    known = {"energy": energy, "energy_least": energy, "energy_most": energy, "uneven": uneven}
+def counted_clipping(shares: tuple[float, float]) -> Clipping:
+    """Return what noised counts of norms show: shares of rows and of energy."""
+    rows, energy = shares
+    known = {"energy": energy, "energy_least": energy, "energy_most": energy}
     return Clipping(rows=rows, rows_most=1.0, counted=True, **known)
 
 
@@ -149,12 +148,11 @@ def estimated_clipping(
         energy=likely[1],
         energy_least=least[1],
         energy_most=most[1],
-        uneven=likely[2],
         counted=False,
     )
 
 
-def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
+def _law(kept: float, shape: float, tails: float) -> tuple[float, float]:
     import scipy.special  # noqa: PLC0415 - only where a bound cuts rows
 
     n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
@@ -179,14 +177,13 @@ def _law(kept: float, shape: float, tails: float) -> tuple[float, float, float]:
     return shares_cut(squared, weights)
 
 
-def shares_cut(squared: Array, weights: Array) -> tuple[float, float, float]:
-    """Return shares of rows and of energy that a bound of 1 cuts off, and how unevenly."""
+def shares_cut(squared: Array, weights: Array) -> tuple[float, float]:
+    """Return shares of rows and of energy that a bound of 1 cuts off."""
     energy = squared * weights
     energy = energy / energy.sum()
     factors = np.minimum(1.0, 1.0 / squared)
     left = float(energy @ factors)
-    uneven = float(energy @ np.abs(1.0 - factors / left)) / 2.0
-    return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0), uneven
+    return float(weights[squared > 1.0].sum()), max(1.0 - left, 0.0)
 
 
 def _share(value: float) -> str:

@@ -53,7 +53,7 @@ class CodeBookFile(Part):
     offset: list[float] | dict[str, float] | None = None
     scale: list[float] | dict[str, float] | None = None
     bound: float | None = None
-    clipped: tuple[float, float, float] | None = None
+    clipped: tuple[float, float] | None = None
     epsilon: float = 0.0
     delta: float = 0.0
     mu: float = 0.0

@@ -421,20 +421,23 @@ def files_at(path: Path) -> list[Path]:
 def folder_table(path: Path, name: str, form: TextForm) -> Table:
     """Return the parts that a folder or a pattern holds, of one kind and with the same columns."""
     files = files_at(path)
-    kinds = {file: suffix for file in files for suffix, kind in [format_of(file)] if kind and kind.is_table}
-    if not kinds:
+    kinds = {file: format_of(file) for file in files}
+    tables = [file for file, (_, kind) in kinds.items() if kind is not None and kind.is_table]
+    if not tables:
         raise InputError(
             f"{name} must hold CSV, TSV, Parquet, Feather or Arrow files, got "
             f"{'none of them' if files else 'nothing'}"
         )
-    first, *_ = tables = list(kinds)
-    odd = next((file for file in files if kinds.get(file) != kinds[first]), None)
+    first = tables[0]
+    suffix, kind = kinds[first]
+    assert kind is not None, "it is a table"
+    odd = next((file for file in files if kinds[file] != kinds[first]), None)
     if odd is not None:
         raise InputError(
             f"{name} must hold the parts of one table and nothing else, got {first.name} and {odd.name}; "
-            f"give a pattern in quotes such as '{first.parent}/*{kinds[first]}'"
+            f"give a pattern in quotes such as '{first.parent}/*{suffix}'"
         )
-    parts = [part_of(file, str(file), form) for file in tables]
+    parts: list[Part] = [kind.open(file, str(file), form=form) for file in tables]
     for part in parts[1:]:
         missing = [column for column in parts[0].cells if column not in part.cells]
         more = [column for column in part.cells if column not in parts[0].cells]
@@ -448,14 +451,6 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
     return Table(
         name=name, parts=tuple(_with_keys(part, parts[0], own) for part, own in zip(parts, keys, strict=True))
     )
-
-
-def part_of(path: Path, name: str, form: TextForm) -> Part:
-    """Return a file that is one table."""
-    _, kind = format_of(path)
-    assert kind is not None
-    part: Part = kind.open(path, name, form=form)
-    return part
 
 
 def _keys_of(file: Path, columns: Collection[str]) -> dict[str, str | None]:

@@ -54,8 +54,8 @@ class CodeBook:
     rules
         What the cells of tables become before all that; None where they are numbers already.
     clipped
-        Shares of rows that the bound shortens and of their energy that it cuts off, and how unevenly, by
-        the noised counts of norms; None where these were not counted.
+        Shares of rows that the bound shortens and of their energy that it cuts off, by the noised counts
+        of norms; None where these were not counted.
     present
         By column: about what share of the rows have a cell; None where that was not counted.
     outside
@@ -82,7 +82,7 @@ class CodeBook:
     mu: float = 0.0
     n_rows: int = 0
     rules: TableRules | None = None
-    clipped: tuple[float, float, float] | None = None
+    clipped: tuple[float, float] | None = None
     present: Vector | None = None
     outside: Vector | None = None
 

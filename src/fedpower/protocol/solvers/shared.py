@@ -55,7 +55,6 @@ class Solution:
     clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
     gains: Array | None = None
-    treated_variance: float | None = None
     code_book: CodeBook | None = None
     pooled: Pooled | None = None
     scores: CountedScores | None = None

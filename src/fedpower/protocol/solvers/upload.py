@@ -142,5 +142,4 @@ def decompose(
         clipping=clipping,
         remarks=pooled.remarks,
         gains=taken,
-        treated_variance=pooled.total_variance,
     )
