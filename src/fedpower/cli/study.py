@@ -278,8 +278,8 @@ def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, 
     if as_json:
         print_json(json_of(result, output))
     else:
+        say(f"Run {state['run']} is complete.")
         print_result(result, output, verbose=verbose)
-        say(f"Run: {state['run']}.")
 
 
 @study.command()
