@@ -125,6 +125,7 @@ def test_a_rounding_that_64_bits_decide_asks_for_no_more():
     assert noise._settle(Scripted(*[2**64 - 1] * 4), 0, 3 * 2**62 - 1, 0, 2) == (True, 1)
 
 
+@pytest.mark.audits
 def test_openDP_draws_from_the_same_law():  # noqa: N802
     dp = pytest.importorskip("opendp.prelude")
     dp.enable_features("contrib")

@@ -26,7 +26,7 @@ from fedpower.privacy.sensitivity import (
     of_moment,
     of_reals,
 )
-from fedpower.protocol.query import _quantised
+from fedpower.protocol.query import quantised
 from fedpower.sums.lattice import SIDE
 from problems import Array
 
@@ -81,7 +81,7 @@ def test_the_noise_pays_for_the_rounding(multiplier, sensitivity, n):
 def test_no_low_bit_of_a_release_is_the_values_own():
     values = np.random.default_rng(0).random(25) / 9
     noise = noise_for(reals(0.01, 25), 1.0, (1,))
-    released = noise.values(_quantised(values, noise.exponents[0]) + noise.draw(SeededNoiseForExperiments(1)))
+    released = noise.values(quantised(values, noise.exponents[0]) + noise.draw(SeededNoiseForExperiments(1)))
     steps = np.ldexp(released, noise.exponents[0])
     assert np.array_equal(steps, np.rint(steps))
     assert not np.any(released == values)

@@ -23,7 +23,7 @@ from fedpower.privacy.sensitivity import (
     summary_size,
     unpack,
 )
-from fedpower.protocol.query import _quantised
+from fedpower.protocol.query import quantised
 from fedpower.sums.lattice import SIDE
 
 
@@ -222,7 +222,7 @@ def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
+def test_thequantised_map_never_moves_more_than_what_is_paid_for(seed):
     rng = np.random.default_rng(seed)
     s, d = int(rng.integers(1, 30)), int(rng.integers(2, 8))
     r = int(rng.integers(1, d + 1))
@@ -245,7 +245,7 @@ def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
         bound = moved_by_row(name, r) / s + rounding_slack(s, d, iteration_rank=r)
         released = of_reals(bound, found.size, largest=2.0 * bound, n_rows=1)
         for power in (30, 8, 4, 2):
-            change = _quantised(after[name], power) - _quantised(found, power)
+            change = quantised(after[name], power) - quantised(found, power)
             # The scale for a multiplier of 2²⁰ is 2²⁰ times what is paid for, rounded up.
             paid = released.scales(2.0**20, [power])[0] * 2.0**-20
             assert np.linalg.norm(change) <= paid
@@ -253,11 +253,11 @@ def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
 
 def test_rounding_to_a_lattice_is_exact_and_what_is_beyond_it_is_brought_back():
     values = np.array([0.0, 2.0**-21, 3 * 2.0**-21, -0.3, 1.0])
-    assert _quantised(values, 20).tolist() == [0, 0, 2, round(-0.3 * 2**20), 2**20]
+    assert quantised(values, 20).tolist() == [0, 0, 2, round(-0.3 * 2**20), 2**20]
     values = np.array([0.0, 2.0**61, 2.0**61 + 2.0**20, 1e300, -1e300])
-    found = _quantised(values, 0)
+    found = quantised(values, 0)
     assert found.tolist() == [0, 2**61, 2**61, 2**61, -(2**61)]
     apart = np.abs(np.subtract.outer(found.astype(float), found.astype(float)))
     assert np.all(apart <= np.abs(np.subtract.outer(values, values)))  # none move farther apart
     with pytest.raises(InputError, match="must be finite"):
-        _quantised(np.array([np.nan]), 10)
+        quantised(np.array([np.nan]), 10)

@@ -46,13 +46,17 @@ TRACEBACK = "--traceback"
 class LazyGroup(click.Group):
     """Commands that are listed and completed without being imported."""
 
-    def lines(self) -> Mapping[str, str]:
-        """Return the line of each command in the listing."""
+    def groups(self) -> Mapping[str, Mapping[str, str]]:
+        """Return by heading the line of each command in the listing."""
         raise NotImplementedError
 
     def load(self, name: str) -> click.Command:
         """Return a command, imported now."""
         raise NotImplementedError
+
+    def lines(self) -> dict[str, str]:
+        """Return the line of each command."""
+        return {name: line for lines in self.groups().values() for name, line in lines.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -69,17 +73,18 @@ class LazyGroup(click.Group):
         return matching + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.lines().items()))
+        """Write the listing, by heading."""
+        for heading, lines in self.groups().items():
+            with formatter.section(heading):
+                formatter.write_dl(list(lines.items()))
 
 
 class CommandLine(LazyGroup):
     """The commands, and errors that are one sentence."""
 
-    def lines(self) -> Mapping[str, str]:
-        """Return the line of each command in the listing."""
-        return {name: line for name, (_, line) in COMMANDS.items()}
+    def groups(self) -> Mapping[str, Mapping[str, str]]:
+        """Return by heading the line of each command in the listing."""
+        return {group: {name: line for name, (_, line) in found.items()} for group, found in _GROUPS.items()}
 
     def main(
         self,
@@ -120,12 +125,6 @@ class CommandLine(LazyGroup):
         module = importlib.import_module(f"fedpower.cli.{COMMANDS[name][0]}")
         command: click.Command = getattr(module, name)
         return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the listing, by group."""
-        for group, commands in _GROUPS.items():
-            with formatter.section(group):
-                formatter.write_dl([(name, line) for name, (_, line) in commands.items()], col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

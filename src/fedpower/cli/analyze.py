@@ -24,9 +24,9 @@ _MOST_ROWS = 30
 class _Analyses(LazyGroup):
     """The registry of analyses as commands."""
 
-    def lines(self) -> Mapping[str, str]:
+    def groups(self) -> Mapping[str, Mapping[str, str]]:
         """Return the line of each analysis in the listing."""
-        return {name: line for name, (_, _, line) in analyses.ANALYSES.items()}
+        return {"Commands": {name: line for name, (_, _, line) in analyses.ANALYSES.items()}}
 
     def load(self, name: str) -> click.Command:
         """Return the command of an analysis."""

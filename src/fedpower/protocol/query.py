@@ -336,10 +336,15 @@ class Step:
         else:
             trace = [rows.summary.trace(self.center)] if self.budget.with_trace else []
             values = np.append(rows.product(self.basis, self.center), trace)
-        if not np.isfinite(values).all():
-            raise InputError("a release must be finite, got a NaN or an infinity")
-        steps = np.clip(np.ldexp(values, exponents[0]), -(2.0**61), 2.0**61)
-        return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
+        return quantised(values, exponents[0])
+
+
+def quantised(values: Array, power: int) -> Integers:
+    """Return real numbers times 2^power as the nearest whole ones; lemma 5 pays for the rounding."""
+    if not np.isfinite(values).all():
+        raise InputError("a release must be finite, got a NaN or an infinity")
+    steps = np.clip(np.ldexp(values, power), -(2.0**61), 2.0**61)
+    return np.asarray(np.rint(steps, out=steps), dtype=np.int64)
 
 
 def _no_bytes(public: bytes) -> None:

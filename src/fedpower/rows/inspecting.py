@@ -134,7 +134,7 @@ class _Counts:
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
     if look.type == "nothing":
-        yield "has no cells"
+        yield "every cell is missing"
         return
     yield from _suspicions(look.name, numbers)
     if look.type == "date":
@@ -142,7 +142,7 @@ def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
     if look.n_odd:
         yield f"{look.n_odd} cells are no {'dates' if look.type == 'date' else 'numbers'}"
     if look.levels is not None and len(look.levels) == 1 and look.n_rows > 1:
-        yield "is constant"
+        yield "constant"
     if _is_whole(numbers) and look.levels and 1 < len(look.levels) <= _FEW:
         yield "few different: perhaps levels"
 
@@ -150,9 +150,9 @@ def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
 def _suspicions(name: str | None, numbers: Vector) -> Iterator[str]:
     """Yield why a column may be an id and no measurement."""
     if name is not None and _is_named_like_an_id(name):
-        yield "is named like an id"
+        yield "named like an id"
     if _is_whole(numbers) and np.unique(numbers).size == numbers.size:
-        yield "has whole numbers that are all different, as an id has"
+        yield "all different, as an id is"
 
 
 def _is_whole(numbers: Vector) -> bool:
@@ -212,9 +212,9 @@ def doubtful(source: RowSource) -> list[tuple[str, str]]:
             continue
         reasons = list(_suspicions(name if source.columns else None, cells))
         if cells.size >= _FEWEST and cells.min() == cells.max():
-            reasons.append("is constant")
+            reasons.append("constant")
         if reasons:
-            doubts.append((name, " and ".join(reasons)))
+            doubts.append((name, f"is {' and '.join(reasons)}"))
     return doubts
 
 
