@@ -144,7 +144,7 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
     study = replace(MOMENT, iteration_rank=D)
     exact = ArrayMoment(bounded_rows()).moment()
     seen = []
-    for _ in range(300):
+    for _ in range(100):
         with Ledger.in_memory(EPSILON, DELTA) as ledger:
             product = ask(private_silo(study, ledger, source=source), WHOLE).product
             assert np.array_equal(product, product.T)
