@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import spectrum_and_leading
+from fedpower.linalg.symmetric import blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
@@ -18,6 +18,8 @@ from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
 
 Array = NDArray[np.float64]
+
+_SMALL = 200  # columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +47,18 @@ class UploadSettings:
         if not (study.is_private or self.standardize or study.network == "edge"):
             pooled = replace(pooled, remarks=(*pooled.remarks, *_imprecise(pooled.moment)))
         pooled = pooled.of_columns(book)
-        solution = decompose(
-            pooled,
-            sizes=sums.sizes,
-            rank=self.rank,
-            iteration_rank=study.iteration_rank,
-            standardize=self.standardize,
-            groups=study.groups,
-            book=book,
-            shortens=self.shortens,
-        )
+        # Threads of BLAS would only wait for each other.
+        with blas().limit(limits=1 if len(pooled.moment) <= _SMALL else None):
+            solution = decompose(
+                pooled,
+                sizes=sums.sizes,
+                rank=self.rank,
+                iteration_rank=study.iteration_rank,
+                standardize=self.standardize,
+                groups=study.groups,
+                book=book,
+                shortens=self.shortens,
+            )
         solution = replace(
             solution,
             code_book=book if study.preparation else None,
