@@ -187,3 +187,10 @@ def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any):
 def test_new_rows_without_the_columns_are_refused(rows: Any, sentence: str, moment: Moment):
     with pytest.raises(InputError, match=f"X must have the .* columns of the moment.*{sentence}"):
         ProcessMonitor(2).fit(moment).predict(rows)
+
+
+def test_correlations_of_a_column_that_does_not_vary_are_refused():
+    rows = np.random.default_rng(0).standard_normal((100, 3))
+    rows[:, 1] = 7.0
+    with pytest.raises(InputError, match="got 'x1', which does not vary"):
+        Correlations().fit(FedMoment(epsilon=float("inf")).fit(rows).moment_)

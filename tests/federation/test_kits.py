@@ -192,8 +192,13 @@ def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other(
     (tmp_path / "mixed.crt").write_bytes(own + of_another.read_bytes())
     with pytest.raises(InputError, match=r"must be a certificate signed by"):
         accept(tmp_path / "south", tmp_path / "mixed.crt")
-    (tmp_path / "south" / "south.csr").unlink()
-    with pytest.raises(InputError, match=r"must hold the request that was signed, got none"):
+    request = tmp_path / "south" / "south.csr"
+    shutil.copyfile(request, request.with_name("another.csr"))
+    with pytest.raises(InputError, match=r"must hold the request that was signed and no other, got 2"):
+        accept(tmp_path / "south", authority.signed("south"))
+    request.with_name("another.csr").unlink()
+    request.unlink()
+    with pytest.raises(InputError, match=r"and no other, got 0"):
         accept(tmp_path / "south", authority.signed("south"))
 
 

@@ -76,7 +76,7 @@ def test_what_is_played_back_is_reported_but_not_written_down_again() -> None:
     assert (digested, written) == (numbers, numbers[3:])
 
 
-@pytest.mark.parametrize(("altered", "how"), enumerate(["study", "run", "question", "asked"]), ids=str)
+@pytest.mark.parametrize(("altered", "how"), [*enumerate(["study", "run", "question", "asked"])], ids=str)
 def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered: int, how: str) -> None:
     case = "fedpower"
     whole, parties = coordinator_of(case), parties_of(case)

@@ -55,6 +55,8 @@ class Correlations(Analysis):
 
     def _fit(self, moment: Moment) -> None:
         covariance, d = self._usable(moment), moment.n_features
+        if moment.noise_std == 0 and not (np.diagonal(moment.covariance) > 0).all():
+            raise np.linalg.LinAlgError  # a column that does not vary has no correlations
         correlations = noised_correlations(moment)
         values = correlations.released[np.tril_indices(d, -1)]
         errors = self._standard_errors(_correlations, covariance)

@@ -265,10 +265,10 @@ def ask(study: StudyFile, party: str, folder: Path, *, renew: bool = False) -> P
 
 def accept(folder: Path, signed: Path) -> Kit:
     """Return a kit that is complete, after its certificate and its authority's were put into it."""
-    (path,) = sorted(folder.glob("*.csr")) or (None,)
-    if path is None:
-        raise InputError(f"{folder} must hold the request that was signed, got none")
-    request, study, tls = Request.read(path), read_study(folder / STUDY_FILE), folder / TLS
+    requests = sorted(folder.glob("*.csr"))
+    if len(requests) != 1:
+        raise InputError(f"{folder} must hold the request that was signed and no other, got {len(requests)}")
+    request, study, tls = Request.read(requests[0]), read_study(folder / STUDY_FILE), folder / TLS
     try:
         certificate, authority = x509.load_pem_x509_certificates(signed.read_bytes())
         is_signed = _issued(certificate, authority)
