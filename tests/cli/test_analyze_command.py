@@ -104,7 +104,7 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
         Path(f"{name}.csv").write_text("\n".join(["user,film,stars", *given]) + "\n")
     terms = ("--epsilon", "inf", "--no-center", "--codebook", "ratings.toml", "--solver", "moment")
     said = succeed("fit", "north.csv", "south.csv", *terms, "-o", "moment").stdout
-    assert "north (50 persons), south (50 persons); 100 persons of 3 columns" in said
+    assert "north (50 persons), south (50 persons); 100 persons of 6 columns (alien, alien known, " in said
     asked = ("--rows", "north.csv", "--filled", "filled.csv")
     said = succeed("analyze", "complete", "moment", "-k", 1, *asked, "-o", "completion")
     assert "50 empty cells of 50 persons are predicted in filled.csv" in said.stderr
