@@ -38,7 +38,17 @@ from fedpower.rows.files import (
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, table_source
+from fedpower.rows.tables import (
+    Group,
+    Part,
+    Table,
+    as_labels,
+    frame_table,
+    harmonised,
+    is_lazy,
+    lazy_table,
+    table_source,
+)  # fmt: skip
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import is_sparse, shown
 
@@ -127,6 +137,7 @@ def _renamed(source: Any, name: str) -> Any:
 
 _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Table | RowSource]], ...] = (
     (lambda data: isinstance(data, np.ndarray), "the array", array_source),
+    (is_lazy, "the query", lazy_table),  # before what looks at attributes: its columns may fail
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
     (lambda data: isinstance(data, RowSource), "", _renamed),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),

@@ -348,20 +348,22 @@ def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
 
 
 def frame_table(data: Any, name: str | None) -> Table | None:
-    """Return the table of a data frame, a lazy frame, an Arrow table or dataset; None for anything else."""
+    """Return the table of a data frame, an Arrow table or dataset; None for anything else."""
     pandas, datasets = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _pandas_table(data, name or "the data frame")
     if datasets is not None and isinstance(data, datasets.Dataset):
         return _dataset_table(data, name or "the dataset")
-    if "polars" in sys.modules and isinstance(data, pl.LazyFrame):
-        return _lazy_table(data, name or "the query")
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _arrow_table(data, name or "the table")
     return None
 
 
-def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
+def is_lazy(data: Any) -> bool:
+    return "polars" in sys.modules and isinstance(data, pl.LazyFrame)
+
+
+def lazy_table(frame: pl.LazyFrame, name: str) -> Table:
     must = "a query that runs to its end"
     with polars_runs(name, must):
         schema = frame.collect_schema()
