@@ -82,6 +82,7 @@ def test_ridge_and_regression_on_components_are_scikit_learns(moment: Moment):
     assert np.allclose(Regression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
 
 
+@pytest.mark.slow
 def test_factors_are_scikit_learns_and_at_the_maximum_of_the_likelihood(moment: Moment):
     options = {"tol": 1e-10, "max_iter": 4000, "svd_method": "lapack", "rotation": "varimax"}
     central, found = CentralFactors(2, **options).fit(ROWS), FactorAnalysis(2).fit(moment)

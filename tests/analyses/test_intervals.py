@@ -123,6 +123,7 @@ def test_shrunk_correlations_are_nearer_to_the_exact_ones():
         assert np.mean((found.low_ <= exact) & (exact <= found.high_)) > 0.9
 
 
+@pytest.mark.slow
 def test_factors_of_noised_correlations_are_nearer_with_a_loss_that_knows_the_noise():
     law, rng = questionnaire(), np.random.default_rng(16)
     exact, sigma = law.loadings @ factor._varimax(law.loadings, np.eye(5)), 0.12 / law.bound**2

@@ -33,6 +33,7 @@ def words_of(terms: dict[str, Any]) -> list[str]:
     return [word for key, value in terms.items() for word in (f"--{key.replace('_', '-')}", value)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [0, 1])
 @pytest.mark.parametrize("asked", QUESTIONS)
 def test_a_second_study_is_fitted_in_both_worlds(place: Path, asked: str, world: int) -> None:

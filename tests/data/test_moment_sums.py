@@ -55,6 +55,7 @@ def rules(draw: Any, width: int) -> RowTreatment:
     )
 
 
+@pytest.mark.slow
 @given(ROWS, st.data())
 def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -> None:
     rule = data.draw(rules(rows.shape[1]))

@@ -391,6 +391,7 @@ def test_whole_numbers_are_who_their_texts_are(numbers):
     assert keys([*texts, "P1"])[:-1].tolist() == wanted
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=12).map(lambda text: text + "x"), min_size=1, max_size=20))
 def test_a_key_does_not_depend_on_the_texts_beside_it(texts):
     texts = [text.encode("utf-8", "ignore").decode() for text in texts]

@@ -39,6 +39,7 @@ def test_available_cases_have_the_moment_of_rows_without_gaps():
     assert centred == pytest.approx(np.cov(whole.T, bias=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("aggregation", "ranges"), [("plain", {"1": (0.0, 400.0)}), ("secure", None)])
 def test_a_table_with_gaps_fits_with_nothing_but_epsilon(aggregation, ranges):
     """The median of nine: with a wide public range 5 in 100 fits are below, five of nine in 1 of 10,000."""

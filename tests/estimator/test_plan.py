@@ -243,6 +243,7 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
     assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
     model = FedPCA(2, epsilon=1.0, noise="step", center=False, standardize=False)
     made = plan(model, sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01])

@@ -189,6 +189,7 @@ def test_a_plan_counts_the_round_of_scores(way):
     assert one.bytes_down > other.bytes_down
 
 
+@pytest.mark.slow
 def test_fractions_are_explained_by_what_makes_them(tmp_path):
     model = fed_pca(2, row_norm=8.0, aggregation="secure", **PRIVATE).fit_silos(silos())
     found = model.score_counts_

@@ -54,6 +54,7 @@ def test_the_same_rows_under_two_names_are_announced(*, private: bool):
         fed_pca(2, **terms).fit_silos(silos)
 
 
+@pytest.mark.slow
 def test_tiny_silos_are_announced_and_weights_make_up_for_them():
     """Nine silos of a row beside one of 20,000: medians over 3 fits, which are three apart."""
     rng = np.random.default_rng(4)

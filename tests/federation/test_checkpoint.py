@@ -54,6 +54,7 @@ def test_resumed_after_any_round_nothing_is_asked_or_charged_twice(settings: str
         assert silos.charges() == charges
 
 
+@pytest.mark.slow
 def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path: Path) -> None:
     """Another version or machine may ask otherwise; what it wrote must not hide what follows."""
     study, folder = write_study(tmp_path, **SETTINGS["krylov, moment"]), tmp_path / "rounds"

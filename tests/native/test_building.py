@@ -11,6 +11,8 @@ import pytest
 import hatch_build
 from fedpower import native
 
+pytestmark = pytest.mark.programs
+
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
 

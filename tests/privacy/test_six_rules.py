@@ -139,6 +139,7 @@ def write_wide(path, rows):
     np.savetxt(path, rows, delimiter=",", header=heading, comments="", fmt="%.17g")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [2, 40])
 def test_a_file_overwritten_during_a_fit_gets_no_noise_made_for_other_rows(tmp_path, caplog, left):
     rng = np.random.default_rng(0)

@@ -81,6 +81,7 @@ def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
         assert sin_theta(corrected.basis, truth) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds", [range(2), pytest.param(range(2, 6), marks=pytest.mark.slow)], ids=["two", "four more"]
 )

@@ -144,6 +144,7 @@ def test_what_is_no_factor_is_set_aside() -> None:
         assert problem(spoilt) is not None, spoilt
 
 
+@pytest.mark.slow
 def test_a_tall_basis_is_the_one_that_householder_gives() -> None:
     rng = np.random.default_rng(0)
     tall = rng.standard_normal((TALL, 6)) * np.geomspace(1.0, 1e-4, 6)

@@ -120,6 +120,7 @@ def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(
         assert sum(line.startswith(wanted) for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_fit_prints_what_the_bound_does_to_an_angle(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
