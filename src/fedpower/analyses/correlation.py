@@ -55,8 +55,6 @@ class Correlations(Analysis):
 
     def _fit(self, moment: Moment) -> None:
         covariance, d = self._usable(moment), moment.n_features
-        if moment.noise_std == 0 and not (np.diagonal(moment.covariance) > 0).all():
-            raise np.linalg.LinAlgError  # a column that does not vary has no correlations
         correlations = noised_correlations(moment)
         values = correlations.released[np.tril_indices(d, -1)]
         errors = self._standard_errors(_correlations, covariance)
@@ -127,6 +125,8 @@ def noised_correlations(moment: Moment) -> NoisedCorrelations:
     variances = np.diagonal(moment.pooled.moment)
     if sigma > 0:
         variances = np.maximum(variances, sigma)
+    elif not (variances > 0).all():
+        raise np.linalg.LinAlgError("a column that does not vary has no correlations")
     roots = np.sqrt(variances)
     released = _unit_diagonal(moment.pooled.moment / np.outer(roots, roots))
     noise = _noise_variance(moment, released, variances)
