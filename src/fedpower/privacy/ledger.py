@@ -376,7 +376,7 @@ class Ledger:
     def check_rows(self, data: DataVersion) -> _History:
         """Refuse rows other than those recorded as their version; writes nothing."""
         history = self._history()
-        self.check_owner(data.silo, data.data_set)
+        self._check_owner(history.owner, data.silo, data.data_set)
         if history.fingerprint_of(data) not in (None, data.fingerprint):
             raise LedgerError(
                 f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
@@ -387,7 +387,9 @@ class Ledger:
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        owner = self.owner
+        self._check_owner(self.owner, silo, data_set)
+
+    def _check_owner(self, owner: Owner, silo: str, data_set: str | None) -> None:
         for what, own, other in (("silo", owner.silo, silo), ("data set", owner.data_set, data_set)):
             if own not in (None, other):
                 named = f"no {what}" if other is None else f"{what} {other!r}"
