@@ -449,13 +449,8 @@ def _check_same(moment: Moment, options: Options) -> None:
             )
 
 
-def release_options(options: Options) -> Options:
-    """Return the options of the fit that releases a covariance: of one component, which nobody looks at."""
-    return options.replace(n_components=1, noise="moment", solver="moment", standardize=False)
-
-
 def released_moment(result: Result) -> Moment:
-    """Return the covariance of such a fit; its record leaves open how many components there are to be."""
+    """Return the covariance that a fit kept; its record leaves open how many components there are to be."""
     moment = result.moment
     assert moment is not None, "an upload is kept"
     open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
