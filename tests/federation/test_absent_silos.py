@@ -56,7 +56,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert result.n_samples == SIZES["north"] + SIZES["east"]
-    assert result.absent == ("south",)
+    assert result.record.absent == ["south"]
     assert result.run["absent"] == ["south"]
     assert result.headline == f"2 components of {result.n_samples} rows held by 2 silos, without south"
     assert "rows, without south" in repr(result)
@@ -68,7 +68,7 @@ def test_a_secure_sum_counts_the_members_of_its_session(tmp_path: Path) -> None:
         node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
         drive(node, silos.silos, lost="south", before=["moment"])
     assert node.result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
-    assert node.result.absent == ("south",)
+    assert node.result.record.absent == ["south"]
 
 
 @pytest.mark.parametrize("tables", [PREPARED, {}], ids=["prepared", "moment"])
@@ -87,6 +87,6 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
                 drive(again, silos.silos, lost="south", before=["enrol"])
         else:
             drive(again, silos.silos, lost="south", before=["enrol"])
-            assert again.result.absent == ("south",)
+            assert again.result.record.absent == ["south"]
         assert [ledger.spent() for ledger in silos.ledgers.values()] == spent
-    assert not first.result.absent
+    assert not first.result.record.absent
