@@ -58,7 +58,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
     assert result.n_samples == SIZES["north"] + SIZES["east"]
-    assert result.absent == ("south",)
+    assert result.record.absent == ["south"]
     assert result.run["absent"] == ["south"]
     assert result.headline == f"2 components of {result.n_samples} rows held by 2 silos, without south"
     assert "rows, without south" in repr(result)
@@ -80,6 +80,6 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
                 drive(again, silos.silos, lost="south", before=["enrol"])
         else:
             drive(again, silos.silos, lost="south", before=["enrol"])
-            assert again.result.absent == ("south",)
+            assert again.result.record.absent == ["south"]
         assert [ledger.spent() for ledger in silos.ledgers.values()] == spent
-    assert not first.result.absent
+    assert not first.result.record.absent
