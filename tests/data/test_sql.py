@@ -15,8 +15,8 @@ from test_bad_data import CELL, refusal, refused
 
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
-from fedpower.rows.opening import open_query, open_source, split_by_group
-from fedpower.rows.sql import Address, SqlQuery, connected, conninfo, parse_address
+from fedpower.rows.opening import open_source, split_by_group
+from fedpower.rows.sql import Address, SqlQuery, connected, conninfo, parse_address, query_of
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"
@@ -129,7 +129,7 @@ def test_connection_strings_quote_whatever_a_setting_holds() -> None:
     ],
 )
 def test_a_mapping_must_describe_a_query(data: dict[str, Any], words: str) -> None:
-    assert words in refusal(lambda: open_query(data, name="[data] of north.toml"))
+    assert words in refusal(lambda: query_of(data, name="[data] of north.toml"))
 
 
 def test_a_file_that_describes_a_query_holds_no_password(tmp_path: Path) -> None:
