@@ -1,6 +1,7 @@
 """Outputs that appear whole or not at all: written next to their place and renamed at the end."""
 
 import csv
+import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
