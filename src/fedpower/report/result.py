@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,7 @@ from fedpower.report.record import (
     PRIVACY,
     REPORT,
     RUN,
+    AngleRecord,
     Record,
     plain,
     read_folder,
@@ -96,6 +98,27 @@ class Result(Fitted):
 
     basis: Array | None = None
     moment: Moment | None = None
+    drawn_angles: Callable[[], AngleRecord] | None = None
+    is_surely_determined: Callable[[], bool] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What draws the angles has no place in a pickle; the angles have.
+        return {
+            **self.__dict__,
+            "record": self.whole_record,
+            "drawn_angles": None,
+            "is_surely_determined": None,
+        }
+
+    @cached_property
+    def angles(self) -> AngleRecord:
+        """The angles of the components, at 90% confidence: computed when first asked for."""
+        return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def whole_record(self) -> Record:
+        """The record with the angles in it, as ``run.json`` holds it."""
+        return structs.replace(self.record, angles=self.angles)
 
     def __repr__(self) -> str:
         return self._described(f"{self.n_components} components of {self.n_features} columns")
@@ -103,7 +126,7 @@ class Result(Fitted):
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run in JSON's types: what ``run.json`` holds."""
-        return self.record.as_dict()
+        return self.whole_record.as_dict()
 
     @property
     def standardized(self) -> bool:
@@ -227,7 +250,9 @@ class Result(Fitted):
 
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
-        record = self.record if self.moment is None else write_moment(place, self.moment)
+        record = self.whole_record
+        if self.moment is not None:
+            record = write_moment(place, self.moment.with_record(record))
         write_json(place / RUN, Record.of(record.as_dict()).as_dict())
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
         columns = zip(self.names, *self.components.tolist(), strict=True)
@@ -461,6 +486,7 @@ def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
         and all(values.shape == (k,) for values in per_component)
         and all(values.shape == (d,) for values in per_column)
         and (result.feature_names is None or len(result.feature_names) == d)
+        and record.angles is not None
         and len(record.angles.components) == k
         and spectrum.ndim == 1
         and all(bool(np.isfinite(values).all()) for values in finite)
