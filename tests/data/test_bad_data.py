@@ -259,4 +259,3 @@ def test_calls_that_a_source_refuses(tmp_path: Path) -> None:
     assert "must be a file that exists" in refused(tmp_path / "none.csv")
     assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(tmp_path)
     assert "column names to select" in refusal(lambda: open_source(rows).select(("a",)))
-    assert "max_rows must be at least 1" in refusal(lambda: list(open_source(rows).blocks(0)))

@@ -484,7 +484,6 @@ MIXED_PLAIN = [1, 1, 1, 1, 1, 2, 2, 3, 4, 4]
 
 
 def test_a_column_of_sqlite_with_several_types_has_one_person(tmp_path):
-    pytest.importorskip("adbc_driver_sqlite")
     rows = rows_of(MIXED)
     with sqlite3.connect(tmp_path / "t.db") as connection:
         connection.execute("CREATE TABLE visits (a REAL, b REAL, person)")

@@ -140,22 +140,19 @@ def folder(tmp_path: Path) -> Path:
     return FedMoment(epsilon=INF).fit_silos(silos()).save(tmp_path / "moment")
 
 
-def test_a_folder_that_was_changed_is_refused(folder: Path):
+def test_arrays_or_a_record_that_were_changed_are_refused(folder: Path):
+    before, content = (folder / MOMENT).read_bytes(), json.loads((folder / RUN).read_text())
     with np.load(folder / MOMENT) as stored:
-        arrays = dict(stored)
-    arrays["moment"] = arrays["moment"] * 1.0000001
-    np.savez(folder / MOMENT, **arrays)
-    with pytest.raises(InputError, match=r"got files that were changed since|must be as fedpower wrote it"):
+        np.savez(folder / MOMENT, **{**stored, "moment": stored["moment"] * 1.0000001})
+    with pytest.raises(InputError, match="got files that were changed since"):
         read_moment(folder)
-
-
-@pytest.mark.parametrize("key", ["epsilon", "n_features"])
-def test_a_record_that_was_changed_is_refused(folder: Path, key: str):
-    content = json.loads((folder / RUN).read_text())
-    content["study"]["terms"][key] = 1
-    (folder / RUN).write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"got files that were changed since|must be as fedpower wrote it"):
-        read_moment(folder)
+    (folder / MOMENT).write_bytes(before)
+    read_moment(folder)
+    for key in ("epsilon", "n_features"):
+        study = {**content["study"], "terms": {**content["study"]["terms"], key: 1}}
+        (folder / RUN).write_text(json.dumps({**content, "study": study}))
+        with pytest.raises(InputError, match="must be as fedpower wrote it"):
+            read_moment(folder)
 
 
 def test_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Path):
@@ -168,5 +165,5 @@ def test_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Pat
     with pytest.raises(InputError, match="got a result that was fitted without keeping it"):
         read_moment(fitted)
     (folder / MOMENT).write_bytes(b"no archive")
-    with pytest.raises(InputError, match="got a damaged or foreign file"):
+    with pytest.raises(InputError, match="got files that were changed since"):
         read_moment(folder)

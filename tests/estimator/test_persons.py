@@ -218,5 +218,5 @@ def test_shortened_rows_are_a_share_of_the_rows_that_were_read(terms):
     model.fit_silos(frames, on_clipped=seen.update)
     clipped, read = seen["north"]
     assert 0 < clipped <= read == len(frames["north"])
-    assert model.result_.clipping is None or "of persons' rows" in model.result_.clipping
+    assert "of persons' rows" in (model.result_.record.clipping_summary or "of persons' rows")
     assert "3000 persons" in repr(model.result_)

@@ -33,7 +33,7 @@ from fedpower.report.export import (
 )
 from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
-from fedpower.report.result import Result, Scores, read_result, write_report
+from fedpower.report.result import Result, read_result, write_report
 from fedpower.report.text import degrees, human_bytes
 from fedpower.report.view import findings
 from fedpower.rows.opening import Reading, existing, open_source
@@ -87,7 +87,7 @@ def json_of(result: Result, folder: Path) -> dict[str, Any]:
 
 def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
     """Print what was found from what, what is promised, and where the result is."""
-    if result.absent:
+    if result.record.absent:
         say(f"{result.headline}.")
     values, ratios = result.denoised_variance, result.denoised_variance_ratio
     headings = ["component", "variance", "ratio", "together", "angle"]
@@ -176,7 +176,7 @@ def _read_axes(path: Path) -> _Axes:
             name=str(path),
             directions=_unit(path, result.components.T),
             columns=result.feature_names,
-            standardized=result.standardized,
+            standardized=result.record.standardized,
             scale=np.ones(result.n_features) if result.scale is None else result.scale,
         )
     existing(path)
@@ -265,10 +265,11 @@ def transform(model: Path, file: Path, **given: Any) -> None:
         count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
             title = f"{count} rows of {file.name} on the first two components"
-            drawn = score_picture(scores.names, np.vstack(points), title, result.score_counts)
+            drawn = score_picture(result.score_names, np.vstack(points), title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
-        print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
+        names = [*result.score_names, *([] if given["outliers"] is None else ["outlier"])]
+        print_json({"file": str(target), "rows": count, "scores": names})
     elif target is not None:
         click.echo(f"{target}: {count} rows of {result.n_components} scores", err=True)
 
@@ -276,39 +277,34 @@ def transform(model: Path, file: Path, **given: Any) -> None:
 @contextmanager
 def _scores_of(
     result: Result, file: Path, id_column: str | None, reading: Reading | None = None
-) -> Iterator[Scores]:
+) -> Iterator[Iterator["pl.DataFrame"]]:
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
     source = open_source(file, **(reading or {}))
-    scores = result.scored(source, id_column)
-    if scores.label is None and result.feature_names is not None and source.columns is None:
+    if id_column is None and result.feature_names is not None and source.columns is None:
         note(f"{file} has no column names, so its columns are taken in the order of the model's")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
-        yield replace(scores, frames=counted(scores.frames, advance))
+        yield counted(result.scored(source, id_column), advance)
 
 
-def _kept(scores: Scores, points: list[Array]) -> Scores:
-    """Return scores that leave their first two numbers in ``points`` as they go by."""
-
-    def frames() -> Iterator[Any]:
-        for frame in scores.frames:
-            points.append(frame.select(scores.names[:2]).to_numpy())
-            yield frame
-
-    return replace(scores, frames=frames())
+def _kept(scores: Iterator["pl.DataFrame"], points: list[Array]) -> Iterator["pl.DataFrame"]:
+    """Yield scores, and leave their first two numbers in ``points``."""
+    for frame in scores:
+        points.append(frame.select("pc1", "pc2").to_numpy())
+        yield frame
 
 
-def _flagged(result: Result, scores: Scores, most: float) -> Scores:
-    """Return scores with one more column: 1 for rows further out on a component than ``most``."""
+def _flagged(result: Result, scores: Iterator["pl.DataFrame"], most: float) -> Iterator["pl.DataFrame"]:
+    """Yield scores with one more column: 1 for rows further out on a component than ``most``."""
     if not most > 0:
         raise InputError(f"--outliers must be a positive number, got {most:g}")
     spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))
     far = pl.any_horizontal(
-        pl.col(name).abs() > most * width for name, width in zip(scores.names, spread, strict=True)
+        pl.col(name).abs() > most * width for name, width in zip(result.score_names, spread, strict=True)
     )
-    frames = (frame.with_columns(far.cast(pl.Float64).alias("outlier")) for frame in scores.frames)
-    return replace(scores, names=(*scores.names, "outlier"), frames=frames)
+    for frame in scores:
+        yield frame.with_columns(far.cast(pl.Float64).alias("outlier"))
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -352,7 +348,7 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
             scores = stack.enter_context(_scores_of(result, rows, given["id_column"]))
             count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
             contents = [f"{count} samples", "their eigenvalues"]
-            if scores.label is None:
+            if given["id_column"] is None and rows.suffix.lower() not in (".bed", ".pgen"):
                 note("samples are numbered from 1 as no --id-column was given")
         elif rows is not None:
             count = write_cells(result, rows, places[0])

@@ -1,12 +1,12 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
 from fedpower.protocol.study import SolverChoice
-from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
-from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment, write_pages
+from fedpower.report.moment import Moment, read_moment
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
+    CODE_BOOK,
     MOMENT,
     PRIVACY,
     REPORT,
@@ -29,9 +29,9 @@ from fedpower.report.record import (
     plain,
     read_folder,
     write_arrays,
-    write_json,
-    write_text,
-)  # fmt: skip
+    write_pages,
+    write_record,
+)
 from fedpower.report.view import Fitted
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
@@ -52,15 +52,6 @@ Array = NDArray[np.float64]
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds
 KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Scores on their way to a file: tables of numbers, and of ids first where they have a label."""
-
-    names: tuple[str, ...]
-    frames: Iterable["pl.DataFrame"]
-    label: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -129,39 +120,9 @@ class Result(Fitted):
         return self.whole_record.as_dict()
 
     @property
-    def standardized(self) -> bool:
-        """Whether components are those of correlations, else of covariances in units of `scale`."""
-        return self.record.standardized
-
-    @property
-    def clipping(self) -> str | None:
-        """What the bound did to the rows, by what was released; None where nothing is known of it."""
-        return self.record.clipping_summary
-
-    @property
-    def n_steps(self) -> int:
-        """Steps taken."""
-        return self.record.n_steps
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Silos of the study that were lost before their rows counted; the result is without them."""
-        return tuple(self.record.absent)
-
-    @property
     def kernels(self) -> dict[str, str]:
         """By silo: how its products were computed, and why; empty where only the silos know."""
         return {silo.name: silo.kernel for silo in self.record.silos if silo.kernel}
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know before trusting the numbers."""
-        return list(self.record.remarks)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters of the fit, in JSON's types."""
-        return dict(self.record.parameters)
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -202,7 +163,7 @@ class Result(Fitted):
         rows
             Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
-        return np.vstack(list(self._projected(self.select(open_source(rows)))))
+        return np.vstack([self.scores(block) for _, block in self._blocks(open_source(rows), None)])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -229,11 +190,6 @@ class Result(Fitted):
             rows = rows * self.scale
         return np.asarray(rows + self.mean)
 
-    def with_record(self, record: Record) -> Self:
-        """Return the result, and the moment that it kept, with another record of their run."""
-        moment = None if self.moment is None else self.moment.with_record(record)
-        return replace(self, record=record, moment=moment)
-
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.
 
@@ -250,25 +206,22 @@ class Result(Fitted):
 
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
-        record = self.whole_record
-        if self.moment is not None:
-            record = write_moment(place, self.moment.with_record(record))
-        write_json(place / RUN, Record.of(record.as_dict()).as_dict())
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
+        if self.moment is not None:
+            write_arrays(place / MOMENT, self.moment.arrays())
+        write_record(place, self.whole_record, self.code_book)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
         numbers = (self.explained_variance.tolist(), ratios, self.singular_values.tolist())
         heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
         write_csv(place / EIGENVALUES, heads, zip(self.score_names, *numbers, strict=True))
-        if self.code_book is not None:
-            write_text(place / CODE_BOOK, rendered(self.code_book))
         counts = self.score_counts
         if counts is not None:
             heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
             cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
             write_csv(place / SCORE_COUNTS, heads, cells)
-        write_pages(place, self, result_page(self))
+        write_pages(place, self.privacy, result_page(self))
 
     def to_sklearn(self) -> "PCA | Pipeline":
         """Return the fit in scikit-learn's own objects, for tools that want nothing else.
@@ -321,32 +274,29 @@ class Result(Fitted):
 
         Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
         """
-        source = open_source(adata)
-        adata.obsm["X_pca"] = self.transform(source)
-        adata.varm["PCs"] = self.loadings_of(source)
-        for key, value in self.unstructured().items():
-            adata.uns[key] = value
+        for place, value in self.annotations(open_source(adata)).items():
+            group, key = place.split("/")
+            getattr(adata, group)[key] = value
         return adata
 
-    def loadings_of(self, source: RowSource) -> Array:
-        """Return the loadings by column of a source, 0 for those that are not in the fit: d×k."""
-        loadings = np.zeros((source.n_features, self.n_components))
-        if self.feature_names is None or source.columns is None:
-            loadings[:] = self.components.T
-        else:
+    def annotations(self, source: RowSource) -> dict[str, Any]:
+        """Return what annotated data get, by place; loadings of columns that are not in the fit are 0."""
+        scores, loadings = self.transform(source), np.zeros((source.n_features, self.n_components))
+        order: Any = slice(None)
+        if self.feature_names is not None and source.columns is not None:
             places = {name: place for place, name in enumerate(source.columns)}
-            loadings[[places[name] for name in self.feature_names]] = self.components.T
-        return loadings
-
-    def unstructured(self) -> dict[str, Any]:
-        """Return what goes to ``uns`` of annotated data, by key."""
+            order = [places[name] for name in self.feature_names]
+        loadings[order] = self.components.T
+        center = self.record.parameters["center"] is not False
         return {
-            "pca": {
-                "params": {"zero_center": self.parameters["center"] is not False, "mask_var": None},
+            "obsm/X_pca": scores,
+            "varm/PCs": loadings,
+            "uns/pca": {
+                "params": {"zero_center": center, "mask_var": None},
                 "variance": np.array(self.explained_variance),
                 "variance_ratio": np.array(self.explained_variance_ratio),
             },
-            "fedpower": json.dumps(self.provenance(), allow_nan=False),
+            "uns/fedpower": json.dumps(self.provenance(), allow_nan=False),
         }
 
     def provenance(self) -> dict[str, Any]:
@@ -380,15 +330,22 @@ class Result(Fitted):
         """Return the scores of rows that are float64 and have the columns of the fit."""
         return self._projection()(rows)
 
-    def scored(self, source: RowSource, id_column: str | None = None) -> "Scores":
-        """Return the scores of a source block by block, with its ids: those of a column, or of samples."""
+    def scored(self, source: RowSource, id_column: str | None = None) -> Iterator["pl.DataFrame"]:
+        """Yield the scores of a source by block, its ids first: those of a column, or of samples."""
+        samples = source.samples if isinstance(source, PlinkSource) else None
+        label, pairs = "IID" if id_column is None else id_column, self._blocks(source, id_column)
+        project, done = self._projection(), 0
+        for cells, block in pairs:
+            ids = cells if samples is None else samples[done : done + len(block)]
+            frame = pl.DataFrame(project(block), list(self.score_names), orient="row")
+            yield frame if ids is None else frame.insert_column(0, pl.Series(label, ids))
+            done += len(block)
+
+    def _blocks(self, source: RowSource, id_column: str | None) -> Iterator[tuple[Any, Block]]:
+        """Return blocks of the columns of the fit, with the cells of an id column."""
         if id_column is None:
-            blocks = self._projected(self.select(source))
-            if isinstance(source, PlinkSource):
-                return self._labelled("IID", _beside(source.samples, blocks))
-            return Scores(
-                names=self.score_names, frames=(_frame(self.score_names, block) for block in blocks)
-            )
+            selected = self.select(source)
+            return ((None, block) for block in selected.blocks(_rows_at_once(selected)))
         if isinstance(source, PlinkSource):
             raise InputError(
                 f"no id column may be given with {source.name}, whose samples have ids of their own"
@@ -400,18 +357,7 @@ class Result(Fitted):
         features = tuple(name for name in source.columns if name != id_column)
         labelled = self.select(source.select(features, extra="drop"))
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
-        project, pairs = self._projection(), labelled.labelled(id_column, _rows_at_once(labelled))
-        return self._labelled(id_column, ((cells, project(block)) for cells, block in pairs))
-
-    def _labelled(self, label: str, pairs: Iterable[tuple[Any, Array]]) -> "Scores":
-        frames = (
-            _frame(self.score_names, block).insert_column(0, pl.Series(label, cells))
-            for cells, block in pairs
-        )
-        return Scores(names=self.score_names, frames=frames, label=label)
-
-    def _projected(self, selected: RowSource) -> Iterator[Array]:
-        return map(self._projection(), selected.blocks(_rows_at_once(selected)))
+        return labelled.labelled(id_column, _rows_at_once(labelled))
 
     def _projection(self) -> Callable[[Block], Array]:
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
@@ -425,17 +371,6 @@ class Result(Fitted):
             return np.asarray(rows @ axes - offset)
 
         return project
-
-
-def _frame(names: tuple[str, ...], block: Array) -> Any:
-    return pl.DataFrame(block, list(names), orient="row")
-
-
-def _beside(samples: Any, blocks: Iterable[Array]) -> Iterator[tuple[Any, Array]]:
-    done = 0
-    for block in blocks:
-        yield samples[done : done + len(block)], block
-        done += len(block)
 
 
 _ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")
@@ -469,29 +404,10 @@ def read_result(folder: str | PathLike[str]) -> Result:
     2
     """
     place = Path(folder)
-    result = read_folder(place, ARRAYS, _result_of, command="fit")
-    return replace(result, moment=read_moment(place)) if (place / MOMENT).is_file() else result
-
-
-def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
-    result = Result(record=record, **{name: arrays.get(name) for name in _ARRAY_NAMES})  # type: ignore[arg-type]
-    k, d = record.n_components, record.n_features
-    per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
-    per_column = [values for values in (result.mean, result.scale, result.center) if values is not None]
-    spectrum = np.zeros(0) if result.spectrum is None else result.spectrum
-    finite = (result.components, *per_column, result.explained_variance, spectrum)
-    fits = (
-        result.components.shape == (k, d)
-        and k * d > 0
-        and all(values.shape == (k,) for values in per_component)
-        and all(values.shape == (d,) for values in per_column)
-        and (result.feature_names is None or len(result.feature_names) == d)
-        and record.angles is not None
-        and len(record.angles.components) == k
-        and spectrum.ndim == 1
-        and all(bool(np.isfinite(values).all()) for values in finite)
-    )
-    return result if fits else None
+    record, arrays = read_folder(place, ARRAYS, command="fit")
+    moment = read_moment(place) if (place / MOMENT).is_file() else None
+    known = {name: arrays.get(name) for name in _ARRAY_NAMES}
+    return Result(record=record, moment=moment, **known)  # type: ignore[arg-type]
 
 
 def _rows_at_once(source: RowSource) -> int:
