@@ -1,7 +1,6 @@
 """Outputs that appear whole or not at all: written next to their place and renamed at the end."""
 
 import csv
-import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -53,15 +52,6 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
 def room_for(n_features: int, *, moment: bool) -> int:
     """Return about how many bytes components take as text, and a covariance where that is kept."""
     return 2**12 * n_features + 8 * n_features**2 * moment
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file that appears whole or not at all, and is on disk when this returns."""
-    data = content.encode() if isinstance(content, str) else content
-    with staged(path) as staging, staging.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
