@@ -131,7 +131,7 @@ class Record(Part):
     bytes_down: int
     rounds: list[RoundRecord]
     privacy: PrivacyStatement
-    angles: AngleRecord
+    angles: AngleRecord | None = None
     absent: list[str] = msgspec.field(default_factory=list)
     row_bound: float | None = None
     clipping: Clipping | None = None

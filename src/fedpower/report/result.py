@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from fedpower.report.record import (
     PRIVACY,
     REPORT,
     RUN,
+    AngleRecord,
+    Record,
     plain,
     read_folder,
     write_arrays,
@@ -63,6 +66,27 @@ class Result(Fitted):
 
     basis: Array | None = None
     moment: Moment | None = None
+    drawn_angles: Callable[[], AngleRecord] | None = None
+    is_surely_determined: Callable[[], bool] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What draws the angles has no place in a pickle; the angles have.
+        return {
+            **self.__dict__,
+            "record": self.whole_record,
+            "drawn_angles": None,
+            "is_surely_determined": None,
+        }
+
+    @cached_property
+    def angles(self) -> AngleRecord:
+        """The angles of the components, at 90% confidence: computed when first asked for."""
+        return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def whole_record(self) -> Record:
+        """The record with the angles in it, as ``run.json`` holds it."""
+        return structs.replace(self.record, angles=self.angles)
 
     def __repr__(self) -> str:
         return self._described(f"{self.n_components} components of {self.n_features} columns")
@@ -70,7 +94,7 @@ class Result(Fitted):
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run in JSON's types: what ``run.json`` holds."""
-        return self.record.as_dict()
+        return self.whole_record.as_dict()
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -162,7 +186,7 @@ class Result(Fitted):
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
         if self.moment is not None:
             write_arrays(place / MOMENT, self.moment.arrays())
-        write_record(place, self.record, self.code_book)
+        write_record(place, self.whole_record, self.code_book)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
