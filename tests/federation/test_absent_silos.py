@@ -53,7 +53,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         drive(node, silos.silos, lost="south", before=[kind])
     result = node.result
     if mode == "prepared":
-        node.write_result(tmp_path / "result")
+        node.result.save(tmp_path / "result")
         result = read_result(tmp_path / "result")
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}

@@ -11,6 +11,7 @@ from studies import EXACT, RUN, open_silos, write_study
 from fedpower.federation.coordinator import StudyRun
 from fedpower.protocol.coordinator import Recorded
 from fedpower.protocol.messages import decode_as, encode
+from fedpower.report.result import read_result
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "upload": {},
@@ -81,7 +82,7 @@ def test_the_result_folder_says_what_the_run_was(tmp_path: Path) -> None:
         silos.finish(StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds"), rounds=1)
         node = StudyRun(study, run=RUN, checkpoint=tmp_path / "rounds")
         silos.finish(node)
-        record = node.write_result(tmp_path / "result")
+        record = read_result(node.result.save(tmp_path / "result")).run
     assert record["federation"] == {
         "name": study.name,
         "agreement": study.digest,

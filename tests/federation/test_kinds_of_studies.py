@@ -76,7 +76,7 @@ def test_a_study_is_resumed_and_run_again_and_charged_once(tmp_path: Path, kind:
         spent = [ledger.spent().epsilon for ledger in silos.ledgers.values()]
         assert secure or all(0.5 < epsilon <= 1.0 for epsilon in spent)  # at the ledgers' own, larger delta
     result = run.result
-    run.write_result(tmp_path / "result")
+    result.save(tmp_path / "result", force=True)
     assert [row["kind"] for row in result.rounds] == ["open-session"] * secure + kinds
     assert result.privacy.is_private
     counts = ["all silos"] if secure else list(study.silos)

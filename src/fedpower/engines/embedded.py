@@ -147,7 +147,6 @@ def check_ledgers(
 def federate(
     moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
-    """Return the outcome of a study over the silos' rows."""
     coordinator = _run(moments, settings, rng, **options)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, settings), kernels=kernels)
@@ -178,7 +177,6 @@ def _run(
     on_round: Callable[[Round], None] | None = None,
     **pace: Any,
 ) -> Coordinator:
-    """Return the coordinator of a run that has ended."""
     study, run = settings.study, secrets.token_hex(8)
     budget = budget_of(study)
     with ExitStack() as stack:
@@ -198,16 +196,7 @@ def _run(
                 identity=(identities or {}).get(name),
                 source=noise,
                 exchange=exchange,
-                data=None
-                if name not in versions
-                else DataVersion(
-                    silo=name,
-                    version=versions[name],
-                    columns=columns_digest(study.columns, study.n_features),
-                    fingerprint=fingerprint(moment.source, moment.watch),
-                    reading=reading_of(moment.source),
-                    data_set=data_set,
-                ),
+                data=declared(name, moment, study, versions[name], data_set=data_set) if versions else None,
             )
             for name, moment in moments.items()
         }
@@ -222,13 +211,23 @@ def _run(
     return coordinator
 
 
+def declared(name: str, moment: LocalMoment | Survey, study: Study, version: str, **more: Any) -> DataVersion:
+    return DataVersion(
+        silo=name,
+        version=version,
+        columns=columns_digest(study.columns, study.n_features),
+        fingerprint=fingerprint(moment.source, moment.watch),
+        reading=reading_of(moment.source),
+        **more,
+    )
+
+
 def _stop(moments: Moments) -> None:
     for moment in moments.values():
         moment.watch.stop()
 
 
 def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
-    """Return the version of every silo's data, as declared or the first."""
     given = declared if isinstance(declared, Mapping) else {}
     unknown = [name for name in given if name not in silos]
     if unknown:

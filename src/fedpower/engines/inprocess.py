@@ -109,7 +109,6 @@ def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -159,7 +158,6 @@ class _Threads:
         self._arrived: SimpleQueue[Future[Message]] = SimpleQueue()
 
     def send(self, question: Message) -> None:
-        """Give a silo's thread its question."""
         task = self._pools[question.silo].submit(self._silos[question.silo].answer, question)
         self._open.add(task)
         task.add_done_callback(self._arrived.put)
@@ -176,7 +174,6 @@ class _Threads:
         return task.result()
 
     def leave(self) -> None:
-        """Forget what is unanswered: a slow silo must not begin with a round that is over."""
         for task in self._open:
             task.cancel()
         self._begin()
