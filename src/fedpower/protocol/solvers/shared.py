@@ -47,7 +47,6 @@ class Solution:
     n_steps: int
     change: float
     converged: bool
-    completeness: float = 1.0
     spectrum: Array | None = None
     law: NoiseLaw | None = None
     last_values: Array | None = None
@@ -247,10 +246,10 @@ class Steps:
     @property
     def total_variance(self) -> float:
         """Σ w_i tr A_i over the silos that released it (each averaged over its rounds), or NaN."""
-        weight = sum(self.mass[name] for name in self._traces)
-        if not weight:
+        traces = {name: float(np.mean(trace)) for name, trace in self._traces.items() if name in self.mass}
+        if not traces:
             return float("nan")
-        return sum(self.mass[n] * float(np.mean(trace)) for n, trace in self._traces.items()) / weight
+        return sum(share * traces[name] for name, share in shares(traces, self.mass).items())
 
     def shift(self, n_local_steps: int) -> float:
         if self._settings.pooled_std is None or self.study.noise != "moment":
