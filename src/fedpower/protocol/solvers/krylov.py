@@ -170,7 +170,7 @@ class _Expansion:
     def _rounding(self, values: Array) -> float:
         """Return the size of a residual that is rounding, be it of sums or of messages."""
         d, columns = self.basis.shape
-        noise = product_noise(self.basis, self.product)
+        noise = product_noise(self.basis.T @ self.product)
         return max(rounding_level(values, d), 4 * noise * (math.sqrt(d) + math.sqrt(columns)))
 
     def _next_block(self, candidates: Array, width: int, negligible: float) -> Array:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.linalg import orth, sin_theta
 from fedpower.linalg.subspace import TALL
-from fedpower.linalg.symmetric import DEPENDENT, compressed, eigenvalues, product_noise_of
+from fedpower.linalg.symmetric import DEPENDENT, compressed, eigenvalues, product_noise
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, frozen, read_only
 from fedpower.protocol.solvers.shared import Steps, StepSettings, shares, weighted_sum
@@ -142,7 +142,7 @@ class Answers:
 def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_features: int) -> Array:
     """Return the weights of answers that estimate A times the last one's span: no array in it is d long."""
     width = len(latest)
-    noise = product_noise_of(inner) ** 2
+    noise = product_noise(inner) ** 2
     squares, turn = np.linalg.eigh(latest)
     signal = max(float(squares[::-1][rank - 1]), 0.0)
     reach = np.sqrt(noise) * (np.sqrt(n_features) + np.sqrt(width))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS, misalignment
-from fedpower.linalg.subspace import Alignment, own_memory
+from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
@@ -76,11 +76,10 @@ def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
 def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     """Return Σ w_i M_i."""
     (first, matrix), *others = matrices.items()
-    total: Array = np.multiply(matrix, weights[first], out=own_memory(matrix.shape))
-    total += 0.0  # a sum is never -0
+    total = matrix * weights[first] + 0.0  # a sum is never -0
     for name, matrix in others:
         total += weights[name] * matrix
-    return total
+    return np.asarray(total)
 
 
 def bases_of(answers: Mapping[str, LocalSteps], broadcast: Array) -> dict[str, Array]:
