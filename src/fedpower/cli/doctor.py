@@ -4,7 +4,6 @@
 
 import importlib.metadata
 import json
-import os
 import platform
 import sqlite3
 import subprocess
@@ -14,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from packaging.requirements import Requirement
@@ -43,6 +42,7 @@ _PURPOSES = {
 NOT_FOR_USERS = ("dev",)
 TIMEOUT_S = 120
 _COPY = "`pip install .` in a copy of the project"
+_REPORT = "make the environment again; if that does not help, report it"
 
 
 class Finding(NamedTuple):
@@ -57,12 +57,7 @@ class Finding(NamedTuple):
 class FailedError(Exception):
     """A check that found something broken, or absent, and what to do about it."""
 
-    def __init__(
-        self,
-        sentence: str,
-        advice: str = "make the environment again; if that does not help, report it",
-        state: Literal["absent", "broken"] = "broken",
-    ) -> None:
+    def __init__(self, sentence: str, advice: str = _REPORT, state: str = "broken") -> None:
         super().__init__(" ".join(sentence.split()))
         self.advice, self.state = advice, state
 
@@ -147,17 +142,17 @@ def packages(asked: list[Requirement], extra: str = "") -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _python(code: str, *advice: str) -> str:
+def _python(code: str, advice: str = _REPORT) -> str:
     """Return what a piece of Python prints in a process of its own; what it ends with is a finding."""
     try:
         done = subprocess.run(  # noqa: S603 - our own words, run by this Python
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise FailedError(f"no answer within {TIMEOUT_S} seconds", *advice) from None
+        raise FailedError(f"no answer within {TIMEOUT_S} seconds", advice) from None
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"ended with status {done.returncode}"]
-        raise FailedError(lines[-1], *advice)
+        raise FailedError(lines[-1], advice)
     return done.stdout.strip()
 
 
@@ -196,7 +191,8 @@ def exact_fit() -> str:
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
     values, vectors = np.linalg.eigh(np.cov(rows.T))
     cosines = np.abs(np.einsum("ij,ji->i", model.components_, vectors[:, ::-1][:, :2]))
-    if not np.allclose([model.explained_variance_, cosines], [values[::-1][:2], [1, 1]], rtol=1e-9):
+    found = np.array([*model.explained_variance_, *cosines])
+    if not np.allclose(found, [*values[::-1][:2], 1, 1], rtol=1e-9):
         raise FailedError("a fit over two silos must be the eigenvectors of the pooled rows, got others")
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     found = [f"; {pool['internal_api']} {pool['version']} on {pool['num_threads']} threads" for pool in pools]
@@ -249,7 +245,9 @@ def ledger(folder: Path | None) -> str:
     try:
         scratch = tempfile.TemporaryDirectory(dir=folder, prefix=".fedpower-doctor-")
     except OSError as error:
-        sentence = f"{folder or tempfile.gettempdir()} must be a folder that can be written ({error.strerror})"
+        sentence = (
+            f"{folder or tempfile.gettempdir()} must be a folder that can be written ({error.strerror})"
+        )
         raise FailedError(sentence, "make it writable, or name another with --folder") from None
     with scratch as place:
         path = Path(place) / "test.ledger"

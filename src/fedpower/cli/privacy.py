@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 import click
 
-from fedpower.cli.console import advancing, bar, bar_of, note, print_json, print_table, say
+from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
 from fedpower.cli.options import PATH, Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.privacy import Ledger, mu_of
@@ -146,8 +146,7 @@ def _print(ledger: Path, statement: dict[str, Any]) -> None:
         )
     share = share_used(statement)
     say(
-        f"{bar(share)} {share:.0%} of the cap is used (releases cost less together than their epsilons "
-        "add up to)",
+        f"{share:.0%} of the cap is used (releases cost less together than their epsilons add up to)",
         f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
         f"{_epsilon(spent['epsilon'])}, left {_left(statement['left'])} for one further fit.",
     )

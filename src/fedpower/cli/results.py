@@ -6,7 +6,7 @@ import webbrowser
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.cli.console import bar_of, counted, first_names, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
 from fedpower.linalg import orth, principal_angles
@@ -34,7 +34,7 @@ from fedpower.report.export import (
 from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
 from fedpower.report.result import Result, Scores, read_result, write_report
-from fedpower.report.text import degrees, human_bytes
+from fedpower.report.text import and_more, degrees, human_bytes
 from fedpower.report.view import findings
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.ruled import every_problem
@@ -103,7 +103,9 @@ def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
     record, solver = result.run, result.solver
     things = f"{counted_as(record['parameters'])}s"
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
-    names = f" ({first_names(result.feature_names)})" if result.feature_names else ""  # shows identifiers
+    names = (
+        f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
+    )  # shows identifiers
     say(
         f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
         f"Solver: {solver.solver}, because {solver.reason}.",
@@ -128,104 +130,75 @@ _SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
 """In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axes:
-    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
-
-    name: str
-    directions: Array
-    columns: tuple[str, ...] | None
-    standardized: bool | None = None
-    scale: Array | float = 1.0
-
-
 def _compare(a: Path, b: Path, *, as_json: bool) -> None:
-    first = _read_axes(a)
-    second = _comparable(first, _read_axes(b))
-    angles = principal_angles(orth(first.directions), orth(second.directions))
-    sines, degrees = np.sin(angles), np.degrees(angles)
-    ranks = first.directions.shape[1], second.directions.shape[1]
-    pairs = (first.directions[:, : min(ranks)], second.directions[:, : min(ranks)])
-    cosines = np.minimum(np.abs(np.einsum("ij,ij->j", *pairs)), 1.0)
+    (one, result), (other, earlier) = _read_axes(a), _read_axes(b)
+    other = other[_order(f"{a} and {b}", one, other, result, earlier)]
+    ranks = one.shape[1], other.shape[1]
+    angles = principal_angles(orth(one), orth(other))
+    sines, angles = np.sin(angles), np.degrees(angles)
+    cosines = np.abs(np.einsum("ij,ij->j", one[:, : min(ranks)], other[:, : min(ranks)])).clip(max=1.0)
     if as_json:
-        size = {"n_features": len(first.directions), "n_components": list(ranks)}
-        found = {"angles_degrees": degrees, "sines": sines, "component_cosines": cosines}
-        lists = {name: values.tolist() for name, values in found.items()}
-        print_json({"a": first.name, "b": second.name, **size, **lists, "sin_theta": float(sines[-1])})
+        found = {"angles_degrees": angles, "sines": sines, "component_cosines": cosines}
+        sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
+        print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
     headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
-    columns = zip(degrees, sines, cosines, strict=True)
     rows = [
-        (f"{at}", f"{angle:.4g}", f"{sine:.3e}", f"{cos:.6f}")
-        for at, (angle, sine, cos) in enumerate(columns, 1)
+        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
+        for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     say(
-        f"The subspaces of {first.name} and {second.name} are {degrees[-1]:.4g} degrees "
+        f"The subspaces of {a} and {b} are {angles[-1]:.4g} degrees "
         f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
     )
-    if degrees[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
+    if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn within their plane: compare the angles.")
 
 
-def _read_axes(path: Path) -> _Axes:
-    """Return the directions that a result folder or an array file holds."""
+def _read_axes(path: Path) -> tuple[Array, Result | None]:
+    """Return directions, as columns of norm 1, of a result folder or an array file; the result too."""
+    result, axes = None, None
     if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
         result = read_result(path)
-        return _Axes(
-            name=str(path),
-            directions=_unit(path, result.components.T),
-            columns=result.feature_names,
-            standardized=result.standardized,
-            scale=np.ones(result.n_features) if result.scale is None else result.scale,
-        )
-    existing(path)
-    try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        key = next((key for key in ("", "components", "basis") if key in arrays), None)
-        values = np.asarray([] if key is None else arrays[key], dtype=np.float64)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"{path} must be an array file of NumPy, got a damaged or foreign one") from None
-    if key is None:
-        raise InputError(f"{path} must contain an array 'components' or 'basis', got {', '.join(arrays)}")
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise InputError(f"{path} must contain a matrix of finite numbers, got shape {values.shape}")
-    in_rows = key == "components" or (key == "" and values.shape[0] < values.shape[1])
-    return _Axes(name=str(path), directions=_unit(path, values.T if in_rows else values), columns=None)
+        axes = result.components.T
+    else:
+        existing(path)
+        try:
+            loaded: Any = np.load(path, allow_pickle=False)
+            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+            key = next(key for key in ("", "components", "basis") if key in arrays)
+            axes = np.asarray(arrays[key], dtype=np.float64)
+            axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
+        except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
+            pass
+    if axes is None or axes.ndim != 2 or not axes.size or not np.isfinite(axes).all():
+        raise InputError(f"{path} must hold a matrix 'components' or 'basis' of finite numbers, got none")
+    norms = np.linalg.norm(axes, axis=0)
+    if not (norms > 0).all() or np.linalg.matrix_rank(axes / norms) < axes.shape[1]:
+        raise InputError(f"{path} must contain independent directions, got shape {axes.shape}")
+    return axes / norms, result
 
 
-def _unit(path: Path, directions: Array) -> Array:
-    """Return the columns scaled to norm 1; dependent ones span no subspace of their number."""
-    norms = np.linalg.norm(directions, axis=0)
-    dependent = directions.shape[1] > directions.shape[0] or not (norms > 0).all()
-    if dependent or np.linalg.matrix_rank(directions / norms) < directions.shape[1]:
-        raise InputError(f"{path} must contain independent directions, got shape {directions.shape}")
-    return np.asarray(directions / norms)
-
-
-def _comparable(first: _Axes, second: _Axes) -> _Axes:
-    """Return the second over the columns of the first; refuse one that answers another question."""
-    widths = first.directions.shape[0], second.directions.shape[0]
-    names, others = first.columns, second.columns
-    scale, odd = second.scale, set(names or ()) ^ set(others or ())
-    reason = None
-    if names and others and odd:
-        reason = f"column {min(odd)!r} in one of them only"
-    elif widths[0] != widths[1]:
-        reason = f"{widths[0]} and {widths[1]} columns"
-    elif names and others:
-        order = [others.index(column) for column in names]
-        scale = np.asarray(scale)[order]
-        second = replace(second, directions=second.directions[order])
-    if reason is None and first.standardized is not None and second.standardized is not None:
-        if first.standardized != second.standardized:
+def _order(both: str, one: Array, other: Array, result: Result | None, earlier: Result | None) -> Any:
+    """Return the second's columns in the order of the first's; refuse what answers another question."""
+    order, reason = list(range(len(other))), None
+    names, others = (found and found.feature_names for found in (result, earlier))
+    if names and others:
+        odd = set(names) ^ set(others)
+        reason = f"column {min(odd)!r} in one of them only" if odd else None
+        order = [] if odd else [others.index(name) for name in names]
+    elif len(one) != len(other):
+        reason = f"{len(one)} and {len(other)} columns"
+    if result is not None and earlier is not None and reason is None:
+        scales = [np.ones(len(one)) if each.scale is None else each.scale for each in (result, earlier)]
+        if result.standardized != earlier.standardized:
             reason = "correlations in one and covariances in the other; see --standardize"
-        elif not first.standardized and not np.allclose(first.scale, scale, rtol=1e-9, atol=0.0):
+        elif not result.standardized and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
             reason = "covariances of columns in other units; see --scale-file"
     if reason is not None:
-        raise InputError(f"{first.name} and {second.name} must be comparable, got {reason}")
-    return second
+        raise InputError(f"{both} must be comparable, got {reason}")
+    return order
 
 
 # --- transform -------------------------------------------------------------------------------------
@@ -261,7 +234,7 @@ def transform(model: Path, file: Path, **given: Any) -> None:
         reading = reading_of(given, "rename")
         scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
-        scores = scores if drawing is None else _kept(scores, points)
+        scores = scores if drawing is None else replace(scores, frames=_kept(scores, points))
         count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
             title = f"{count} rows of {file.name} on the first two components"
@@ -288,15 +261,11 @@ def _scores_of(
         yield replace(scores, frames=counted(scores.frames, advance))
 
 
-def _kept(scores: Scores, points: list[Array]) -> Scores:
-    """Return scores that leave their first two numbers in ``points`` as they go by."""
-
-    def frames() -> Iterator[Any]:
-        for frame in scores.frames:
-            points.append(frame.select(scores.names[:2]).to_numpy())
-            yield frame
-
-    return replace(scores, frames=frames())
+def _kept(scores: Scores, points: list[Array]) -> Iterator[Any]:
+    """Yield the scores' frames, and leave the first two numbers of each in ``points``."""
+    for frame in scores.frames:
+        points.append(frame.select(scores.names[:2]).to_numpy())
+        yield frame
 
 
 def _flagged(result: Result, scores: Scores, most: float) -> Scores:

@@ -191,39 +191,26 @@ def _columns(given: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]
 
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
-    given = read.options
-    facts: dict[str, Any] = {"name": read.name, "hash": read.digest}
-    if terms.is_private:
-        facts["hash_in_ledgers"] = terms.ledger_name
-    facts |= {
+    given = read.options.flat()
+    facts = {
+        "name": read.name,
+        "hash": read.digest,
+        **({"hash_in_ledgers": terms.ledger_name} if terms.is_private else {}),
         "silos": list(read.silos),
-        "min_silos": read.min_silos,
         "nodes" if terms.network else "columns": list(read.columns),
         **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
-        "row_norm": given.public.row_norm,
-        "normalize": bool(given.public.normalize),
-        "center": given.centers,
-        **({"network": terms.network, "edge_weight": terms.edge_weight} if terms.network else {}),
-        **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
-        "offset": plain(given.public.offset),
-        "ranges": plain(given.ranges),
+        **{name: plain(given[name]) for name in FLAT if name in given and FLAT[name].section},
         "prepared_privately": bool(terms.preparation),
-        "n_components": given.n_components,
-        "iteration_rank": terms.iteration_rank,
-        "epsilon": plain(terms.epsilon),
-        "delta": terms.delta,
-        "noise": terms.noise,
-        "aggregation": terms.aggregation,
+        "min_silos": read.min_silos,
+        "grace": read.grace,
+        **{name: plain(getattr(terms, name)) for name in ("iteration_rank", "delta", "noise")},
+        "solver": choice.solver,
+        "why_this_solver": choice.reason,
+        "coordinator": f"{read.host}:{read.port}",
     }
     if terms.aggregation == "secure":
         facts |= {"attempts": terms.attempts, "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}")}
-    return facts | {
-        "solver": choice.solver,
-        "why_this_solver": choice.reason,
-        "deadline": read.deadline,
-        "grace": read.grace,
-        "coordinator": f"{read.host}:{read.port}",
-    }
+    return facts
 
 
 # --- run and status ---------------------------------------------------------------------------------
