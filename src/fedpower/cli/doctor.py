@@ -191,8 +191,8 @@ def exact_fit() -> str:
     model = FedPCA(2, epsilon=float("inf"), standardize=False).fit_silos([rows[:20], rows[20:]])
     values, vectors = np.linalg.eigh(np.cov(rows.T))
     cosines = np.abs(np.einsum("ij,ji->i", model.components_, vectors[:, ::-1][:, :2]))
-    found = np.array([*model.explained_variance_, *cosines])
-    if not np.allclose(found, [*values[::-1][:2], 1, 1], rtol=1e-9):
+    both = np.array([*model.explained_variance_, *cosines])
+    if not np.allclose(both, [*values[::-1][:2], 1, 1], rtol=1e-9):
         raise FailedError("a fit over two silos must be the eigenvectors of the pooled rows, got others")
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     found = [f"; {pool['internal_api']} {pool['version']} on {pool['num_threads']} threads" for pool in pools]

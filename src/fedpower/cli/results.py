@@ -36,7 +36,7 @@ from fedpower.report.record import REPORT, plain
 from fedpower.report.result import Result, Scores, read_result, write_report
 from fedpower.report.text import and_more, degrees, human_bytes
 from fedpower.report.view import findings
-from fedpower.rows.opening import Reading, existing, open_source
+from fedpower.rows.opening import existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
@@ -70,23 +70,18 @@ def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_j
         made = write_report(result)
         if not webbrowser.open(made.absolute().as_uri()):
             note(f"no browser could be started; open {made} yourself")
-    if as_json:
-        print_json(json_of(found, result))
-    else:
-        print_result(found, result, verbose=verbose)
+    print_result(found, result, verbose=verbose, as_json=as_json)
 
 
 _NUMBERS = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
 
 
-def json_of(result: Result, folder: Path) -> dict[str, Any]:
-    """Return what a command prints of a result for programs."""
-    numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
-    return {"result": str(folder), **result.run, **numbers}
-
-
-def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
+def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) -> None:
     """Print what was found from what, what is promised, and where the result is."""
+    if as_json:
+        numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
+        print_json({"result": str(folder), **result.run, **numbers})
+        return
     if result.absent:
         say(f"{result.headline}.")
     values, ratios = result.denoised_variance, result.denoised_variance_ratio
@@ -103,9 +98,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
     record, solver = result.run, result.solver
     things = f"{counted_as(record['parameters'])}s"
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
-    names = (
-        f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
-    )  # shows identifiers
+    names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
         f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
         f"Solver: {solver.solver}, because {solver.reason}.",
@@ -227,18 +220,18 @@ def transform(model: Path, file: Path, **given: Any) -> None:
     if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
         raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
     suffix = "" if target is None else score_suffix(target, labelled=given["id_column"] is not None)
-    points: list[Array] = []
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
         place = None if target is None else stack.enter_context(new_file(target, force=force))
         reading = reading_of(given, "rename")
-        scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
+        scores = stack.enter_context(_scores_of(result, file, given["id_column"], **reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
-        scores = scores if drawing is None else replace(scores, frames=_kept(scores, points))
+        scores = scores if drawing is None else replace(scores, frames=list(scores.frames))
         count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
+            points = pl.concat(scores.frames).select(scores.names[:2]).to_numpy()
             title = f"{count} rows of {file.name} on the first two components"
-            drawn = score_picture(scores.names, np.vstack(points), title, result.score_counts)
+            drawn = score_picture(scores.names, points, title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
         print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
@@ -247,11 +240,9 @@ def transform(model: Path, file: Path, **given: Any) -> None:
 
 
 @contextmanager
-def _scores_of(
-    result: Result, file: Path, id_column: str | None, reading: Reading | None = None
-) -> Iterator[Scores]:
+def _scores_of(result: Result, file: Path, id_column: str | None, **reading: Any) -> Iterator[Scores]:
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
-    source = open_source(file, **(reading or {}))
+    source = open_source(file, **reading)
     scores = result.scored(source, id_column)
     if scores.label is None and result.feature_names is not None and source.columns is None:
         note(f"{file} has no column names, so its columns are taken in the order of the model's")
@@ -259,13 +250,6 @@ def _scores_of(
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
         yield replace(scores, frames=counted(scores.frames, advance))
-
-
-def _kept(scores: Scores, points: list[Array]) -> Iterator[Any]:
-    """Yield the scores' frames, and leave the first two numbers of each in ``points``."""
-    for frame in scores.frames:
-        points.append(frame.select(scores.names[:2]).to_numpy())
-        yield frame
 
 
 def _flagged(result: Result, scores: Scores, most: float) -> Scores:
