@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from fedpower.cli.console import note, print_json, print_table, progress_of_fit, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
@@ -33,7 +34,7 @@ from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, require_room, room_for
-from fedpower.report.record import plain
+from fedpower.report.record import BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
 from fedpower.rows.networks import weighed_edges
@@ -80,7 +81,10 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
         with _running(given, silos, wanted) as run:
             result = fit_silos(wanted, silos, run, extra_columns=_extra(given)).result
             origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
-            result = result.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
+            silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
+            result = result.with_record(
+                command=ctx.find_root().obj, silos=silos_of_run, started=started.isoformat()
+            )
             result.write_into(place)
     print_result(result, target, verbose=given["verbose"], as_json=given["as_json"])
     if given["as_json"] and not result.privacy.is_private:
@@ -197,13 +201,13 @@ def _origin(given: Mapping[str, Any], silo: Path | RowSource, name: str, run: Ru
         return {"source": str(source)}
     with Ledger.open(run.ledgers[name]) as ledger:
         account = ledger.statement()
-    budget = {
-        "spent": account["spent"]["epsilon"],
-        "left": account["left"],
-        "cap": account["cap"]["epsilon"],
-        "delta": account["cap"]["delta"],
-        "used": share_used(account),
-    }
+    budget = BudgetRecord(
+        spent=account["spent"]["epsilon"],
+        left=account["left"],
+        cap=account["cap"]["epsilon"],
+        delta=account["cap"]["delta"],
+        used=share_used(account),
+    )
     return {"source": str(source), "budget": budget}
 
 

@@ -281,23 +281,23 @@ def _audit_row(report: Any) -> tuple[str, ...]:
         name, exact = f"{name}, control with {noise}", report.reachable_epsilon
         finding = "caught" if report.violation else "not caught"
     numbers = (f"{report.claimed_epsilon:g}", f"{exact:.3g}", f"{report.epsilon_lower:.3g}")
-    return (name, *numbers, f"2 × {report.found.n_runs}", finding)
+    return (name, *numbers, f"2 × {report.n_runs}", finding)
 
 
 def _verdict(reports: list[Any], audited: list[Any], control: float) -> str:
-    at = f"epsilon={reports[0].claimed_epsilon:g} at delta={reports[0].found.delta:g}"
+    at = f"epsilon={reports[0].claimed_epsilon:g} at delta={reports[0].delta:g}"
     broken = [report for report in audited if report.violation]
     if broken:
         worst = max(broken, key=lambda report: report.epsilon_lower)
         return (
             f"VIOLATION: mode {worst.mode!r} loses at least epsilon={worst.epsilon_lower:.3g} where "
-            f"{at} was promised (confidence {worst.found.confidence:g})."
+            f"{at} was promised (confidence {worst.confidence:g})."
         )
     controls = [report for report in reports if report.noise_factor != 1]
     caught = sum(report.violation for report in controls)
     part = "half" if control == 0.5 else f"{control:.3g}"
     return (
-        f"No violation of {at} was found in {sum(2 * r.found.n_runs for r in audited)} runs; "
+        f"No violation of {at} was found in {sum(2 * r.n_runs for r in audited)} runs; "
         f"{caught} of {len(controls)} controls with {part} of the noise needed were caught."
     )
 

@@ -4,9 +4,8 @@ import math
 import sys
 import webbrowser
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from fedpower.report.export import (
 )
 from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
-from fedpower.report.result import Result, Scores, read_result, write_report
+from fedpower.report.result import Result, read_result, write_report
 from fedpower.report.text import and_more, degrees, human_bytes
 from fedpower.report.view import findings
 from fedpower.rows.opening import existing, open_source
@@ -82,7 +81,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) 
         numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
         print_json({"result": str(folder), **result.run, **numbers})
         return
-    if result.absent:
+    if result.record.absent:
         say(f"{result.headline}.")
     values, ratios = result.denoised_variance, result.denoised_variance_ratio
     headings = ["component", "variance", "ratio", "together", "angle"]
@@ -185,9 +184,10 @@ def _order(both: str, one: Array, other: Array, result: Result | None, earlier: 
         reason = f"{len(one)} and {len(other)} columns"
     if result is not None and earlier is not None and reason is None:
         scales = [np.ones(len(one)) if each.scale is None else each.scale for each in (result, earlier)]
-        if result.standardized != earlier.standardized:
+        kinds = result.record.standardized, earlier.record.standardized
+        if kinds[0] != kinds[1]:
             reason = "correlations in one and covariances in the other; see --standardize"
-        elif not result.standardized and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
+        elif not kinds[0] and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
             reason = "covariances of columns in other units; see --scale-file"
     if reason is not None:
         raise InputError(f"{both} must be comparable, got {reason}")
@@ -226,42 +226,44 @@ def transform(model: Path, file: Path, **given: Any) -> None:
         reading = reading_of(given, "rename")
         scores = stack.enter_context(_scores_of(result, file, given["id_column"], **reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
-        scores = scores if drawing is None else replace(scores, frames=list(scores.frames))
+        scores = scores if drawing is None else list(scores)  # which are written and drawn
         count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
-            points = pl.concat(scores.frames).select(scores.names[:2]).to_numpy()
+            points = pl.concat(scores).select(result.score_names[:2]).to_numpy()
             title = f"{count} rows of {file.name} on the first two components"
-            drawn = score_picture(scores.names, points, title, result.score_counts)
+            drawn = score_picture(result.score_names, points, title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
-        print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
+        names = [*result.score_names, *([] if given["outliers"] is None else ["outlier"])]
+        print_json({"file": str(target), "rows": count, "scores": names})
     elif target is not None:
         click.echo(f"{target}: {count} rows of {result.n_components} scores", err=True)
 
 
 @contextmanager
-def _scores_of(result: Result, file: Path, id_column: str | None, **reading: Any) -> Iterator[Scores]:
+def _scores_of(
+    result: Result, file: Path, id_column: str | None, **reading: Any
+) -> Iterator[Iterable["pl.DataFrame"]]:
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
     source = open_source(file, **reading)
-    scores = result.scored(source, id_column)
-    if scores.label is None and result.feature_names is not None and source.columns is None:
+    if id_column is None and result.feature_names is not None and source.columns is None:
         note(f"{file} has no column names, so its columns are taken in the order of the model's")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
-        yield replace(scores, frames=counted(scores.frames, advance))
+        yield counted(result.scored(source, id_column), advance)
 
 
-def _flagged(result: Result, scores: Scores, most: float) -> Scores:
-    """Return scores with one more column: 1 for rows further out on a component than ``most``."""
+def _flagged(result: Result, scores: Iterable["pl.DataFrame"], most: float) -> Iterator["pl.DataFrame"]:
+    """Yield scores with one more column: 1 for rows further out on a component than ``most``."""
     if not most > 0:
         raise InputError(f"--outliers must be a positive number, got {most:g}")
     spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))
     far = pl.any_horizontal(
-        pl.col(name).abs() > most * width for name, width in zip(scores.names, spread, strict=True)
+        pl.col(name).abs() > most * width for name, width in zip(result.score_names, spread, strict=True)
     )
-    frames = (frame.with_columns(far.cast(pl.Float64).alias("outlier")) for frame in scores.frames)
-    return replace(scores, names=(*scores.names, "outlier"), frames=frames)
+    for frame in scores:
+        yield frame.with_columns(far.cast(pl.Float64).alias("outlier"))
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
             scores = stack.enter_context(_scores_of(result, rows, given["id_column"]))
             count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
             contents = [f"{count} samples", "their eigenvalues"]
-            if scores.label is None:
+            if given["id_column"] is None and rows.suffix.lower() not in (".bed", ".pgen"):
                 note("samples are numbered from 1 as no --id-column was given")
         elif rows is not None:
             count = write_cells(result, rows, places[0])
