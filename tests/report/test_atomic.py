@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.federation.kits import write_private
-from fedpower.report.files import new_folder
+from fedpower.report.files import new_folder, write_whole
 
 
 def write(folder: Path, **files: str) -> None:
@@ -54,12 +53,12 @@ def test_a_replaced_folder_is_the_new_one_where_it_is_also_when_reached_by_a_lin
 def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_private(tmp_path / "a", "earlier")
+    write_whole(tmp_path / "a", "earlier")
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_private(tmp_path / "a", "later")
+        write_whole(tmp_path / "a", "later")
     assert contents(tmp_path) == {"a": "earlier"}

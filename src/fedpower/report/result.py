@@ -58,33 +58,10 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hol
 class Result(Fitted):
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
-    Components and all that goes with them, the scores of new rows, and the ways to keep it.
-
-    Attributes
-    ----------
-    components
-        k×d, orthonormal rows by decreasing variance; each one's largest loading is positive.
-    explained_variance, explained_variance_ratio, singular_values
-        One per component; the ratio is NaN where the total was not released.
-    mean
-        What is subtracted from rows (from unit rows where the fit normalised them).
-    feature_names
-        Names of the columns in order; None where they have none.
-    scale
-        Public divisors of the columns; None for ones.
-    normalize
-        Whether rows are scaled to norm 1 before they are projected.
-    center
-        The public centre of the rows; None where there was none.
-    spectrum
-        All eigenvalues that the release gives, by decreasing size and in the units of
-        ``explained_variance``; None where it is not known.
-    record
-        The record of the run; ``run`` is the same in JSON's types, as ``run.json`` holds it.
-    basis
-        The iterated basis, d×r; None in a result read back.
-    moment
-        The pooled moment, where the fit kept it.
+    Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
+    ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
+    the columns, and ``normalize`` says whether rows are scaled to norm 1 before they are projected. ``basis``
+    is None in a result read back.
     """
 
     basis: Array | None = None
@@ -137,7 +114,7 @@ class Result(Fitted):
     @property
     def solver(self) -> SolverChoice:
         """The solver taken and the reason for it."""
-        return SolverChoice(**structs.asdict(self.record.solver))
+        return self.record.solver
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -224,14 +201,11 @@ class Result(Fitted):
         write_pages(place, self.privacy, result_page(self))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
 
-        Returns
-        -------
-        PCA or Pipeline
-            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
-            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
-            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
+        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
+        variance was not released.
         """
         from sklearn.decomposition import PCA  # noqa: PLC0415
         from sklearn.pipeline import Pipeline  # noqa: PLC0415
@@ -251,7 +225,10 @@ class Result(Fitted):
         for name in ("components", "explained_variance", "explained_variance_ratio", "singular_values"):
             setattr(pca, f"{name}_", getattr(self, name).copy())
         pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
-        pca.noise_variance_ = self._noise_variance()
+        n_left = min(self.n_samples, self.n_features) - self.n_components
+        explained = float(self.explained_variance_ratio.sum()) or np.nan
+        rest = float(self.explained_variance.sum()) * (1 / explained - 1)
+        pca.noise_variance_ = max(rest / n_left, 0.0) if n_left > 0 else 0.0
         pca.n_components_, pca.n_samples_ = self.n_components, self.n_samples
         steps.append(("pca", pca))
         for _, step in steps:
@@ -259,15 +236,6 @@ class Result(Fitted):
         if self.feature_names is not None:  # later steps get arrays, which have no names
             steps[0][1].feature_names_in_ = np.asarray(self.feature_names, dtype=object)
         return pca if len(steps) == 1 else Pipeline(steps)
-
-    def _noise_variance(self) -> float:
-        n_left = min(self.n_samples, self.n_features) - self.n_components
-        if n_left <= 0:
-            return 0.0
-        explained = float(self.explained_variance_ratio.sum())
-        if not explained > 0:
-            return float("nan")
-        return max(0.0, float(self.explained_variance.sum()) * (1 / explained - 1)) / n_left
 
     def to_anndata(self, adata: Any) -> Any:
         """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
