@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from msgspec import structs
 from sklearn.base import clone
 
 from benchmarks.derived import LEVEL, Law, drawn_release, held, release, truths
@@ -54,7 +53,7 @@ def test_angles_hold_in_nine_of_ten_releases(law: Law, model: ProcessMonitor | A
     rows = law.rows(rng)
     template = release(rows)
     # Noise only: rows are the same and none is shortened.
-    template = template.with_record(structs.replace(template.record, clipping=None))
+    template = template.with_record(clipping=None)
     units = template.units
     inner = np.cov(rows.T) / np.outer(units, units)
     exact = replace(template, pooled=replace(template.pooled, moment=inner, noise_std=0.0))

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from fedpower.report.export import (
     write_scores_csv,
 )
 from fedpower.report.files import as_text
-from fedpower.report.result import Scores
 from fedpower.rows.opening import open_source
 from fits import fed_pca
 from problems import spiked_rows
@@ -100,7 +99,7 @@ def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
     assert json.loads(reported["fedpower"])["private"] == result.run["privacy"]["private"]
 
 
-def scores(result: Result, ids: list[object]) -> Scores:
+def scores(result: Result, ids: list[object]) -> Iterator[pl.DataFrame]:
     labelled = pa.table({**{name: FRAME[name] for name in COLUMNS}, "id": ids})
     return result.scored(open_source(labelled), "id")
 
@@ -249,5 +248,5 @@ def test_components_and_exports_hold_such_names_as_text_and_the_result_as_they_a
 def test_scores_hold_such_ids_as_text() -> None:
     stream = io.StringIO()
     frame = pl.DataFrame({"@id": ["=1+1", "-7"], "pc1": [-1.5, 2.0]})
-    write_scores_csv(stream, Scores(names=("pc1",), frames=[frame], label="@id"))
+    write_scores_csv(stream, [frame])
     assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

@@ -66,8 +66,8 @@ def test_what_a_tight_bound_does_is_in_the_angles() -> None:
     assert share <= clipping["rows_most"] <= 1.0
     assert clipping["rows"] == pytest.approx(share, abs=0.15)
     assert clipping["energy_least"] <= energy <= clipping["energy_most"]
-    assert result.clipping.startswith("Clipping: about ")
-    assert result.clipping in words(parsed(page(result)).by_id("components"))
+    assert result.record.clipping_summary.startswith("Clipping: about ")
+    assert result.record.clipping_summary in words(parsed(page(result)).by_id("components"))
 
 
 @pytest.mark.slow
@@ -96,13 +96,13 @@ def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path: Path) ->
     clipping = model.result_.run["clipping"]
     assert clipping["counted"]
     assert clipping["rows"] == pytest.approx(seen["north"][0] / seen["north"][1], abs=0.1)
-    assert model.result_.clipping.endswith("by noised counts of norms.")
-    assert read_result(model.save(tmp_path / "out")).clipping == model.result_.clipping
+    assert model.result_.record.clipping_summary.endswith("by noised counts of norms.")
+    assert read_result(model.save(tmp_path / "out")).run == model.result_.run
     write_code_book(model.codebook_, tmp_path / "book.toml")
     book = read_code_book(tmp_path / "book.toml")
     assert book.clipped == model.codebook_.clipped is not None
     again = fed_pca(3, codebook=book, **KNOWN).fit_silos({"north": rows}).result_
-    assert again.clipping == model.result_.clipping
+    assert again.record.clipping_summary == model.result_.record.clipping_summary
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
 from fedpower.engines.embedded import (
     LedgerPaths,
     OnRows,
@@ -227,7 +225,7 @@ class _Fit:
             )
         public = options.public
         bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
             raise InputError(
                 "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
                 "or normalize, or leave the ledgers out"
@@ -374,11 +372,13 @@ _MOST_SHOWN = 5
 
 def show_warnings(result: Result, *, quiet: bool = False) -> None:
     """Warn of the first few sentences of a result, and of a fit that found nothing for certain."""
-    for sentence in result.warnings[:_MOST_SHOWN]:
+    remarks = result.record.remarks
+    for sentence in remarks[:_MOST_SHOWN]:
         warn(sentence)
-    if len(result.warnings) > _MOST_SHOWN:
-        warn(f"{len(result.warnings) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    cause = None if quiet else cause_of_noise(result)
+    if len(remarks) > _MOST_SHOWN:
+        warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
+    surely = result.is_surely_determined
+    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 
@@ -434,8 +434,7 @@ def result_from(moment: Moment, options: Options) -> Result:
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    made = structs.replace(found.record, **origin, parameters={**record.parameters, **chosen})
-    return replace(found, record=made, moment=moment)
+    return replace(found, moment=moment).with_record(**origin, parameters={**record.parameters, **chosen})
 
 
 def _check_same(moment: Moment, options: Options) -> None:
@@ -454,5 +453,4 @@ def released_moment(result: Result) -> Moment:
     moment = result.moment
     assert moment is not None, "an upload is kept"
     open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
-    terms = {**moment.record.parameters, **open_terms}
-    return moment.with_record(structs.replace(moment.record, parameters=terms))
+    return moment.with_record(parameters={**moment.record.parameters, **open_terms})

@@ -623,13 +623,13 @@ def spectrum_of_result(result: Result, *, row_norm: float | None = None) -> Arra
 def _unit_of(result: Result) -> float:
     """Return what a variance of the result is in units of the rows that its bound is of."""
     if result.code_book is not None:
-        if not result.standardized:
+        if not result.record.standardized:
             raise InputError(
                 "a result of prepared columns that is to be a spectrum must be of correlations, got "
                 "covariances; fit it with standardize=True"
             )
         return 1.0
-    if not result.standardized or result.scale is None:
+    if not result.record.standardized or result.scale is None:
         return 1.0
     given = result.run["parameters"].get("scale")
     return float(np.mean((result.scale / (1.0 if given is None else np.asarray(given))) ** 2))
