@@ -29,8 +29,12 @@ def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     write(tmp_path / "out", a="earlier")
-    renames = [RENAME, RENAME, RENAME, full]
-    monkeypatch.setattr(Path, "rename", lambda *paths: renames.pop(-which)(*paths))
+    renames = iter([RENAME, full] if which == 2 else [full])
+
+    def rename(*paths: Path) -> object:
+        return next(renames, RENAME)(*paths)
+
+    monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(InputError, match="must be in a folder that can be written"):
         write(tmp_path / "out", a="later")
     assert contents(tmp_path / "out") == {"a": "earlier"}
