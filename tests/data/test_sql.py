@@ -8,8 +8,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from row_forms import read_all, write_sqlite
 from test_bad_data import CELL, refusal, refused
 
@@ -75,12 +73,6 @@ def test_a_url_with_a_password_or_that_cannot_be_read_is_refused_and_never_quote
     assert "host/north" not in message
 
 
-@pytest.mark.slow
-@given(st.text(min_size=3).filter(lambda text: not text.isdecimal()))
-def test_whatever_follows_the_user_s_colon_is_refused_unread(text: str) -> None:
-    assert SECRET not in refusal(lambda: SqlQuery(ROWS, f"postgresql://ann:{SECRET}{text}@host/north"))
-
-
 def test_a_query_holds_no_password_and_shows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NORTH_DB_PASSWORD", SECRET)
     (tmp_path / "secret").write_text(f"{SECRET}\n")
@@ -130,13 +122,6 @@ def test_connection_strings_quote_whatever_a_setting_holds() -> None:
 )
 def test_a_mapping_must_describe_a_query(data: dict[str, Any], words: str) -> None:
     assert words in refusal(lambda: query_of(data, name="[data] of north.toml"))
-
-
-def test_a_file_that_describes_a_query_holds_no_password(tmp_path: Path) -> None:
-    (tmp_path / "north.toml").write_text(f'[data]\nquery = "{ROWS}"\npassword = "{SECRET}"')
-    message = refusal(lambda: open_source(tmp_path / "north.toml"))
-    assert "must not hold a password" in message
-    assert SECRET not in message
 
 
 # --- SQLite -----------------------------------------------------------------------------------------------

@@ -252,12 +252,6 @@ def test_the_first_sheet_is_read_unless_another_is_named(book: Path) -> None:
     assert read_all(open_source(f"{book}#Ward 2")).tolist() == [[1, 2], [3, 4]]
 
 
-def test_silos_can_be_told_by_a_column_of_a_sheet(book: Path) -> None:
-    silos = split_by_group(book, "site", columns=["id", "age"])
-    assert {name: len(read_all(silo)) for name, silo in silos.items()} == {"n": 2, "s": 2}
-    assert sorted(split_by_group(book, "id", columns=["age"])) == ["1", "2", "3", "4"]
-
-
 def test_text_dates_and_formulas_without_a_value_are_refused(book: Path) -> None:
     assert "column 'site' of" in refused(book)
     assert "must hold numbers, got text at row 1" in refused(book)

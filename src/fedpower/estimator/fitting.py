@@ -225,7 +225,7 @@ class _Fit:
             )
         public = options.public
         bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
             raise InputError(
                 "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
                 "or normalize, or leave the ledgers out"
@@ -377,7 +377,8 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
         warn(sentence)
     if len(remarks) > _MOST_SHOWN:
         warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    cause = None if quiet else cause_of_noise(result)
+    surely = result.is_surely_determined
+    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 

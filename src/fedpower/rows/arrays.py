@@ -265,7 +265,7 @@ def npz_source(path: Path, name: str) -> ArraySource:
 def _sparse_npz(path: Path, name: str) -> ArraySource:
     def load() -> Any:
         try:
-            matrix = sparse.load_npz(path)
+            matrix: Any = sparse.load_npz(path)
             matrix.check_format()
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, AttributeError):
             raise _damaged(name) from None

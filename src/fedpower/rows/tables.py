@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -411,10 +411,10 @@ def _pandas_table(frame: Any, name: str) -> Table:
     require_distinct(name, columns)
     made, cells = {}, {}
     for place, column in enumerate(columns):
-        values, series = frame.iloc[:, place], None
+        values, series = frame.iloc[:, place], cast("pl.Series | None", None)
         if values.dtype != object:
             with suppress(Exception):
-                series = pl.from_pandas(values, nan_to_null=False)
+                series = cast("pl.Series", pl.from_pandas(values, nan_to_null=False))
         is_text = {"decimal": ".", "logical": True} if series is None else {}
         made[column] = as_texts(values) if series is None else series
         cells[column] = Cells(own=column, dtype=made[column].dtype, **is_text)  # type: ignore[arg-type]
