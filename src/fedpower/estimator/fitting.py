@@ -227,7 +227,7 @@ class _Fit:
             )
         public = options.public
         bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
             raise InputError(
                 "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
                 "or normalize, or leave the ledgers out"
