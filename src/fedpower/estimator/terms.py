@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
-from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
+from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
@@ -65,7 +65,7 @@ def options_of(model: Any) -> Options:
 
 def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment:
     """Return what the options do to each row; ``columns`` are names, where there are any."""
-    if options.by_edge:
+    if isinstance(options.unit, Edge):
         given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
         given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
         given += [] if options.aggregation.weights == "rows" else ["weights"]
@@ -167,12 +167,18 @@ def build_study(
     if center and n_rows is not None and n_rows < 2:
         raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
     noise = noise_of(options, n_features, n_rows)
-    rank, width = rank_and_width(options, n_features if options.by_edge else n_rows, n_features, noise)
+    rank, width = rank_and_width(
+        options, n_features if isinstance(options.unit, Edge) else n_rows, n_features, noise
+    )
     n_steps = getattr(options.solver, "n_steps", None)
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     pairs = n_features * (n_features - 1) // 2
-    delta = _delta(options, max(pairs, 1) if options.by_edge else n_rows) if noise != "none" else 0.0
+    delta = (
+        _delta(options, max(pairs, 1) if isinstance(options.unit, Edge) else n_rows)
+        if noise != "none"
+        else 0.0
+    )
     scores = _scores_of(options, noise, delta, n_features)
     more: dict[str, Any] = _secure_terms(options, noise, identities or {}, attempts)
     if noise == "clipped":
