@@ -173,7 +173,7 @@ def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(instead
 
 def test_a_record_with_unknown_keys_or_other_terms_is_refused(exact: FedPCA) -> None:
     run = exact.result_.run
-    for changed in ({**run, "surprise": 1}, {**run, "solver": {**run["solver"], "surprise": 1}}):
+    for changed in ({**run, "surprise": 1}, {**run, "study": {**run["study"], "surprise": 1}}):
         with pytest.raises(InputError, match=r"must be as .*unknown field `surprise`"):
             Record.of(changed)
     for terms in ({**run["study"]["terms"], "iteration_rank": 1}, {}):

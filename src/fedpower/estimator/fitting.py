@@ -1,6 +1,7 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -147,9 +148,10 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     if not items:
         raise InputError("silos must hold at least one silo, got none")
     owners: dict[object, str] = {}
+    times = Counter(name for name, _ in items)
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
-        if [known for known, _ in items].count(name) > 1:
+        if times[name] > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
                 "data, or on the command line NAME=PATH"
@@ -225,7 +227,7 @@ class _Fit:
             )
         public = options.public
         bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
             raise InputError(
                 "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
                 "or normalize, or leave the ledgers out"
@@ -377,7 +379,8 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
         warn(sentence)
     if len(remarks) > _MOST_SHOWN:
         warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    cause = None if quiet else cause_of_noise(result)
+    surely = result.is_surely_determined
+    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 

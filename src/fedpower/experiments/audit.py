@@ -258,9 +258,11 @@ class Game:
             for name in self._names:  # fresh silos with fresh ledgers
                 rows = self._worlds[world] if name == _AUDITED else others
                 source = SeededNoiseForExperiments(self._played) if name == _COLLUDER else self._source
-                ledger = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
-                given = {"ledger": stack.enter_context(ledger), "identity": self._keys.get(name)}
-                silos[name] = assemble(name, rows, self.study, source=source, **given)
+                made = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
+                ledger, identity = stack.enter_context(made), self._keys.get(name)
+                silos[name] = assemble(
+                    name, rows, self.study, ledger=ledger, identity=identity, source=source
+                )
             if not self._keys:
                 facts: dict[str, Any] = {"study": self.study.digest, "run": _RUN, "silo": _AUDITED}
                 messages = [Message(**facts, round=n, body=body) for n, (body, _) in enumerate(self.asked)]

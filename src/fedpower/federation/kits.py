@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import ipaddress
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, SILO_FILE, STUDY_FILE, TLS
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
-from fedpower.report.files import staged
+from fedpower.report.files import write_whole
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 AUTHORITY_KEY, SIGNED = "authority.key", "signed"
@@ -46,18 +45,7 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
-def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all; it is on disk afterwards."""
-    with staged(path) as new, new.open("wb") as file:
-        new.chmod(0o600)
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the new name may be lost with the power
-    finally:
-        os.close(folder)
+write_private = functools.partial(write_whole, private=True)
 
 
 def parties(study: StudyFile) -> tuple[str, ...]:
@@ -110,10 +98,10 @@ class Request:
     key: ec.EllipticCurvePublicKey
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path) -> "Request":
         """Return the request in a file; refuse one whose sender does not have the key."""
 
-        def load(content: bytes) -> Self:
+        def load(content: bytes) -> Request:
             request = x509.load_pem_x509_csr(content)
             names = (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
             party, study = (_attribute(request.subject, name) for name in names)
@@ -221,12 +209,12 @@ class Kit:
     def check(self, *, with_key: bool = True) -> int:
         """Return how many days the certificate is still valid; refuse a kit that could not connect."""
         held = self.certificate.public_key()
-        own = read_key(self.tls / KEY).public_key() if with_key else held  # a vault's kit has no key
+        fits = not with_key or read_key(self.tls / KEY).public_key() == held  # a vault's kit has no key
         try:
             self.certificate.verify_directly_issued_by(self.authority)
         except _UNREADABLE:
-            own = None
-        if own != held:
+            fits = False
+        if not fits:
             raise InputError(f"key, certificate and authority in {self.tls} must belong together")
         for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "ca-init")):
             if days_left(certificate) < 0:

@@ -1,6 +1,7 @@
 """Outputs that appear whole or not at all: written next to their place and renamed at the end."""
 
 import csv
+import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -52,6 +53,21 @@ def require_room(place: Path, n_bytes: int = 0) -> None:
 def room_for(n_features: int, *, moment: bool) -> int:
     """Return about how many bytes components take as text, and a covariance where that is kept."""
     return 2**12 * n_features + 8 * n_features**2 * moment
+
+
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """Write a file that appears whole or not at all, and is on disk when this returns."""
+    with staged(path) as staging, staging.open("wb") as file:
+        if private:
+            staging.chmod(0o600)
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the new name may be lost with the power
+    finally:
+        os.close(folder)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -18,7 +18,7 @@ from msgspec import Meta, structs
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.codebook_file import CodeBookFile, Part, rendered
 from fedpower.report.text import and_more
 from fedpower.rules.codebook import CodeBook
@@ -40,13 +40,6 @@ class StudyTerms(Part):
     def __post_init__(self) -> None:
         if self.terms.digest != self.hash:
             raise ValueError("the terms of the study do not have their hash")
-
-
-class SolverRecord(Part):
-    """The solver and the reason for it."""
-
-    solver: str
-    reason: str
 
 
 class AngleRecord(Part):
@@ -126,7 +119,7 @@ class Record(Part):
     versions: dict[str, str]
     study: StudyTerms
     parameters: dict[str, Any]
-    solver: SolverRecord
+    solver: SolverChoice
     n_components: int
     n_features: int
     n_samples: int
@@ -138,7 +131,7 @@ class Record(Part):
     bytes_down: int
     rounds: list[RoundRecord]
     privacy: PrivacyStatement
-    angles: AngleRecord
+    angles: AngleRecord | None = None
     absent: list[str] = msgspec.field(default_factory=list)
     row_bound: float | None = None
     clipping: Clipping | None = None

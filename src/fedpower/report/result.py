@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from fedpower.report.record import (
     PRIVACY,
     REPORT,
     RUN,
+    AngleRecord,
+    Record,
     plain,
     read_folder,
     write_arrays,
@@ -55,37 +58,35 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hol
 class Result(Fitted):
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
-    Components and all that goes with them, the scores of new rows, and the ways to keep it.
-
-    Attributes
-    ----------
-    components
-        k×d, orthonormal rows by decreasing variance; each one's largest loading is positive.
-    explained_variance, explained_variance_ratio, singular_values
-        One per component; the ratio is NaN where the total was not released.
-    mean
-        What is subtracted from rows (from unit rows where the fit normalised them).
-    feature_names
-        Names of the columns in order; None where they have none.
-    scale
-        Public divisors of the columns; None for ones.
-    normalize
-        Whether rows are scaled to norm 1 before they are projected.
-    center
-        The public centre of the rows; None where there was none.
-    spectrum
-        All eigenvalues that the release gives, by decreasing size and in the units of
-        ``explained_variance``; None where it is not known.
-    record
-        The record of the run; ``run`` is the same in JSON's types, as ``run.json`` holds it.
-    basis
-        The iterated basis, d×r; None in a result read back.
-    moment
-        The pooled moment, where the fit kept it.
+    Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
+    ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
+    the columns, and ``normalize`` says whether rows are scaled to norm 1 before they are projected. ``basis``
+    is None in a result read back.
     """
 
     basis: Array | None = None
     moment: Moment | None = None
+    drawn_angles: Callable[[], AngleRecord] | None = None
+    is_surely_determined: Callable[[], bool] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What draws the angles has no place in a pickle; the angles have.
+        return {
+            **self.__dict__,
+            "record": self.whole_record,
+            "drawn_angles": None,
+            "is_surely_determined": None,
+        }
+
+    @cached_property
+    def angles(self) -> AngleRecord:
+        """The angles of the components, at 90% confidence: computed when first asked for."""
+        return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def whole_record(self) -> Record:
+        """The record with the angles in it, as ``run.json`` holds it."""
+        return structs.replace(self.record, angles=self.angles)
 
     def __repr__(self) -> str:
         return self._described(f"{self.n_components} components of {self.n_features} columns")
@@ -93,7 +94,7 @@ class Result(Fitted):
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run in JSON's types: what ``run.json`` holds."""
-        return self.record.as_dict()
+        return self.whole_record.as_dict()
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -113,7 +114,7 @@ class Result(Fitted):
     @property
     def solver(self) -> SolverChoice:
         """The solver taken and the reason for it."""
-        return SolverChoice(**structs.asdict(self.record.solver))
+        return self.record.solver
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -185,7 +186,7 @@ class Result(Fitted):
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
         if self.moment is not None:
             write_arrays(place / MOMENT, self.moment.arrays())
-        write_record(place, self.record, self.code_book)
+        write_record(place, self.whole_record, self.code_book)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
@@ -200,14 +201,11 @@ class Result(Fitted):
         write_pages(place, self.privacy, result_page(self))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
 
-        Returns
-        -------
-        PCA or Pipeline
-            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
-            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
-            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
+        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
+        variance was not released.
         """
         from sklearn.decomposition import PCA  # noqa: PLC0415
         from sklearn.pipeline import Pipeline  # noqa: PLC0415
@@ -227,7 +225,10 @@ class Result(Fitted):
         for name in ("components", "explained_variance", "explained_variance_ratio", "singular_values"):
             setattr(pca, f"{name}_", getattr(self, name).copy())
         pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
-        pca.noise_variance_ = self._noise_variance()
+        n_left = min(self.n_samples, self.n_features) - self.n_components
+        explained = float(self.explained_variance_ratio.sum()) or np.nan
+        rest = float(self.explained_variance.sum()) * (1 / explained - 1)
+        pca.noise_variance_ = max(rest / n_left, 0.0) if n_left > 0 else 0.0
         pca.n_components_, pca.n_samples_ = self.n_components, self.n_samples
         steps.append(("pca", pca))
         for _, step in steps:
@@ -235,15 +236,6 @@ class Result(Fitted):
         if self.feature_names is not None:  # later steps get arrays, which have no names
             steps[0][1].feature_names_in_ = np.asarray(self.feature_names, dtype=object)
         return pca if len(steps) == 1 else Pipeline(steps)
-
-    def _noise_variance(self) -> float:
-        n_left = min(self.n_samples, self.n_features) - self.n_components
-        if n_left <= 0:
-            return 0.0
-        explained = float(self.explained_variance_ratio.sum())
-        if not explained > 0:
-            return float("nan")
-        return max(0.0, float(self.explained_variance.sum()) * (1 / explained - 1)) / n_left
 
     def to_anndata(self, adata: Any) -> Any:
         """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
