@@ -21,7 +21,7 @@ def central_power_method(moment: Array, start: Array, n_steps: int) -> list[Arra
     return bases
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(cuts=st.sets(st.integers(1, 599), max_size=6), seed=st.integers(0, 1000))
 def test_a_round_at_every_step_equals_the_central_power_method_step_by_step(
     cuts: set[int], seed: int
@@ -84,7 +84,7 @@ def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(seed: int, lo
     assert sin_theta(spans[0], spans[1]) < 1e-9
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     local_steps=st.integers(1, 6),
     n_steps=st.integers(1, 15),
@@ -106,17 +106,6 @@ def test_every_broadcast_and_the_output_are_orthonormal(
     for basis in [*bases, solution.basis]:
         np.testing.assert_allclose(basis.T @ basis, np.eye(R), atol=1e-12)
     assert solution.n_steps == n_steps
-
-
-def test_centring_gives_the_covariance_of_the_pooled_rows(rows: Array) -> None:
-    shifted = rows + 50.0
-    parts = [shifted[:100] + 1.0, shifted[100:]]
-    solution, _, _ = solve(parts, n_steps=100, center=True)
-    pooled = np.vstack(parts)
-    values, vectors = np.linalg.eigh(np.cov(pooled.T, bias=True))
-    np.testing.assert_allclose(solution.center, pooled.mean(axis=0), rtol=1e-13)
-    np.testing.assert_allclose(solution.values, values[::-1][:3], rtol=1e-9)
-    assert sin_theta(solution.basis, vectors[:, ::-1][:, :3]) < 1e-8
 
 
 def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows: Array) -> None:
