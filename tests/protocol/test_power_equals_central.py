@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from fedpower.linalg import orth, sin_theta
 from fedpower.protocol import decaying, every, explicit
-from fedpower.protocol.solvers import PowerSettings
 from problems import Array, ArrayMoment, spiked_rows, split
-from runs import drive, exact_study, make_coordinator, make_silos, solve
+from runs import solve
 
 D, R = 12, 3
 
@@ -53,35 +52,6 @@ def test_identical_silos_make_any_schedule_equal_the_central_power_method(
     solution, _, bases = solve([rows] * 4, n_steps=7, schedule=schedule, reference=reference)
     expected = central_power_method(rows.T @ rows / len(rows), bases[0], 7)[-1]
     assert sin_theta(solution.basis, expected) < 1e-12
-
-
-@pytest.mark.slow
-@given(seed=st.integers(0, 10_000), local_steps=st.integers(1, 5))
-def test_rotating_the_start_basis_leaves_the_subspace_where_it_was(seed: int, local_steps: int) -> None:
-    """With Procrustes alignment the method depends on the span of the start only."""
-
-    class Start:
-        """Gives the iteration a chosen start; power() asks its generator for nothing else."""
-
-        def __init__(self, basis: Array) -> None:
-            self.basis = basis
-
-        def standard_normal(self, shape: tuple[int, int]) -> Array:
-            assert shape == self.basis.shape
-            return self.basis
-
-    rng = np.random.default_rng(seed)
-    start = orth(rng.standard_normal((D, R)))
-    turn = orth(rng.standard_normal((R, R)))
-    parts = split(spiked_rows(seed=seed % 7), [100, 200, 300])
-    spans = []
-    for basis in (start, start @ turn):
-        silos = make_silos(parts, R)
-        settings = PowerSettings(study=exact_study(D, R), rank=R, n_steps=7, schedule=every(local_steps))
-        coordinator = make_coordinator(silos, settings, rng=Start(basis))  # type: ignore[arg-type]
-        drive(coordinator, silos)
-        spans.append(coordinator.outcome.basis)
-    assert sin_theta(spans[0], spans[1]) < 1e-9
 
 
 @settings(max_examples=10)
