@@ -75,7 +75,7 @@ def test_no_row_is_longer_than_its_side_and_each_is_itself_in_any_company(rows: 
     assert [integers(row[None], rule)[0] for row in rows] == found
     assert integers(np.asfortranarray(rows), rule) == found
     assert integers(rows[::-1], rule) == found[::-1]
-    if rule.center is None:
+    if rule.center is None and np.abs(rows).max() < 1e150:  # beyond, dividing by a bound of 1e-150 overflows
         block, _ = LatticeRows(rule, rows.shape[1]).of_sparse(sparse.csr_array(rows))
         assert np.abs(block.toarray() - found).max() <= 1
 
