@@ -14,11 +14,7 @@ from click.testing import CliRunner, Result
 from postgres_server import PostgresServer, private_server
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
-from test_sources import (  # noqa: F401  (the contract, run here over the fixture below)
-    test_a_source_keeps_the_protocol,
-    test_every_form_gives_the_same_moment_and_product,
-    test_selecting_reorders_and_drops,
-)
+from test_sources import test_a_source_keeps_the_protocol, test_selecting_reorders_and_drops  # noqa: F401  (the contract, run here over the fixture below)
 
 from fedpower.cli import main
 from fedpower.rows.fingerprint import fingerprint
@@ -225,27 +221,6 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(
     assert all(READER.encode() not in each for each in written)
     first, again = ((tmp_path / name / "components.csv").read_bytes() for name in ("result", "again"))
     assert first == again
-
-
-@pytest.mark.parametrize("way", ["PGPASSWORD", "PGPASSFILE", "service"])
-def test_libpq_s_own_ways_to_a_password_work(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    port, url, path = database.server.port, database.url, tmp_path / "own"
-    if way == "PGPASSWORD":
-        monkeypatch.setenv("PGPASSWORD", PLANTED)
-    elif way == "PGPASSFILE":
-        escaped = PLANTED.replace("\\", "\\\\")
-        path.write_text(f"127.0.0.1:{port}:*:postgres:{escaped}\n")
-        path.chmod(0o600)
-        monkeypatch.setenv("PGPASSFILE", str(path))
-    else:
-        settings = {"host": "127.0.0.1", "port": port, "user": "reader", "dbname": "postgres"}
-        lines = [f"{key}={value}\n" for key, value in {**settings, "password": READER}.items()]
-        path.write_text("".join(["[north]\n", *lines]))
-        monkeypatch.setenv("PGSERVICEFILE", str(path))
-        url = "postgresql://?service=north"
-    assert read_all(open_source(SqlQuery("SELECT 1 AS a", url))).tolist() == [[1]]
 
 
 READ_TWICE = """
