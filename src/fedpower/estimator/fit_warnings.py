@@ -173,7 +173,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    some = max(1, min(65_536, most_cells // source.n_features))
+    some = max(1, min(8_192, most_cells // source.n_features))
     block = next(iter(with_gaps(source).blocks(some)), np.zeros((0, 1)))
     rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
     rows = rows[rows.any(axis=1)] + 0.0  # anybody's data may have rows of zeros; −0 is 0

@@ -1,12 +1,13 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
-from fedpower.engines.embedded import (
+from fedpower.engines.inprocess import (
     LedgerPaths,
     OnRows,
     Versions,
@@ -147,9 +148,10 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     if not items:
         raise InputError("silos must hold at least one silo, got none")
     owners: dict[object, str] = {}
+    times = Counter(name for name, _ in items)
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
-        if [known for known, _ in items].count(name) > 1:
+        if times[name] > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
                 "data, or on the command line NAME=PATH"
