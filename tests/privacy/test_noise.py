@@ -14,7 +14,7 @@ from fedpower.errors import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
 
-N = 1_000_000
+N = 300_000
 
 
 class Scripted:
