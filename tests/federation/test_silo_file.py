@@ -24,7 +24,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, MomentPart, QueryAnswer, Refusal
 from fedpower.protocol.secure import Identity
-from fedpower.protocol.study import budget_of, worst_epsilon
+from fedpower.protocol.study import worst_epsilon
 from fedpower.rows.tables import TableSource
 
 RUN = "0123456789abcdef"
@@ -125,7 +125,7 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
 def test_no_more_can_be_spent_than_was_agreed_to(tmp_path: Path) -> None:
     """The worst case is what a ledger says after every attempt that it lets out."""
     terms, _, _ = secure_study(tmp_path).terms()
-    budget = budget_of(terms)
+    budget = terms.budget
     assert budget is not None
     with Ledger.in_memory(100.0, terms.delta) as ledger:
         for attempt in range(terms.attempts):

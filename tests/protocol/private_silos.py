@@ -10,7 +10,6 @@ from fedpower.privacy.noise import NoiseSource, SystemNoise
 from fedpower.protocol import Silo, Study
 from fedpower.protocol.messages import AskSteps, Message, decode, encode, read_only
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.study import budget_of
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4
@@ -45,13 +44,10 @@ def private_silo(
     source: NoiseSource | None = None,
     moment: Any = None,
 ) -> Silo:
-    budget = budget_of(study)
-    assert budget is not None
     held = moment or ArrayMoment(bounded_rows() if rows is None else rows)
     releases = PrivateReleases(
         held,
         study,
-        budget,
         ledger=ledger,
         source=source or SystemNoise(),
         data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),

@@ -26,7 +26,6 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.secure import Identity, SiloSessions
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import budget_of
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
 from problems import Array, ArrayMoment, spiked_rows
@@ -110,15 +109,12 @@ def party(
     attempts: int = 3,
     rows: Any = None,
 ) -> Party:
-    budget = budget_of(study)
-    assert budget is not None
     kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
     if rows is None:
         rows = Survey(open_source(rows_of(name))) if study.preparation else ArrayMoment(rows_of(name))
     releases = PrivateReleases(
         rows,
         study,
-        budget,
         ledger=kept,
         source=source or SystemNoise(),
         data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),

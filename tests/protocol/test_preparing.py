@@ -18,7 +18,7 @@ from fedpower.protocol.query import N_VECTORS, vectors_to_bytes
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import PREPARED, budget_of
+from fedpower.protocol.study import PREPARED
 from fedpower.rows.opening import open_source
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
@@ -284,7 +284,7 @@ class OneSilo(Sums):
 
     def total(self, query):
         yield from ()
-        noise = budget_of(self.study).noise(query.label, query.sensitivity, (len(self.X),))
+        noise = self.study.budget.noise(query.label, query.sensitivity, (len(self.X),))
         noised = noise.values(query.stage.tally(self.X) + noise.draw(self.source))
         return Total(values=noised, stds=noise.stds, n_rows=len(self.X))
 

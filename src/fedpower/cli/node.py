@@ -18,9 +18,9 @@ from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import SCORES, Budget
+from fedpower.privacy.budget import SCORES
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.study import budget_of, worst_epsilon
+from fedpower.protocol.study import Budget, worst_epsilon
 from fedpower.report.text import count, human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
@@ -393,8 +393,8 @@ def _advice(node: OpenSilo) -> list[str]:
 def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
     terms, moment = node.study, node.moment
-    budget = budget_of(terms)
-    by_edge, secure = terms.network == "edge", terms.aggregation == "secure"
+    budget = terms.budget
+    by_edge, secure = terms.network == "edge", terms.is_secure
     facts: dict[str, Any] = {"study": study.digest}
     if terms.unit:
         facts |= {"persons": moment.n_rows, "rows_of_theirs": moment.n_read}
@@ -434,7 +434,7 @@ def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
         }
     facts |= {
         "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
-        "delta": f"{budget.delta:g}",
+        "delta": f"{budget.study.delta:g}",
     }
     if node.ledger is not None:
         facts |= {
@@ -450,13 +450,13 @@ def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     """Return what leaves the silo in a private study, noised."""
     scores = ", then counts of rows by their scores" if budget.share(SCORES) else ""
-    if budget.mode != "moment":
-        parts = f"{count(budget.n_steps, 'product')} of d×{budget.iteration_rank}"
+    if budget.study.noise != "moment":
+        parts = f"{count(budget.study.n_steps or 1, 'product')} of d×{budget.study.iteration_rank}"
         parts += " with the trace" if budget.with_trace else ""
-        parts += " and the mean row" if budget.center else ""
-        return f"{parts}{scores}, each noised{' as printed' if budget.mode == 'paper' else ''}"
+        parts += " and the mean row" if budget.study.center else ""
+        return f"{parts}{scores}, each noised{' as printed' if budget.study.noise == 'paper' else ''}"
     prepares = bool(budget.share(*STAGES))
-    parts = f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace"
+    parts = f"the {what}, the mean row and the trace" if budget.study.center else f"the {what} and its trace"
     if prepares:
         parts = f"tallies of where cells lie and how long rows are, then {parts}"
     parts += f"{scores} on two components" if scores else ""

@@ -215,7 +215,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "noise": terms.noise,
         "aggregation": terms.aggregation,
     }
-    if terms.aggregation == "secure":
+    if terms.is_secure:
         facts |= {"attempts": terms.attempts, "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}")}
     return facts | {
         "solver": choice.solver,

@@ -13,7 +13,6 @@ import numpy as np
 
 from fedpower.engines.inprocess import blas_threads, run_in_process, share_cores
 from fedpower.errors import InputError
-from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Coordinator, Round
@@ -21,7 +20,7 @@ from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity, PairSecrets
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
-from fedpower.protocol.study import Study, budget_of, sums_moment
+from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
 from fedpower.rows.source import RowSource, Watch
@@ -151,7 +150,7 @@ def federate(
     coordinator = _run(moments, settings, rng, **options)
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     outcome = replace(conclude(coordinator, settings), kernels=kernels)
-    if settings.study.aggregation == "secure":
+    if settings.study.is_secure:
         notes = (*outcome.privacy.notes, REHEARSED)
         outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
     return outcome
@@ -180,7 +179,7 @@ def _run(
 ) -> Coordinator:
     """Return the coordinator of a run that has ended."""
     study, run = settings.study, secrets.token_hex(8)
-    budget = budget_of(study)
+    budget = study.budget
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
@@ -251,7 +250,9 @@ def _open_ledgers(
                 f"a ledger must belong to a silo of this fit ({', '.join(silos)}), got one for {name!r}"
             )
     if not paths:
-        ledgers = {name: Ledger.in_memory(budget.epsilon, budget.delta, silo=name) for name in silos}
+        ledgers = {
+            name: Ledger.in_memory(budget.study.epsilon, budget.study.delta, silo=name) for name in silos
+        }
         return {name: stack.enter_context(ledger) for name, ledger in ledgers.items()}
     opened = {}
     for name in silos:

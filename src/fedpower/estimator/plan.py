@@ -14,7 +14,7 @@ from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
 from fedpower.privacy.budget import SMALLEST_EPSILON
 from fedpower.protocol.rehearsal import Rehearsed, cost, rehearse, sums_at_once
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, pooled_std
+from fedpower.protocol.study import SolverChoice, Study, costly_sentence, pooled_std
 from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 
@@ -107,7 +107,7 @@ class _Facts:
 
     def noise_levels(self, study: Study) -> tuple[float, float]:
         """Return the standard deviations of the pooled noise and of the largest silo's."""
-        budget = budget_of(study)
+        budget = study.budget
         if budget is None:
             return 0.0, 0.0
         return pooled_std(study, self.sizes), budget.std(max(self.sizes.values()))

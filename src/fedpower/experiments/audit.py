@@ -14,7 +14,7 @@ from scipy.special import betaincinv, ndtri
 
 from fedpower.errors import InputError, require
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
-from fedpower.privacy.budget import MOMENT, PRODUCT, Budget, QueryTerms
+from fedpower.privacy.budget import MOMENT, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
@@ -43,7 +43,7 @@ from fedpower.protocol.query import (
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
@@ -228,7 +228,7 @@ class Game:
     @contextmanager
     def _silo(self, name: str, rows: Rows | Survey, source: NoiseSource) -> Iterator[Silo]:
         """Give a fresh silo with a fresh ledger."""
-        with Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name) as ledger:
+        with Ledger.in_memory(self.study.epsilon, self.study.delta, silo=name) as ledger:
             yield assemble(
                 name, rows, self.study, ledger=ledger, identity=self._keys.get(name), source=source
             )
@@ -270,7 +270,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
 
 
 def _budget(study: Study) -> Budget:
-    budget = budget_of(study)
+    budget = study.budget
     assert budget is not None, "an audited study is private"
     return budget
 

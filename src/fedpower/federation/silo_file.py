@@ -301,7 +301,7 @@ def open_silo(
             data_set=silo_file.data.name,
             declared_by=f"version in [data] of {silo_file.path}",
         )
-    identity = silo_file.identity() if study.aggregation == "secure" else None
+    identity = silo_file.identity() if study.is_secure else None
     ledger = silo_file.open_ledger() if private else None
     try:
         silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)

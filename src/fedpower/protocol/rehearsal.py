@@ -38,7 +38,7 @@ from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import Study, Weights, budget_of
+from fedpower.protocol.study import Study, Weights
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
 from fedpower.sums.survey import MOST_BINS, ScoreQuestion
@@ -71,7 +71,7 @@ def cost(study: Study, *, n_rows: int, summed: bool) -> Rehearsed:
     """Return rounds and bytes of all queries of a study, or of scores after a solver's own rounds."""
     labels = [terms.label for terms in _queries(study) if summed or terms.label == SCORES]
     down, up = query_bytes(study, n_rows=n_rows, labels=labels)
-    n_rounds = len(labels) + int(study.aggregation == "secure")
+    n_rounds = len(labels) + int(study.is_secure)
     return Rehearsed(n_rounds=n_rounds, bytes_up=up, bytes_down=down)
 
 
@@ -164,7 +164,7 @@ class _MadeUpSums(Sums):
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
-        budget = budget_of(self.study)
+        budget = self.study.budget
         assert budget is not None
         rows = self.n_rows
         noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
@@ -260,7 +260,7 @@ def query_bytes(study: Study, *, n_rows: int = 1, labels: list[str] | None = Non
         return encoded_size(Message(study=study.digest, run="0" * 16, round=number, silo=names[0], body=body))
 
     down, up, session = 0, 0, None
-    if study.aggregation == "secure":
+    if study.is_secure:
         rows, key, signature = max(1, n_rows // len(names)), bytes(KEY_BYTES), bytes(SIGNATURE_BYTES)
         session = Session(
             study=study.digest,
