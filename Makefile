@@ -105,7 +105,7 @@ coverage: setup  ## lines and branches that the fast tests reach, in build/cover
 golden: setup  ## pin hashes, message bytes, results, amounts and options as they are now; then read the diff
 	PYTHONPATH=tests $(BIN)/python tests/golden/pins.py
 
-bench: $(DEVICES)  ## measure CASES="fit_memory …" (`python -m benchmarks list` shows them); tables and pictures
+bench: $(DEVICES)  ## measure CASES="libraries …" (`python -m benchmarks list` shows them); tables and pictures
 	$(BIN)/python -m benchmarks $(or $(CASES),list)
 	$(BIN)/python -m benchmarks render
 	$(BIN)/python -m benchmarks pictures

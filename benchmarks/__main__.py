@@ -8,7 +8,6 @@ from benchmarks import results_page, runner
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run cases, list them, or write the documents."""
     options = _options(arguments)
     if options.names == ["render"]:
         stale = results_page.render(check=options.check)

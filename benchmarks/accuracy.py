@@ -46,7 +46,6 @@ COMPARED = ("Model I", "a9a, unit rows", "digits", "breast cancer", "MNIST")
 
 
 def private_fit(data: DataSet, places: Places, method: str, epsilon: float, seed: int) -> Array:
-    """Return the components of a private fit over one split."""
     model = fed_pca(
         data.rank,
         epsilon=epsilon,

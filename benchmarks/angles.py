@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.data_sets import Array, model_one, packaged
 from benchmarks.fits import fed_pca
 from benchmarks.preparation import leading
-from benchmarks.public_tables import CALIBRATION, VALIDATION, tables
+from benchmarks.public_tables import TABLES, tables
 from benchmarks.runner import Record, Table, case, say
 from fedpower import FedPCA
 
@@ -33,7 +33,6 @@ def claims(model: FedPCA, wanted: Array) -> list[tuple[float, float]]:
 
 
 def summary(found: list[tuple[float, float]]) -> Record:
-    """Return shares: of claims that hold, of those far off, of what is near and not determined."""
     determined = [(claim, true) for claim, true in found if claim <= DETERMINED]
     near = [claim for claim, true in found if true <= NEAR]
     return {
@@ -122,12 +121,6 @@ def _record(name: str, way: str, epsilon: float, found: list[tuple[float, float]
     part="bound",
     quick={"releases": 1, "small": True, "epsilons": (4.0,)},
 )
-@case(
-    "angles_calibration",
-    about="claimed angles on the tables that the model of shortened rows was learned from",
-    part="calibration",
-    quick={"releases": 1, "epsilons": (4.0,), "small": True},
-)
 @case("angles_tables", about="claimed angles with nothing but ε, on tables that nothing was calibrated on",
       quick={"releases": 1, "epsilons": (4.0,), "small": True})  # fmt: skip
 def angles(
@@ -138,9 +131,8 @@ def angles(
     columns: tuple[int, ...] = (5, 100, 1000, 5000),
     small: bool = False,
 ) -> Table:
-    if part in ("tables", "calibration"):
-        names = VALIDATION if part == "tables" else CALIBRATION
-        names = {name: path for name, path in names.items() if not small or path.startswith("sklearn")}
+    if part == "tables":
+        names = {name: path for name, path in TABLES.items() if not small or path.startswith("sklearn")}
         records = list(_alone(names, releases, epsilons))
     else:
         records = list(_bound(releases, epsilons, small) if part == "bound" else _zeros(releases, columns))

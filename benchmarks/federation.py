@@ -21,18 +21,10 @@ EXACT = {"epsilon": math.inf}
 
 
 @case(
-    "federation",
-    about="runs over separate processes with mutual TLS, beside one process",
-    quick={
-        "silos": (2,),
-        "steps": (2,),
-        "columns": 6,
-        "rank": 4,
-        "rows": 400,
-        "whole_silos": 0,
-        "repeats": 1,
-    },
-)
+    "federation", about="runs over separate processes with mutual TLS, beside one process",
+    quick={"silos": (2,), "steps": (2,), "columns": 6, "rank": 4, "rows": 400, "whole_silos": 0,
+           "repeats": 1},
+)  # fmt: skip
 def federation(
     *,
     silos: tuple[int, ...] = (4, 16),

@@ -14,7 +14,6 @@ _VALUES = ("codebook", "unit", "noise", "aggregation", "solver")
 
 
 def values_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an estimator: flat options become the values that hold them."""
     known = signature(FedPCA).parameters
     flat = {name: value for name, value in given.items() if name not in known}
     made = {name: value for name, value in given.items() if name in known}

@@ -35,7 +35,6 @@ Found = tuple[str, Array, dict[str, float]]
 
 
 def fed_pca(parts: Sequence[Array], seed: int, **settings: Any) -> tuple[Array, dict[str, float]]:
-    """Return the components of a fit without noise, and its rounds and bytes."""
     given = {**EXACT, "iteration_rank": RANK, "random_state": seed, **settings}
     model = fits.fed_pca(RANK, **given).fit_silos(list(parts))
     sent = sum(row["bytes_up"] for row in model.history_)
@@ -43,13 +42,11 @@ def fed_pca(parts: Sequence[Array], seed: int, **settings: Any) -> tuple[Array, 
 
 
 def power(parts: Sequence[Array], seed: int, *, steps: int = LOCAL_STEPS * N_ROUNDS, **settings: Any) -> Any:
-    """Return the paper's method with p = 4, unless another number is given."""
     given = {"local_steps": LOCAL_STEPS, **settings}
     return fed_pca(parts, seed, solver="fedpower", n_steps=steps, tol=0.0, **given)
 
 
 def one_shot(parts: Sequence[Array]) -> list[Found]:
-    """Return the averages of local eigenvectors, which take a single round."""
     local = baselines.local_eigenspaces(parts, RANK)
     return [
         ("UDA", baselines.unweighted_average(local, RANK), {"rounds": 1}),
@@ -201,7 +198,6 @@ def _run_split(task: Task) -> dict[str, float]:
 
 
 def n_silos(rows: Array) -> int:
-    """Return the ICML paper's number of silos."""
     return max(math.ceil(len(rows) / 1000), 3)
 
 

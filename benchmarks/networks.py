@@ -26,7 +26,6 @@ FRONT = ("isocortex", "pallium", "subpallium")
 
 
 def mice(wheel: Path) -> tuple[list[Any], dict[str, str]]:
-    """Return the layers, and the label of every region of grey matter."""
     layers, labels = [], {}
     with zipfile.ZipFile(wheel) as archive:
         for name in sorted(archive.namelist()):

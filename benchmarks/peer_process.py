@@ -70,7 +70,6 @@ def run_peer(
 
 
 def peer_python(name: str, cache: Path = CACHE) -> Path:
-    """Return the interpreter of a peer's environment, made at first use from its pinned list."""
     wanted = (HERE / f"{name}.txt").read_bytes()
     folder = cache / f"venv-{name}"
     stamp = folder / "installed"

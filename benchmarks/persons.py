@@ -20,7 +20,6 @@ BETWEEN = 0.5
 
 
 def visits(persons: int, axes: Array, seed: int) -> tuple[Array, Any]:
-    """Return rows and ids: geometric numbers of visits, cut at the most."""
     rng = np.random.default_rng(seed)
     ids = np.repeat(np.arange(persons), np.minimum(rng.geometric(1 / MEAN_VISITS, persons), MOST_VISITS))
 
@@ -109,7 +108,6 @@ def _times(rows: int, persons: int, repeats: int) -> list[Record]:
 
 
 def fit(*, path: str, unit: str | None) -> Record:
-    """Measure a fit with or without a unit."""
     import polars as pl
 
     silo = path if unit else pl.scan_parquet(path).drop("person")

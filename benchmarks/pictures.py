@@ -12,7 +12,6 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 def draw_all() -> None:
-    """Draw every picture into docs."""
     for name, (size, draw) in PICTURES.items():
         with drawing() as Figure:
             figure = Figure(figsize=size, layout="constrained")
@@ -28,7 +27,6 @@ MODES = {
 
 
 def draw_modes(figure: Any) -> None:
-    """Draw every seed of every noise mode on one logarithmic axis."""
     found, axes = kept("model1_modes"), figure.subplots()
     settings, labels = found["settings"], []
     for height, (mode, (label, marker, colour)) in enumerate(reversed(MODES.items())):
@@ -77,7 +75,6 @@ LEAST = 1e-5
 
 
 def draw_accuracy(figure: Any, rows: Sequence[Measured]) -> None:
-    """Draw the share of variance lost against ε, a panel a data set."""
     sets, epsilons = distinct(rows, "data"), distinct(rows, "epsilon")
     columns = 3
     height = -(-(len(sets) + 1) // columns)  # one place is for the key
@@ -120,7 +117,6 @@ MEASURES = {"seconds": "seconds", "rise_mb": "the fit's own MB"}
 
 
 def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
-    """Draw a column of two panels a curve: time with its fitted line above, memory below."""
     names = list(dict.fromkeys(each["curve"] for each in measured))
     grid = figure.subplots(len(MEASURES), len(names), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(names):

@@ -19,7 +19,6 @@ DELTA = 1e-6
 
 
 def leading(rows: Array, rank: int) -> Array:
-    """Return the leading components of the correlations."""
     return _components(np.corrcoef(rows.T), rank)
 
 
@@ -119,7 +118,6 @@ def with_gaps(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def yes_or_no(rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return 16 columns of 0 and 1 that one factor makes."""
     loadings = rng.uniform(0.4, 0.9, 16)
     hidden = rng.standard_normal((1_248, 1)) * loadings
     hidden += np.sqrt(1 - loadings**2) * rng.standard_normal((1_248, 16))
@@ -128,7 +126,6 @@ def yes_or_no(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def years(rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return six columns of three factors, one of which holds years about 2000."""
     rows = rng.standard_normal((1_000, 3)) @ rng.standard_normal((3, 6))
     rows += 0.5 * rng.standard_normal((1_000, 6))
     rows = rows / rows.std(axis=0) * [5, 1, 10, 0.1, 3, 100] + [2000, 0, 50, 1, 0, 300]
@@ -137,7 +134,6 @@ def years(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def counts(rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return six columns of counts, two thirds of which are 0."""
     factor = rng.standard_normal((2_000, 1))
     sizes = np.exp(1.5 + 0.8 * (0.7 * factor + 0.7 * rng.standard_normal((2_000, 6))))
     rows = np.where(rng.random((2_000, 6)) < 0.35, np.rint(sizes), 0.0)
@@ -145,12 +141,10 @@ def counts(rng: np.random.Generator) -> tuple[Array, Array]:
 
 
 def least_cosine(model: FedPCA, rows: Array) -> float:
-    """Return the least |cos| of a component to the exact one."""
     return float(np.abs(np.sum(model.components_.T * leading(rows, len(model.components_)), axis=0)).min())
 
 
 def sine(model: FedPCA, rows: Array) -> float:
-    """Return the largest sine between the subspaces."""
     return _sine(model, leading(rows, len(model.components_)))
 
 
@@ -174,7 +168,6 @@ CASES = (
 
 
 def measured(hard: Hard, fits: int) -> Record:
-    """Return the measure in so many draws, and how many columns were lost, and not listed."""
     found, lost, unlisted = [], 0, 0
     for seed in range(fits):
         rows, whole = hard.draw(np.random.default_rng(seed))
@@ -211,7 +204,6 @@ MOST_DEGREES, MOST_OFF = 15.0, 0.25
 
 
 def units_rows(n_rows: int, n_features: int, seed: int) -> Array:
-    """Return rows of three factors, in units from 1 to 1,000."""
     rng = np.random.default_rng(seed)
     loadings = rng.standard_normal((3, n_features))
     rows = rng.standard_normal((n_rows, 3)) * [3.0, 2.0, 1.2] @ loadings + rng.standard_normal(

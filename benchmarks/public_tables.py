@@ -1,7 +1,7 @@
-"""Real tables that packages ship, as numbers: half to calibrate with, half to validate on.
+"""Real tables that packages ship, as numbers.
 
 The packages are installed for this alone: `pip install --no-deps statsmodels lifelines scikit-survival
-vega_datasets linearmodels bokeh_sampledata pandas`. Only their data files are read. Columns that number
+vega_datasets pandas`. Only their data files are read. Columns that number
 the rows, times and outcomes of a study stay: a table is taken as it is. Rows with a missing cell are left
 out, and columns where more than a tenth is missing.
 """
@@ -16,20 +16,7 @@ import numpy as np
 
 from benchmarks.data_sets import Array
 
-CALIBRATION = {
-    "medical expenditure": "linearmodels/datasets/meps/meps.csv.bz2",
-    "portfolios": "linearmodels/datasets/french/french.csv.bz2",
-    "fringe benefits": "linearmodels/datasets/fringe/fringe.csv.bz2",
-    "sales": "bokeh_sampledata/_data/SampleSuperstore.csv.gz",
-    "bicycles": "bokeh_sampledata/_data/cycling.csv.gz",
-    "health insurance, all": "statsmodels/datasets/randhie/src/randhie.csv",
-    "lymph nodes": "lifelines/datasets/lymph_node.csv",
-    "heart attacks": "sksurv/datasets/data/whas500.arff",
-    "affairs, first survey": "statsmodels/datasets/fair/fair_pt.csv",
-    "iris": "sklearn/datasets/data/iris.csv",
-}
-
-VALIDATION = {
+TABLES = {
     "election": "statsmodels/datasets/anes96/anes96.csv",
     "affairs": "statsmodels/datasets/fair/fair.csv",
     "travel": "statsmodels/datasets/modechoice/src/TableF18-2.csv",
@@ -55,7 +42,6 @@ _INDEX = ("unnamed: 0", "id", "pidnum", "index", "row id")
 
 
 def tables(names: dict[str, str]) -> Iterator[tuple[str, Array]]:
-    """Yield name and numbers of the tables whose package is installed."""
     for name, path in names.items():
         found = _read(path)
         if found is not None:

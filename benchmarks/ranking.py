@@ -57,18 +57,15 @@ class Law:
         self.linear, self.logistic = (1.0 + self.apart) / 2.0, 1.0 / (1.0 + np.exp(-odds))
 
     def pairs(self, rng: np.random.Generator, rows: int) -> NDArray[np.int64]:
-        """Return which pair is compared in each row."""
         return np.asarray(rng.choice(len(self.shares), size=rows, p=self.shares))
 
     def outcomes(self, rng: np.random.Generator, pairs: NDArray[np.int64], kind: str) -> Array:
-        """Return the outcomes for the first of each pair: 1 or −1, or margins with a uniform error."""
         if kind == "margins":
             return np.asarray(self.apart[pairs] + rng.uniform(-0.4, 0.4, len(pairs)))
         chances = self.logistic if kind == "logistic" else self.linear
         return np.where(rng.random(len(pairs)) < chances[pairs], 1.0, -1.0)
 
     def table(self, rng: np.random.Generator, rows: int, kind: str) -> pd.DataFrame:
-        """Return comparisons as a silo has them."""
         pairs = self.pairs(rng, rows)
         outcomes, names = self.outcomes(rng, pairs, kind), np.asarray(ITEMS)
         first, second = names[self.first[pairs]], names[self.second[pairs]]
@@ -78,14 +75,12 @@ class Law:
         return pd.DataFrame({"winner": np.where(won, first, second), "loser": np.where(won, second, first)})
 
     def projected(self) -> Array:
-        """Return least squares' scores of a law that is Bradley and Terry's."""
         root = np.sqrt(self.shares)
         wanted = (2 * self.logistic - 1) * root
         return np.asarray(np.linalg.lstsq(self.signed * root[:, None], wanted, rcond=None)[0])
 
 
 def release(tables: list[pd.DataFrame], **terms: Any) -> Moment:
-    """Return the moment that silos release of comparisons."""
     book = {"codebook": comparisons(ITEMS), "center": False, "epsilon": 1.0, "delta": DELTA}
     return fed_moment(**{**book, "n_jobs": 1, **terms}).fit_silos(tables).moment_
 
@@ -103,7 +98,6 @@ class Case:
     terms: dict[str, Any] = field(default_factory=dict)
 
     def template(self, rng: np.random.Generator) -> Moment:
-        """Return a real release."""
         silos, times = [], self.per_person if self.repeated else 1
         for _ in range(2):
             made = self.law.table(rng, N_ROWS * self.per_person // times, self.kind)
@@ -132,7 +126,6 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """Return the kinds of comparisons that are measured."""
     law = Law()
     points = {"codebook": comparisons(ITEMS, margin="points", range=(-POINTS, POINTS))}
     odd = {"law": law, "kind": "logistic"}
@@ -177,7 +170,6 @@ def coverage(releases: int, seed: int) -> dict[str, list[Any]]:
 
 
 def league(seeds: int) -> Iterator[dict[str, Any]]:
-    """Yield what a release tells of the teams with the most games, by ε."""
     games = packaged("Bundesliga")
     seen = pd.concat([games["HomeTeam"], games["AwayTeam"]]).value_counts()
     teams = sorted(seen.index[:TEAMS])

@@ -22,8 +22,6 @@ PLACES: dict[str, Callable[[], str]] = {}
 
 
 def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Register a function that writes the text of a marked place from results."""
-
     def register(write: Callable[[], str]) -> Callable[[], str]:
         PLACES[name] = write
         return write
@@ -32,7 +30,6 @@ def place(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
 
 
 def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> list[str]:
-    """Write all marked places, or only list the documents that are out of date."""
     stale = []
     for path in documents:
         old = path.read_text(encoding="utf-8")
@@ -45,7 +42,6 @@ def render(*, check: bool = False, documents: Sequence[Path] = DOCUMENTS) -> lis
 
 
 def section(name: str) -> str:
-    """Return the text of a marked place."""
     if name in PLACES:
         return PLACES[name]()
     if not (runner.RESULTS / f"{name}.json").exists():
@@ -66,7 +62,6 @@ def _brief(value: object) -> str:
 
 @place("findings")
 def findings() -> str:
-    """Return what to take from the page."""
     sentences = [
         *on_claims(_claims(REPRODUCTION)),
         *on_real_data(kept("accuracy_real")["measured"]),
@@ -98,7 +93,6 @@ def claims(folder: Path = REPRODUCTION) -> str:
 
 @place("figures")
 def figures(folder: Path = REPRODUCTION) -> str:
-    """Return every reproduced figure with its caption."""
     file = folder / "captions.json"
     captions: dict[str, str] = read_json(file) if file.exists() else {}
     shown = [f"![{name}]({folder.name}/{name}.svg)\n\n*{caption}*" for name, caption in captions.items()]
@@ -116,7 +110,6 @@ def _cell(text: str) -> str:
 
 
 def on_claims(claims: Sequence[dict[str, Any]]) -> list[str]:
-    """Return how many claims hold."""
     sentences = []
     for whose, name in (("paper", "the paper"), ("fedpower", "fedpower")) if claims else ():
         holds = [claim["holds"] for claim in claims if claim["whose"] == whose]
@@ -132,7 +125,6 @@ LOST = 0.5
 
 
 def _means(rows: Any, value: str, *keys: str, **where: Any) -> dict[Any, float]:
-    """Return the mean of a value by keys, in order of appearance."""
     groups: dict[Any, list[float]] = {}
     for row in having(rows, **where):
         groups.setdefault(tuple(row[key] for key in keys), []).append(row[value])
@@ -140,7 +132,6 @@ def _means(rows: Any, value: str, *keys: str, **where: Any) -> dict[Any, float]:
 
 
 def on_real_data(rows: Any) -> list[str]:
-    """Return what the private fits on real data say."""
     shares = {
         method: list(_means(rows, "captured", "data", method=method, epsilon=USUAL).values())
         for method in distinct(rows, "method")
@@ -167,7 +158,6 @@ def on_real_data(rows: Any) -> list[str]:
 
 
 def beside_peers(found: dict[str, Any]) -> list[str]:
-    """Return what the comparison says."""
     rows = found["measured"]["fits"]
     errors = _means(rows, "error", "method", "data", epsilon=USUAL)
     captured = _means(rows, "captured", "method", "data", epsilon=USUAL)
@@ -200,7 +190,6 @@ def _finished(rows: Any, sets: int, peer: str, settings: dict[str, Any]) -> str:
 
 
 def with_secure_sums(found: dict[str, Any]) -> str:
-    """Return what summing securely is worth."""
     columns, rows = found["table"]["columns"], found["table"]["rows"]
     ratios = [float(row[columns.index("secure / curator")]) for row in rows]
     models = list(dict.fromkeys(row[columns.index("model")] for row in rows))
@@ -212,7 +201,6 @@ def with_secure_sums(found: dict[str, Any]) -> str:
 
 
 def beside_localpower(rows: Any) -> str:
-    """Return what the noise-free protocol says."""
     methods = [key for key in rows[0] if key not in ("data", "split")]
     ours = next(method for method in methods if method.startswith("FedPCA"))
     worst = {method: max(statistics.mean(row[method]) for row in rows) for method in methods}

@@ -84,17 +84,10 @@ def _to_targets(silos: list[Array], truth: Array, method: tuple[Record, int], se
 
 
 @case(
-    "rounds",
-    about="rounds and bytes to a given error, every solver; private fits by rounds",
-    quick={
-        "seeds": 1,
-        "scales": (0.5,),
-        "etas": (0.2,),
-        "methods": ("krylov warm",),
-        "rows": 2_000,
-        "counts": (1,),
-    },
-)
+    "rounds", about="rounds and bytes to a given error, every solver; private fits by rounds",
+    quick={"seeds": 1, "scales": (0.5,), "etas": (0.2,), "methods": ("krylov warm",), "rows": 2_000,
+           "counts": (1,)},
+)  # fmt: skip
 def rounds(
     *,
     seeds: int = 10,

@@ -83,7 +83,6 @@ class Case:
     quick: Record
 
     def parameters(self, *, quick: bool = False, chosen: Mapping[str, str] | None = None) -> Record:
-        """Return the values of all parameters: defaults, quick sizes, then what is chosen as text."""
         hints = typing.get_type_hints(self.run)
         defaults = {name: each.default for name, each in inspect.signature(self.run).parameters.items()}
         values = defaults | self.given | (self.quick if quick else {})
@@ -112,7 +111,6 @@ def case(
 
 
 def load_cases() -> dict[str, Case]:
-    """Import every module of cases and return the registry."""
     for module in MODULES:
         importlib.import_module(f"benchmarks.{module}")
     return CASES
@@ -121,7 +119,6 @@ def load_cases() -> dict[str, Case]:
 def run_case(
     chosen: Case, folder: Path, *, quick: bool = False, options: Mapping[str, str] | None = None
 ) -> Table:
-    """Measure a case, print its tables and write its results."""
     facts, values = machine(), chosen.parameters(quick=quick, chosen=options)
     with warnings.catch_warnings(), _in_one_process(quick):
         warnings.simplefilter("ignore", UserWarning)  # of fits that find nothing, which is what some measure
@@ -133,7 +130,6 @@ def run_case(
 
 
 def document(name: str, facts: Record, settings: Record, table: Table) -> Record:
-    """Return the content of a file of results."""
     busy = ["Other work was running on this machine during the measurement."] if is_busy(facts) else []
     return {
         "benchmark": name,
@@ -173,13 +169,11 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the record in a file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Give a folder for data, removed afterwards."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         yield Path(folder)
@@ -189,7 +183,6 @@ def scratch() -> Iterator[Path]:
 
 
 def machine() -> Record:
-    """Describe this machine and its software."""
     return {
         "cpu": _processor(),
         "cores": len(_cores()),
@@ -204,12 +197,10 @@ def machine() -> Record:
 
 
 def is_busy(facts: Measured) -> bool:
-    """Return whether other work ran when the measurement began."""
     return float(facts["load at the start"]) > 0.5
 
 
 def version_of(name: str) -> str:
-    """Return the version of a package."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -241,7 +232,6 @@ def _kilobytes(path: str, key: str) -> int:
 
 
 def peak_mb() -> float:
-    """Return the most memory this process has had resident, in MB."""
     return _kilobytes("/proc/self/status", "VmHWM") * 1024 / 1e6
 
 
@@ -252,7 +242,6 @@ _INLINE = False
 
 
 def say(line: str) -> None:
-    """Show progress."""
     print(f"{datetime.now(UTC):%H:%M:%S}  {line}", file=sys.stderr, flush=True)
 
 
@@ -338,7 +327,6 @@ def _run_task(task: str, arguments: Record) -> Record:
 
 @functools.cache
 def bare_mb() -> float:
-    """Return the memory of an interpreter that has imported nothing, in MB."""
     program = 'print(next(l.split()[1] for l in open("/proc/self/status") if l.startswith("VmHWM")))'
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
     return int(done.stdout) * 1024 / 1e6
@@ -370,22 +358,18 @@ def _bind(cores: Any) -> None:
 
 
 def having(measured: Sequence[Measured], **wanted: Any) -> list[Measured]:
-    """Return the records with these values."""
     return [each for each in measured if all(each.get(key) == wanted[key] for key in wanted)]
 
 
 def distinct(measured: Sequence[Measured], key: str) -> list[Any]:
-    """Return the distinct values of a key, in order of appearance."""
     return list(dict.fromkeys(each[key] for each in measured))
 
 
 def values(measured: Sequence[Measured], key: str = "seconds") -> list[float]:
-    """Return one value of every record that has it."""
     return [each[key] for each in measured if key in each]
 
 
 def ratios(measured: Sequence[Measured], base: Sequence[Measured], key: str = "seconds") -> list[float]:
-    """Return measured over base within every repeat in which both have a value."""
     below = {each["repeat"]: each[key] for each in base if key in each}
     return [each[key] / below[each["repeat"]] for each in measured if key in each and each["repeat"] in below]
 
@@ -402,7 +386,6 @@ def standard_error(found: Sequence[float]) -> float:
 
 
 def median_range(found: Sequence[float]) -> str:
-    """Return the median and the range as text."""
     if not found:
         return ""
     return f"{_short(statistics.median(found))} ({_short(min(found))} to {_short(max(found))})"
@@ -415,7 +398,6 @@ def most(measured: Sequence[Measured], key: str, form: str) -> str:
 
 
 def exponents(measured: Sequence[Measured], sizes: Sequence[int]) -> list[float]:
-    """Return, for every repeat with all sizes, the slope of log seconds on log size."""
     found = []
     for repeat in sorted({each["repeat"] for each in measured}):
         seconds = {
@@ -479,13 +461,11 @@ def timing_table(
 
 
 def kept(name: str) -> Record:
-    """Return the results of a case."""
     found: Record = read_json(RESULTS / f"{name}.json")
     return found
 
 
 def markdown(columns: Row, rows: Sequence[Row]) -> str:
-    """Return a table that reads well as text and as Markdown."""
     cells = [[str(cell) for cell in row] for row in (columns, *rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
     lines = [

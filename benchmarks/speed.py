@@ -44,34 +44,16 @@ MEMORY = ("peak MB above a bare interpreter", "of which the fit's own")
 
 
 def fed_pca(silos: Any, rank: int = RANK, **settings: Any) -> Any:
-    """Return a fitted model."""
     return fits.fed_pca(rank, random_state=0, **settings).fit_silos(silos)
 
 
 def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
-    """Return scikit-learn's fitted PCA."""
     from sklearn.decomposition import PCA
 
     return PCA(rank, svd_solver=solver, random_state=0).fit(rows)
 
 
 # From memory
-
-
-@case(
-    "fit_memory",
-    about="fits of one array in memory beside X.T @ X and scikit-learn's PCA",
-    quick={"rows": 2_000, "columns": 8, "repeats": 1},
-)
-def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
-    array = model_one(rows, columns)
-    ways: dict[str, Callable[[], Any]] = {
-        "X.T @ X": lambda: array.T @ array,
-        "scikit-learn PCA": lambda: sk_pca(array),
-        **{name: lambda given=given: fed_pca([array], **given) for name, given in FITS.items()},
-    }
-    measured = compare(ways, repeats)
-    return timing_table(measured, base="scikit-learn PCA", columns=(*TIMES, MEMORY[1]))
 
 
 LIBRARIES: dict[str, Callable[[Array], Array]] = {
@@ -119,7 +101,6 @@ def libraries(*, rows: int = 1_000_000, columns: int = 100, repeats: int = 3, li
 
 
 def fit_array(*, method: str, path: str) -> Record:
-    """Measure one fit after a small one, which loads the libraries."""
     from fedpower.linalg import sin_theta
 
     rows = np.load(path)
@@ -160,7 +141,7 @@ def _torch(rows: Array, columns: int, powers: int) -> Array:
     quick={"rows": 2_000, "csv_rows": 1_000, "columns": 6, "repeats": 1},
 )
 def fit_files(
-    *, rows: int = 4_500_000, csv_rows: int = 400_000, columns: int = 50, repeats: int = 3
+    *, rows: int = 5_000_000, csv_rows: int = 400_000, columns: int = 50, repeats: int = 3
 ) -> Table:
     measured = []
     with scratch() as folder:
@@ -185,7 +166,6 @@ def fit_files(
 
 
 def fit_file(*, way: str, path: str) -> Record:
-    """Measure one fit of a file after a small one."""
     _fit_file(way, str(Path(path).with_stem("few")))
     return timed(lambda: _fit_file(way, path))[0]
 
@@ -200,7 +180,6 @@ def _fit_file(way: str, path: str) -> Any:
 
 
 def write_table(path: Path, rows: Array) -> Path:
-    """Write rows as Parquet or CSV."""
     import polars as pl
 
     frame = pl.DataFrame(rows, schema=[f"x{place}" for place in range(rows.shape[1])])
@@ -209,86 +188,6 @@ def write_table(path: Path, rows: Array) -> Path:
     else:
         frame.write_csv(path)
     return path
-
-
-FLIGHTS = """format = "fedpower-codebook/2"
-
-[rules]
-time = { kind = "date", origin = "2013-01-01", unit = "days", range = [0, 365] }
-carrier = { levels = [%s] }
-origin = { levels = ["EWR", "JFK", "LGA"] }
-departure = { kind = "number", range = [-60, 600], missing = "offset" }
-arrival = { kind = "number", range = [-90, 600], missing = "offset" }
-air = { kind = "number", range = [0, 700], missing = "offset" }
-"""
-CARRIERS = [f"C{place:02}" for place in range(16)]
-
-
-@case(
-    "flights",
-    about="a table with dates, categories and gaps beside pandas and scikit-learn",
-    quick={"rows": 1_500, "repeats": 1},
-)
-def flights(*, rows: int = 337_000, repeats: int = 3) -> Table:
-    import polars as pl
-
-    measured = []
-    with scratch() as folder:
-        frame = _flights(rows)
-        (folder / "rules.toml").write_text(
-            FLIGHTS % ", ".join(f'"{name}"' for name in CARRIERS), encoding="utf-8"
-        )
-        for kind in ("csv", "parquet"):
-            path = folder / f"flights.{kind}"
-            frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
-            given = {"epsilon": 1.0, "codebook": folder / "rules.toml"}
-            ways: dict[str, Callable[[], Any]] = {
-                "pandas + scikit-learn PCA": lambda path=path: sk_pca(_by_pandas(path)),
-                "Polars reads it": lambda path=path: (
-                    (pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)).height
-                ),
-                "fedpower, private": lambda path=path, given=given: fed_pca([path], **given),
-            }
-            measured += compare(ways, repeats, file=kind)
-    return timing_table(measured, base="pandas + scikit-learn PCA", by="file")
-
-
-def _flights(count: int) -> Any:
-    import polars as pl
-
-    rng = np.random.default_rng(0)
-    delay = rng.gumbel(5.0, 20.0, count)
-    gone = rng.random(count) < 0.025
-    air = rng.gamma(4.0, 38.0, count)
-    days = rng.integers(0, 365, count)
-    frame = pl.DataFrame(
-        {
-            "time": np.datetime64("2013-01-01", "D") + days,
-            "carrier": rng.choice(CARRIERS, count),
-            "origin": rng.choice(["EWR", "JFK", "LGA"], count),
-            "departure": np.round(delay),
-            "arrival": np.round(delay + rng.normal(-5, 15, count)),
-            "air": np.round(air),
-            "distance": np.round(air * 7.0),
-            **{
-                name: rng.integers(0, 24, count).astype(float)
-                for name in ("hour", "minute", "scheduled", "seats")
-            },
-        }
-    )
-    blank = pl.Series(gone)
-    return frame.with_columns(
-        pl.when(~blank).then(pl.col(name)).alias(name) for name in ("departure", "arrival", "air")
-    )
-
-
-def _by_pandas(path: Path) -> Array:
-    import pandas as pd
-
-    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
-    frame["time"] = (pd.to_datetime(frame["time"]) - pd.Timestamp("2013-01-01")).dt.days
-    frame = pd.get_dummies(frame, columns=["carrier", "origin"], dtype=float)
-    return np.asarray(((frame - frame.mean()) / frame.std()).fillna(0.0).to_numpy())
 
 
 # Whole processes
@@ -375,23 +274,50 @@ def wide(
     return timing_table(measured, base="scikit-learn PCA, arpack", by="data")
 
 
+# Silos
+
+
+@case(
+    "silos",
+    about="the same rows in one silo and in many, and secure sums beside plain ones",
+    quick={"rows": 2_000, "columns": 8, "silos": 20, "secure_silos": 3, "repeats": 1},
+)
+def silos(
+    *,
+    rows: int = 1_000_000,
+    columns: int = 100,
+    silos: int = 1_000,
+    secure_silos: int = 300,
+    repeats: int = 3,
+) -> Table:
+    pooled, few = model_one(rows, columns), model_one(200 * secure_silos, columns)
+    shapes = {f"{rows:,} rows": (pooled, silos), f"{len(few):,} rows": (few, secure_silos)}
+    measured: list[Record] = []
+    for name, (held, count) in shapes.items():
+        parts, given = np.array_split(held, count), FITS["private, public bound"]
+        ways: dict[str, Callable[[], Any]] = {
+            "one silo": lambda held=held, given=given: fed_pca([held], **given),
+            f"{count:,} silos": lambda parts=parts, given=given: fed_pca(parts, **given),
+            f"{count:,} silos, exact": lambda parts=parts: fed_pca(parts, **EXACT),
+        }
+        if held is few:
+            ways["secure sums"] = lambda parts=parts, given=given: fed_pca(
+                parts, aggregation="secure", **given
+            )
+        measured += compare(ways, repeats, data=name)
+    return timing_table(measured, base="one silo", by="data")
+
+
 # Growth
 
 POINT = ("what grows", "to", "seconds", "fit's own MB", "rounds", "MB up", "MB down")
 
 
 @case(
-    "growth",
-    about="how time, memory, rounds and bytes of a fit grow with rows, columns, silos and rank",
-    quick={
-        "rows": (500, 1_000),
-        "columns": (8, 16),
-        "silos": (1, 2),
-        "ranks": (4, 8),
-        "most_rows": 400,
-        "repeats": 1,
-    },
-)
+    "growth", about="how time, memory, rounds and bytes of a fit grow with rows, columns, silos and rank",
+    quick={"rows": (500, 1_000), "columns": (8, 16), "silos": (1, 2), "ranks": (4, 8), "most_rows": 400,
+           "repeats": 1},
+)  # fmt: skip
 def growth(
     *,
     rows: tuple[int, ...] = (10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000),
@@ -452,7 +378,6 @@ def growth(
 def fit_grown(
     *, shape: tuple[int, int], silos: int = 1, rank: int | None = None, exact: bool = False
 ) -> Record:
-    """Measure one fit of rows drawn before."""
     parts = np.array_split(model_one(*shape), silos)
     given = FITS["exact" if exact else "private, public bound"]
     given = given if rank is None else {**given, "iteration_rank": rank, "noise": "step"}

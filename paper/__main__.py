@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedpower.cli.console import bars, console, exit_status, note, print_json, table
+from fedpower.cli.console import bars, exit_status, note, print_json, print_table
 from fedpower.cli.options import options
 from fedpower.experiments.attack import drawing
 from paper.settings import FIGURES, Settings
@@ -80,38 +79,31 @@ def reproduce(
 
 
 def _print(verdicts: list[Any]) -> None:
-    made = table(None, "claim", "whose", "statistic", "value", "asked", "holds", numbers=("value",))
-    for verdict in verdicts:
-        weakest = verdict.weakest
-        made.add_row(
+    rows = [
+        (
             verdict.claim.name,
             verdict.claim.whose,
-            weakest.part.what,
-            f"{weakest.found.value:.3g}",
-            str(weakest.part.bound),
+            verdict.weakest.part.what,
+            f"{verdict.weakest.found.value:.3g}",
+            str(verdict.weakest.part.bound),
             "yes" if verdict.holds else "no",
         )
-    console().print(made)
+        for verdict in verdicts
+    ]
+    headings = ("claim", "whose", "statistic", "value", "asked", "holds")
+    print_table(None, headings, rows, numbers=("value",))
     count = sum(verdict.holds for verdict in verdicts)
     click.echo(f"{count} of {len(verdicts)} claims hold; claims.json says why the others do not.")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int, bool], None] | None]:
-    columns = (
-        TextColumn("runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
     # The speed of many minutes: runs of one model are much slower than those of the other.
-    with bars(*columns, speed_estimate_period=600.0) as progress:
+    with bars(speed_estimate_period=600.0) as progress:
         if progress is None:
             yield None
             return
-        task = progress.add_task("", total=None)
+        task = progress.add_task("runs", total=None, note="")
 
         def show(done: int, total: int, kept: bool) -> None:
             if kept:  # read back: says nothing about the speed

@@ -1,6 +1,5 @@
 """Small results of every kind, for what is made of results."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +48,7 @@ def written(
 ) -> Path:
     """Return the folder with the result of a fit."""
     model = fed_pca(rank, **{"epsilon": float("inf"), "standardize": False, "random_state": 0, **parameters})
-    return model.fit_silos(silos).result_.with_origin(command=command).save(folder)
+    return model.fit_silos(silos).result_.with_record(command=command and list(command)).save(folder)
 
 
 def hostile() -> dict[str, pd.DataFrame]:
@@ -82,8 +81,7 @@ def sample(folder: Path, kind: str) -> Path:
 
 def federated(like: Path, folder: Path) -> Path:
     """Return a result as a federation leaves it: its silos keep to themselves where their rows are."""
-    result = read_result(like)
-    run = {**result.run, "command": None}
+    run = {**read_result(like).run, "command": None}
     run["silos"] = [{"name": each["name"], "rows": each["rows"]} for each in run["silos"]]
     run["federation"] = {
         "name": "heart-2026",
@@ -92,15 +90,12 @@ def federated(like: Path, folder: Path) -> Path:
         "rounds_resumed": 0,
         "silent": {**dict.fromkeys(SILOS, 0), "never-there": 2},
     }
-    folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
-    (folder / "components.npz").write_bytes((like / "components.npz").read_bytes())
-    return folder
+    return with_run(read_result(like), run).save(folder)
 
 
 def with_run(result: Result, run: Mapping[str, Any]) -> Result:
     """Return a result with another record, given in JSON's types."""
-    return result.with_record(Record.of(run))
+    return replace(result, record=Record.of(run))
 
 
 def with_spectrum(result: Result, beyond: int) -> Result:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args
 
 import numpy as np
 
@@ -48,25 +48,20 @@ class Setting:
             known = (isinstance(value, str) and value in self.choices) or isinstance(value, kinds)
             require(known, name, f"one of {', '.join(map(repr, self.choices))}", value)
         elif self.holds is not None:
-            require(self.holds(value), name, self.must, value)
+            of_kind = self.kind is None or isinstance(value, _OF_KIND[self.kind])
+            is_flag = isinstance(value, bool | np.bool_) and self.kind is not bool
+            require(of_kind and not is_flag and self.holds(value), name, self.must, value)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-
-
+_OF_KIND: dict[type, Any] = {int: Integral, float: Real, bool: bool | np.bool_, str: str}
 _BOUNDS: dict[str, tuple[str, Callable[[Any], bool], type]] = {
-    "count": ("a whole number of at least 1", lambda v: _is_whole(v) and v >= 1, int),
-    "flag": ("True or False", lambda v: isinstance(v, bool | np.bool_), bool),
-    "positive": ("a number above 0", lambda v: _is_real(v) and v > 0, float),
-    "share": ("a number between 0 and 1", lambda v: _is_real(v) and 0 < v < 1, float),
-    "tol": ("a number of at least 0 and below 1", lambda v: _is_real(v) and 0 <= v < 1, float),
-    "jobs": ("a whole number other than 0", lambda v: _is_whole(v) and v != 0, int),
-    "text": ("text", lambda v: isinstance(v, str) and v != "", str),
+    "count": ("a whole number of at least 1", lambda value: value >= 1, int),
+    "flag": ("True or False", lambda value: True, bool),
+    "positive": ("a number above 0", lambda value: value > 0, float),
+    "share": ("a number between 0 and 1", lambda value: 0 < value < 1, float),
+    "tol": ("a number of at least 0 and below 1", lambda value: 0 <= value < 1, float),
+    "jobs": ("a whole number other than 0", lambda value: value != 0, int),
+    "text": ("text", lambda value: value != "", str),
 }
 
 
@@ -93,24 +88,18 @@ def setting(*declared: Any, **more: Any) -> Any:
     return field(default=default, metadata={"setting": made})
 
 
-_T = TypeVar("_T")
-
-
-def documented(kind: type[_T], before: str = "Examples") -> type[_T]:
+def documented(kind: Any, before: str = "Examples") -> None:
     """Write the help of a dataclass's settings into its documentation, before a section."""
-    lines = ["Parameters", "----------"]
-    for item in fields(kind):  # type: ignore[arg-type]
-        if not item.metadata:
-            continue
-        known = item.metadata["setting"]
-        choices = f"{{{', '.join(map(repr, known.choices))}}}"
-        name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
-        given = "" if item.default is MISSING else f", default={item.default!r}"
-        lines += [f"{item.name} : {name}{given}", f"    {known.help}"]
-    summary, _, rest = (kind.__doc__ or "").partition(f"\n    {before}\n")
-    block = "".join(f"    {line}\n" for line in lines) if len(lines) > 2 else ""
-    kind.__doc__ = f"{summary}\n{block}\n    {before}\n{rest}"
-    return kind
+    lines = ["    Parameters", "    ----------"] if _settings(kind) else []
+    for item in fields(kind):
+        if known := item.metadata.get("setting"):
+            choices = f"{{{', '.join(map(repr, known.choices))}}}"
+            name = choices if known.choices else getattr(item.type, "__name__", str(item.type))
+            given = "" if item.default is MISSING else f", default={item.default!r}"
+            lines += [f"    {item.name} : {name}{given}", f"        {known.help}"]
+    lines += [""] if lines else []
+    summary, _, rest = kind.__doc__.partition(f"\n    {before}\n")
+    kind.__doc__ = "\n".join([summary, *lines, f"    {before}", rest])
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -123,7 +112,7 @@ class _Value:
         documented(dataclass(frozen=True, kw_only=kw_only, repr=False)(cls))
 
     def __post_init__(self) -> None:
-        for name, known in _settings(self):
+        for name, known in _settings(self).items():
             known.check(name, getattr(self, name))
 
     def __repr__(self) -> str:
@@ -132,15 +121,14 @@ class _Value:
 
     def given(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
-        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)}  # type: ignore[arg-type]
-        return {
-            name: value for name, (value, default) in values.items() if np.ndim(value) or value != default
-        }
+        defaults = {item.name: item.default for item in fields(self)}  # type: ignore[arg-type]
+        values = {name: getattr(self, name) for name in defaults}
+        return {name: value for name, value in values.items() if np.ndim(value) or value != defaults[name]}
 
 
-def _settings(kind: Any) -> Iterator[tuple[str, Setting]]:
-    """Yield the settings of a value, or of a class of values, by the names of their fields."""
-    return ((item.name, item.metadata["setting"]) for item in fields(kind) if item.metadata)
+def _settings(kind: Any) -> dict[str, Setting]:
+    """Return the settings of a value, or of a class of values, by the names of their fields."""
+    return {item.name: item.metadata["setting"] for item in fields(kind) if item.metadata}
 
 
 _MOST_SHOWN = 6
@@ -186,11 +174,7 @@ class Iterative(Upload):
         None, "Silos per round; all by default.", "count", "paper", section="rounds", option="--participants"
     )
     participation: Literal["sampled", "first"] = setting(
-        "sampled",
-        "Draw the participants, or take the first to answer.",
-        ("sampled", "first"),
-        "paper",
-        section="rounds",
+        "sampled", "Draw them, or take the first to answer.", ("sampled", "first"), "paper", section="rounds"
     )
 
 
@@ -224,9 +208,6 @@ class Auto(Krylov):
     name: ClassVar[str] = "auto"
 
 
-_ALIGNMENTS, _REFERENCES = ("procrustes", "sign", "identity"), ("first", "active", "broadcast")
-
-
 class PowerMethod(Iterative):
     """The paper's federated power method.
 
@@ -243,11 +224,14 @@ class PowerMethod(Iterative):
     drift_correction: bool = setting(
         False, "Correct local steps for the silos' differences.", "flag", "paper"
     )
-    alignment: Literal["procrustes", "sign", "identity"] = setting(
-        "procrustes", "How silos' bases are rotated before they are averaged.", _ALIGNMENTS, "paper"
+    alignment: str = setting(
+        "procrustes",
+        "How silos' bases are rotated before they are averaged.",
+        ("procrustes", "sign", "identity"),
+        "paper",
     )
-    reference: Literal["first", "active", "broadcast"] = setting(
-        "first", "To whose basis they are rotated.", _REFERENCES, "paper"
+    reference: str = setting(
+        "first", "To whose basis they are rotated.", ("first", "active", "broadcast"), "paper"
     )
 
 
@@ -367,7 +351,6 @@ Unit = Person | Edge | Node
 # --- noise -----------------------------------------------------------------------------------------
 
 NoiseKind = Literal["auto", "moment", "clipped", "step", "paper"]
-_NOISE_KINDS = ("auto", "moment", "clipped", "step", "paper")
 
 
 class Noise(_Value, kw_only=False):
@@ -381,7 +364,10 @@ class Noise(_Value, kw_only=False):
     """
 
     kind: NoiseKind = setting(
-        "auto", "What is noised; auto takes what is predicted to be most accurate.", _NOISE_KINDS, "privacy"
+        "auto",
+        "What is noised; auto takes what is predicted to be most accurate.",
+        get_args(NoiseKind),
+        "privacy",
     )
     energy: float | None = setting(
         None, "Guess of the components' share of the variance; lets auto clip.", "share", "privacy"
@@ -435,7 +421,7 @@ class Options(_Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kinds = {"unit": Person, "noise": Noise}
+        kinds: dict[str, Any] = {"unit": Person, "noise": Noise}
         for name in ("unit", "noise", "aggregation", "solver"):
             word = getattr(self, name)
             if isinstance(word, str):
@@ -462,11 +448,6 @@ class Options(_Value):
     def network(self) -> Edge | Node | None:
         """What is protected of networks; None where silos hold rows."""
         return self.unit if isinstance(self.unit, Edge | Node) else None
-
-    @property
-    def by_edge(self) -> bool:
-        """Whether single edges are protected: no row is treated."""
-        return isinstance(self.unit, Edge)
 
     @property
     def person(self) -> Person:
@@ -569,7 +550,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
         if item.name == "unit":
             yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows", option=None)
         for part in parts.get(item.name, ()):
-            yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part))
+            yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
         if item.name == "codebook":
             yield from _OF_CODE_BOOKS.items()
 

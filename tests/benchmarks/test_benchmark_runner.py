@@ -1,14 +1,13 @@
 """The runner: parameters from text, interleaved times, and documents that match what was recorded."""
 
 import gc
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks import runner
-from benchmarks.results_page import claims, figures, on_claims, render
+from benchmarks.results_page import render
 from benchmarks.runner import Case, Table, compare, having, in_own_process, markdown, ratios, timing_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -80,15 +79,3 @@ def test_documents_match_the_recorded_results_and_their_pictures_are_there() -> 
     for line in (DOCS / "results.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("!["):
             assert (DOCS / line.rpartition("(")[2].rstrip(")")).exists()
-
-
-def test_claims_and_figures_appear_where_they_were_reproduced(tmp_path: Path) -> None:
-    assert "make reproduce" in claims(tmp_path)
-    assert figures(tmp_path) == ""
-    words = ("id", "sentence", "where", "figure", "explanation")
-    claim = {**dict.fromkeys(words, "larger p | fewer rounds"), "whose": "paper", "holds": False}
-    (tmp_path / "claims.json").write_text(json.dumps({"claims": [claim]}))
-    (tmp_path / "captions.json").write_text(json.dumps({"figure3": "Error falls."}))
-    assert on_claims([claim])[0] == "Of 1 claims of the paper that were put to the test, 0 hold."
-    assert "larger p \\| fewer rounds" in claims(tmp_path)
-    assert figures(tmp_path) == f"![figure3]({tmp_path.name}/figure3.svg)\n\n*Error falls.*"

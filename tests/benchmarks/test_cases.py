@@ -10,7 +10,7 @@ import pytest
 from benchmarks import runner
 from benchmarks.__main__ import main
 from benchmarks.clipped import CLEARLY, MOST_LOST, Point
-from benchmarks.peer_process import UNFINISHED, PeerRun, run_peer
+from benchmarks.peer_process import UNFINISHED, run_peer
 
 pytestmark = pytest.mark.benchmarks
 
@@ -35,7 +35,7 @@ def test_unknown_names_are_refused_known_ones_listed_and_results_belong_to_cases
 ) -> None:
     main(["list"])
     shown = capsys.readouterr().out
-    assert all(name in shown for name in ("fit_memory", "fit_files", "secure", "growth"))
+    assert all(name in shown for name in ("libraries", "fit_files", "secure", "growth"))
     with pytest.raises(SystemExit, match="got no_such_case"):
         main(["no_such_case"])
     assert {path.stem for path in runner.RESULTS.glob("*.json")} <= set(runner.CASES)
@@ -65,26 +65,25 @@ def fit(epsilon, seed):
 """
 
 
-def run(folder: Path, script: str, limit_s: float = 30.0) -> PeerRun:
-    file = folder / "peer.py"
+FITS = "for e in task['epsilons'].tolist():\n    for s in task['seeds'].tolist():\n        fit(e, s)\n"
+HALF = "fit(0.5, 0)\nfound.write('half a li')\nfound.flush()\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "ended", "finished"),
+    [
+        (FITS, "finished", [(0.5, 0), (0.5, 1), (1, 0), (1, 1)]),
+        (f"{HALF}while True: pass", UNFINISHED, [(0.5, 0)]),
+        (f"{HALF}time.sleep(10**6)", UNFINISHED, [(0.5, 0)]),
+    ],
+)
+def test_a_peer_hands_over_what_it_fitted_before_its_limit(
+    script: str, ended: str, finished: list[tuple[float, int]], tmp_path: Path
+) -> None:
+    file, limit = tmp_path / "peer.py", 30.0 if ended == "finished" else 1.0
     file.write_text(OPENING + script)
-    return run_peer(
-        Path(sys.executable), [file], rows=np.eye(2), rank=1, epsilons=(0.5, 1.0), seeds=2, limit_s=limit_s
-    )
-
-
-def test_a_peer_that_finishes_hands_over_every_fit(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "for e in task['epsilons'].tolist():\n    for s in task['seeds'].tolist():\n        fit(e, s)\n",
-    )
-    assert done.ended == "finished"
-    assert [(fit["epsilon"], fit["seed"]) for fit in done.fits] == [(0.5, 0), (0.5, 1), (1, 0), (1, 1)]
+    given = {"rows": np.eye(2), "rank": 1, "epsilons": (0.5, 1.0), "seeds": 2, "limit_s": limit}
+    done = run_peer(Path(sys.executable), [file], **given)
+    assert done.ended == ended
+    assert [(fit["epsilon"], fit["seed"]) for fit in done.fits] == finished
     assert done.fits[0]["basis"] == [[1.0, 0.0], [0.0, 1.0]]
-
-
-@pytest.mark.parametrize("forever", ["while True: pass", "time.sleep(10**6)"])
-def test_a_peer_at_its_limit_did_not_finish_and_keeps_what_it_had(tmp_path: Path, forever: str) -> None:
-    done = run(tmp_path, f"fit(0.5, 0)\nfound.write('half a li')\nfound.flush()\n{forever}", 1.0)
-    assert done.ended == UNFINISHED
-    assert [fit["seed"] for fit in done.fits] == [0]

@@ -16,6 +16,7 @@ from fedpower import native
 
 doctor = importlib.import_module("fedpower.cli.doctor")
 ASKED = [Requirement("numpy>=2.0"), Requirement("scikit-learn>=1.6")]
+SELF_TESTS = ("exact_fit", "private_fit", "ledger", "loops", "device")
 
 
 def module(folder: Path, name: str, body: str, version: str = "1.0") -> Requirement:
@@ -37,8 +38,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no extra be tried: importing all of them takes a while."""
+    """Let no package and no self-test be tried: they take a while."""
     monkeypatch.setattr(doctor, "NOT_FOR_USERS", tuple(filter(None, doctor.requirements())))
+    for name in (*SELF_TESTS, "packages"):
+        monkeypatch.setattr(doctor, name, lambda *_: "not tried")
 
 
 @pytest.mark.programs
@@ -47,7 +50,7 @@ def test_this_installation_is_sound(here: Path):
     reported = json.loads(succeed("doctor", "--json", "--folder", ".").stdout)
     assert reported["sound"] is True
     states = {finding["name"]: finding["state"] for finding in reported["findings"]}
-    tests = ("Python", "packages", "matrix products", "exact fit", "noise", "private fit", "ledger")
+    tests = ("Python", "packages", "exact fit", "private fit", "ledger")
     assert {name: states[name] for name in tests} == dict.fromkeys(tests, "sound")
     extras = set(importlib.metadata.metadata("fedpower").get_all("Provides-Extra")) - {"dev"}
     assert {f"extra {extra}" for extra in extras} <= set(states)
@@ -63,66 +66,62 @@ def test_every_requirement_of_the_package_is_understood():
     assert {"flare", "sql", "torch"} <= set(asked)
 
 
+@pytest.mark.parametrize(
+    ("missing", "extra", "state", "detail"),
+    [
+        ("numpy>=999", "", "broken", "numpy must be >=999, got "),
+        ("no-such-package", "", "broken", "no-such-package is not installed"),
+        ("no-such-package", "sql", "absent", "no-such-package is not installed (silos that are queries on"),
+    ],
+)
+def test_a_package_that_is_too_old_or_not_there_is_found(missing: str, extra: str, state: str, detail: str):
+    with pytest.raises(doctor.FailedError) as raised:
+        doctor.packages([*ASKED, Requirement(missing)], extra)
+    assert raised.value.state == state
+    assert str(raised.value).startswith(detail)
+    assert raised.value.advice.endswith("in a copy of the project")
+
+
 @pytest.mark.programs
-def test_a_package_that_is_too_old_or_not_there_is_broken():
-    assert doctor.check_packages(ASKED).state == "sound"
-    found = doctor.check_packages([*ASKED, Requirement("numpy>=999")])
-    assert (found.state, found.detail[:21]) == ("broken", "numpy must be >=999, ")
-    assert doctor.check_packages([Requirement("no-such-package")]).state == "broken"
-
-
-def test_an_extra_that_is_absent_breaks_nothing():
-    found = doctor.check_packages(extra="sql", asked=[*ASKED, Requirement("no-such-package")])
-    assert found.state == "absent"
-    assert found.advice == "`pip install '.[sql]'` in a copy of the project"
-    assert "PostgreSQL" in found.detail
-
-
 @pytest.mark.parametrize(
     ("body", "reported"),
     [
         ("raise OSError('libnothing.so: cannot open')", "OSError: libnothing.so: cannot open"),
         ("import os; os.kill(os.getpid(), 11)", "ended with status -11"),
         ("raise SystemExit(3)", "ended with status 3"),
+        ("import time; time.sleep(60)", "no answer within 3 seconds"),
+        ("print('hello'); import warnings; warnings.warn('x')", ""),
     ],
 )
-def test_an_extra_that_is_there_and_fails_is_broken(site: Path, body: str, reported: str):
-    found = doctor.check_packages(extra="own", asked=[module(site, "fragile", body)])
-    assert (found.state, found.detail) == ("broken", reported)
-    assert "'.[own]'" in found.advice
+def test_an_extra_that_is_there_and_fails_is_broken(
+    site: Path, body: str, reported: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 3)
+    asked = [module(site, "fragile", body)]
+    if not reported:
+        assert doctor.packages(asked, "own") == "fragile 1.0"
+        return
+    with pytest.raises(doctor.FailedError, match=reported) as raised:
+        doctor.packages(asked, "own")
+    assert (raised.value.state, "'.[own]'" in raised.value.advice) == ("broken", True)
 
 
-def test_an_extra_of_another_version_is_broken_and_one_that_prints_is_sound(site: Path):
-    newer = doctor.check_packages(extra="own", asked=[module(site, "newer", "", version="2.5")])
-    assert newer.state == "broken"
-    assert newer.detail.endswith("got 2.5")
-    loud = module(site, "loud", "print('hello'); import warnings; warnings.warn('x')")
-    assert doctor.check_packages(extra="own", asked=[loud]).state == "sound"
-
-
-@pytest.mark.programs
-def test_an_import_that_hangs_is_broken(site: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "TIMEOUT_S", 1)
-    asked = module(site, "endless", "import time; time.sleep(60)")
-    assert "no answer within 1 seconds" in doctor.check_packages(extra="own", asked=[asked]).detail
-
-
-@pytest.mark.programs
 @pytest.mark.usefixtures("without_extras")
 def test_what_is_broken_is_reported_with_advice_and_status_1(monkeypatch: pytest.MonkeyPatch):
     def fail() -> str:
         raise ZeroDivisionError("by\nzero")
 
     def off() -> str:
-        raise doctor.SelfTestError("noise must be fresh in every draw, got the same twice")
+        raise doctor.FailedError("noise must be fresh in every draw, got the same twice")
 
-    monkeypatch.setattr(doctor, "blas", fail)
-    monkeypatch.setattr(doctor, "noise", off)
+    monkeypatch.setattr(doctor, "exact_fit", fail)
+    monkeypatch.setattr(doctor, "private_fit", off)
+    monkeypatch.setattr(doctor, "available", lambda: False)
     said = run("doctor")
     assert said.exit_code == 1
-    assert "Broken: matrix products, noise." in said.stdout
-    assert "ZeroDivisionError: by zero" in said.stdout
-    assert doctor.REINSTALL[:20] in said.stdout
+    assert "Broken: exact fit, private fit." in said.stdout
+    assert "ZeroDivisionError: by zero: make the environment again" in said.stdout
+    assert "isolation        absent  NO ISOLATION" in said.stdout
     assert said.stderr == ""
 
 
@@ -130,29 +129,20 @@ def test_loops_in_c_are_compared_with_numpy(monkeypatch: pytest.MonkeyPatch):
     if native.loops() is not None:
         assert doctor.loops().endswith("give what NumPy gives")
     monkeypatch.setenv("FEDPOWER_NATIVE", "0")
-    assert doctor.loops() == ""
-
-
-@pytest.mark.usefixtures("without_extras")
-@pytest.mark.parametrize("confined", [True, False])
-def test_a_system_that_cannot_isolate_a_silo_is_not_broken(confined: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "available", lambda: confined)
-    monkeypatch.setattr(doctor, "run_python", lambda code: ("", ""))
-    for name in ("blas", "exact_fit", "private_fit", "noise", "loops", "ledger"):
-        monkeypatch.setattr(doctor, name, lambda *_: "not tried")
-    (found,) = [finding for finding in doctor.examine(None) if finding.name == "isolation"]
-    assert found.state == ("sound" if confined else "absent")
+    with pytest.raises(doctor.FailedError, match="NumPy") as raised:
+        doctor.loops()
+    assert raised.value.state == "absent"
 
 
 def test_noise_that_is_constant_or_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch):
     draw = "fedpower.privacy.noise.gaussian_integers"
     monkeypatch.setattr(draw, lambda source, n, scale: np.full(n, scale))
-    with pytest.raises(doctor.SelfTestError, match="same twice"):
-        doctor.noise()
+    with pytest.raises(doctor.FailedError, match="same twice"):
+        doctor.private_fit()
     rng = np.random.default_rng(0)
     monkeypatch.setattr(draw, lambda source, n, scale: rng.standard_normal(n) * scale / 2)
-    with pytest.raises(doctor.SelfTestError, match="size asked for"):
-        doctor.noise()
+    with pytest.raises(doctor.FailedError, match="size asked for"):
+        doctor.private_fit()
 
 
 @pytest.mark.programs
@@ -161,11 +151,11 @@ def test_a_folder_that_keeps_no_ledger_is_broken(here: Path, monkeypatch: pytest
     assert str(here) in doctor.ledger(here)
     assert sorted(here.iterdir()) == before
     for place in (here / "nowhere", here / "north.csv"):
-        with pytest.raises(doctor.SelfTestError, match="must be a folder that can be written") as raised:
+        with pytest.raises(doctor.FailedError, match="must be a folder that can be written") as raised:
             doctor.ledger(place)
         assert "--folder" in raised.value.advice
     monkeypatch.setattr(doctor, "LOCKED", "print('free')")
-    with pytest.raises(doctor.SelfTestError, match="keeps no locks"):
+    with pytest.raises(doctor.FailedError, match="keeps no locks"):
         doctor.ledger(here)
 
 

@@ -118,8 +118,6 @@ WRITERS = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_tables_that_differ_in_one_cell_have_the_same_draft(kind: str, column: str, wards: Path):
     """Among yes and no, among levels, among dates, and in a column with nothing else."""
-    if kind == "toml":
-        pytest.importorskip("adbc_driver_sqlite")
     table = ward(1).assign(note=pd.Series([None] * 300, dtype=str))
     drafts = []
     for cell in (table.loc[7, column], "one word"):

@@ -112,7 +112,7 @@ fit north.csv EXACT --scale-file scale.csv | scale.csv
 fit north.csv EXACT --scale-file twofold.csv | twofold.csv
 fit north.csv EXACT --scale-file foreign.csv | foreign.csv
 fit north.csv EXACT --scale-file zero.csv | scale
-fit north.csv EXACT --scale-file missing.csv | scale
+fit north.csv EXACT --scale-file missing.csv | missing.csv
 fit north.csv EXACT --scale-file three.npy | scale
 fit north.csv EXACT --scale-file nowhere.csv | nowhere.csv
 # Rules of tables

@@ -169,21 +169,6 @@ def test_a_text_is_refused_by_what_is_wrong(case: str, tmp_path: Path) -> None:
     assert re.search(sentence, refused(tmp_path / file, **options))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("a,b\n" + "1,2\n" * 20_000 + f"1,x{CELL}\n", "column 'b' of .* got text at row 20001"),
-        ("a,b\n" + "1,2\n" * 20_000 + f"{CELL}\n", "2 cells like its first line, got 1 at row 20001"),
-        ("a;b\n" + "1;2\n" * 20_000 + "1;2,5\n", "got one with a comma at row 20001; give decimal"),
-        ("a;b\n1,5;2\n" + "1;2\n" * 20_000 + f"1.{CELL};2\n", "got one with a point at row 20002"),
-    ],
-)
-def test_what_is_wrong_far_into_a_text_is_found(text: str, sentence: str, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(text)
-    assert re.search(sentence, refused(tmp_path / "a.csv"))
-
-
 @pytest.mark.parametrize(
     ("ending", "text", "rows"),
     [
@@ -259,4 +244,3 @@ def test_calls_that_a_source_refuses(tmp_path: Path) -> None:
     assert "must be a file that exists" in refused(tmp_path / "none.csv")
     assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(tmp_path)
     assert "column names to select" in refusal(lambda: open_source(rows).select(("a",)))
-    assert "max_rows must be at least 1" in refusal(lambda: list(open_source(rows).blocks(0)))

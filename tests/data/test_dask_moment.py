@@ -82,20 +82,6 @@ def tracing() -> tuple[list[int], Any]:
     return came_back, traced
 
 
-@pytest.mark.slow
-def test_only_sums_come_back_to_the_client() -> None:
-    rows = sample(20_000)
-    came_back, traced = tracing()
-    basis = np.eye(5)[:, :2]
-    with dask.config.set(scheduler=traced):
-        for collection in (array, frame):
-            for silo in kernels(open_source(collection(rows)), RULES[2]):
-                silo.prepare()
-                silo.product(basis, np.zeros(5))
-    assert len(came_back) >= 6
-    assert max(came_back) < 2_000 < rows.nbytes / 100
-
-
 @pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
 @pytest.mark.parametrize("collection", [array, frame])
 def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any, center: Any) -> None:
@@ -176,14 +162,3 @@ def test_what_is_no_table_of_rows_is_refused() -> None:
     source = open_source(lying, columns=list("abcde"))
     with pytest.raises(InputError, match=r"partition 2 of .* must have 5 columns .*, got 4"):
         list(source.blocks(10))
-
-
-@pytest.mark.parametrize("make", [array, frame])
-def test_columns_chosen_by_name_come_in_the_order_asked_for(make: Any) -> None:
-    rows = sample(40)
-    source = open_source(make(rows), columns=list("abcde")).select(("d", "a"), extra="drop")
-    assert (source.n_features, source.columns) == (2, ("d", "a"))
-    np.testing.assert_array_equal(np.vstack(list(source.blocks(7))), rows[:, [3, 0]])
-    np.testing.assert_array_equal(
-        np.vstack(list(source.select(("a",), extra="drop").blocks(7))), rows[:, [0]]
-    )

@@ -94,26 +94,6 @@ def test_a_row_is_close_to_the_bounded_row_and_to_numpy_s(rows: Any, data: Any) 
     assert abs(n_clipped - expected) <= np.count_nonzero(found != plain) + len(rows)
 
 
-@pytest.mark.parametrize("width", [1, 100, 2500])
-@pytest.mark.parametrize("bound", [None, 0.9, 50.0])
-def test_rows_taken_several_at_a_time_become_what_each_becomes_by_itself(
-    width: int, bound: float | None
-) -> None:
-    rng = np.random.default_rng(width)
-    rows = rng.standard_normal((max(9, 500 // width), width)) / np.sqrt(width)
-    for scale in (None, rng.uniform(0.5, 2, width)):
-        rule = RowTreatment(
-            center=None if scale is None else rng.standard_normal(width) / width,
-            scale=scale,
-            row_norm=bound,
-            normalize=bound is None,
-        )
-        treated = LatticeRows(rule, width)
-        apart = np.vstack([treated.of_dense(row[None])[0] for row in rows])
-        assert np.array_equal(treated.of_dense(rows)[0], apart)
-        assert np.array_equal(treated.of_dense(np.asfortranarray(rows))[0], apart)
-
-
 @pytest.mark.parametrize("width", [1, 2, 4096])
 @pytest.mark.parametrize("size", [5e-324, 1e-310, 1e-160, 1.0, 1e160, 1e308])
 def test_extreme_rows_are_bounded_in_thin_and_in_wide_blocks(width: int, size: float) -> None:
@@ -156,16 +136,6 @@ def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bo
     assert np.allclose(found[1], top / top[0] * found[1, 0], atol=1)
     assert np.hypot(*found[1]) == pytest.approx(2**20 - 1, abs=2)
     assert n_clipped == (0 if "normalize" in bound else 3)
-
-
-def test_clipped_rows_are_counted_and_rows_at_the_bound_are_not() -> None:
-    rows = np.random.default_rng(1).standard_normal((300, 4))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    rows[:7] *= 1.01
-    rows[7:9] *= 1e200
-    for block in (rows, rows[::-1].copy()):
-        assert LatticeRows(RowTreatment(row_norm=1.0), 4).of_dense(block)[1] == 9
-    assert LatticeRows(RowTreatment(normalize=True), 4).of_dense(rows)[1] == 0
 
 
 # --- sums -------------------------------------------------------------------------------------------------
@@ -261,14 +231,6 @@ def test_full_blocks_of_the_longest_rows_are_still_exact() -> None:
     found = exact_moment(open_source(rows), rule)
     whole = LatticeRows(rule, 3).of_dense(rows)[0].astype(np.int64)
     np.testing.assert_array_equal(found.squares.low, whole.T @ whole)
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_missing_value_is_named_by_its_place(workers: int) -> None:
-    rows = some_rows(3000, 4)
-    rows[2500, 2] = np.nan
-    with pytest.raises(InputError, match=r"column 3 of .* at row 2501"):
-        exact_moment(open_source(rows), RULES["normalised"], max_rows=200, workers=workers)
 
 
 def test_sums_past_one_word_carry_into_a_second_and_merge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ from scipy import sparse
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
-from fedpower.rows.source import block_rows, largest_row_norm
+from fedpower.rows.source import largest_row_norm
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import local
 from fedpower.sums.local import KernelChoice, LocalMoment, choose_kernel
-from fedpower.sums.reduce import full_blocks, gram_rows
 from lattices import float_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
@@ -155,26 +154,6 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
 
 
-def test_a_product_reads_the_source_once() -> None:
-    class Counting:
-        name, columns, n_features, n_rows = "counted", None, 3, None
-        sparse, density, passes = False, 1.0, 0
-
-        def blocks(self, max_rows: int) -> Any:
-            type(self).passes += 1
-            yield np.eye(3)
-
-        def select(self, columns: Any, *, extra: str = "refuse") -> Any:
-            raise NotImplementedError
-
-    product = LocalMoment(Counting(), RowTreatment(), choice=PRODUCTS)
-    product.product(np.eye(3))
-    assert Counting.passes == 1
-    assert product.summary.trace() == pytest.approx(1.0)
-    assert product.summary.mean == pytest.approx(1 / 3)
-    assert Counting.passes == 2
-
-
 def test_the_choice_follows_size_steps_and_memory() -> None:
     def kind(**changes: Any) -> str:
         facts = {"n_rows": 100_000, "n_features": 100, "rank": 5, "steps": 50} | changes
@@ -186,14 +165,6 @@ def test_the_choice_follows_size_steps_and_memory() -> None:
     assert kind(n_rows=50, n_features=5000, steps=1) == "product"
     assert kind(n_features=20_000) == "product"
     assert kind(n_features=5000, density=0.001, steps=2, n_rows=10_000) == "product"
-
-
-def test_blocks_take_about_four_mebibytes() -> None:
-    rows = {64: 8192, 1: 65536, 10_000: 256, 10**6: 8, 10**8: 1}
-    assert {width: block_rows(width) for width in rows} == rows
-    assert block_rows(10**6, density=1e-5) > 10_000
-    for width in (1, 100, 512, 2048, 4096, 100_000):
-        assert gram_rows(width) * width * 8 <= 64 * 2**20
 
 
 @given(ROWS, st.integers(1, 9))
@@ -216,23 +187,3 @@ def test_the_largest_row_norm_is_that_of_the_treated_rows() -> None:
     rows = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
     assert largest_row_norm(open_source(rows), RowTreatment()) == 10.0
     assert largest_row_norm(open_source(rows), RowTreatment(scale=[2.0, 2.0])) == 5.0
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 40))
-def test_slivers_are_joined_into_blocks_worth_computing_on(sizes: list[int], most: int) -> None:
-    rows = np.arange(float(sum(sizes)))[:, None]
-
-    class Slivers:
-        name, n_rows = "slivers", sum(sizes)
-
-        def blocks(self, max_rows: int) -> Any:
-            start = 0
-            for size in sizes:
-                for piece in range(0, size, max_rows):
-                    yield rows[start + piece : start + min(piece + max_rows, size)]
-                start += size
-
-    blocks = list(full_blocks(Slivers(), most))  # type: ignore[arg-type]
-    np.testing.assert_array_equal(np.vstack(blocks), rows)
-    assert all(len(block) <= most for block in blocks)
-    assert len(blocks) <= 2 * -(-len(rows) // most) + 1

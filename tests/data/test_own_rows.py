@@ -87,4 +87,4 @@ def test_what_only_an_operator_may_know_is_in_no_file_of_a_result(
         assert "for your eyes" not in content
         assert "agreed units" not in content
         assert "count as 'other'" not in content
-    assert not any("south" in each for each in model.result_.warnings)
+    assert not any("south" in each for each in model.result_.record.remarks)

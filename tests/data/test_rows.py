@@ -1,16 +1,24 @@
 """Row treatment: the bound holds in floating point, sparse stays sparse, identity is canonical."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
 
-from fedpower.errors import InputError
+from fedpower import FedPCA
+from fedpower.errors import FedpowerError, InputError, ProtocolError, is_showable
+from fedpower.protocol import Coordinator, Study
+from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
+from fedpower.values import public_vector
 
 ANY = st.floats(allow_nan=False, allow_infinity=False)
 BLOCKS = arrays(np.float64, st.tuples(st.integers(1, 6), st.integers(1, 9)), elements=ANY)
@@ -112,3 +120,86 @@ def test_equal_treatments_have_equal_digests_and_others_differ() -> None:
 def test_bad_parameters_are_refused(options: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         RowTreatment(**options)
+
+
+# --- a public centre or scale ----------------------------------------------------------------------------
+
+
+COLUMNS = ("a", "b", "c")
+
+
+def test_labels_are_matched_to_the_columns() -> None:
+    values = pd.Series({"c": 3.0, "a": 1.0, "b": 2.0})
+    assert public_vector("scale", values, columns=COLUMNS).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("values", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), pd.Series([1.0, 2.0, 3.0])])
+@pytest.mark.parametrize("columns", [None, COLUMNS])
+def test_values_without_labels_are_taken_by_place(values: Any, columns: tuple[str, ...] | None) -> None:
+    vector = public_vector("scale", values, columns=columns)
+    assert vector.tolist() == [1, 2, 3]
+    assert not vector.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("values", "columns", "sentence"),
+    [
+        (pd.Series({"a": 1.0, "b": 2.0}), COLUMNS, "got 'c' on one side only"),
+        (pd.Series({"a": 1.0, "b": 2.0, "c": 1.0, "d": 1.0}), COLUMNS, "got 'd' on one side only"),
+        (pd.Series([1.0, 2, 3, 4], index=list("abca")), COLUMNS, "got a name twice"),
+        (pd.Series({"a": 1.0}), None, "without labels where columns have no names"),
+        (pd.Series([1.0, 2.0], index=[4, 2]), None, "without labels"),
+        ([1.0, np.nan, 2.0], COLUMNS, "must be finite in every column, got nan for column 'b'"),
+        ([1.0, np.inf], None, "must be finite in every column, got inf for column 2"),
+        ([1.0, 0.0, 2.0], COLUMNS, "must be positive in every column, got 0 for column 'b'"),
+        ([1.0, 1e200], None, "must be between 1e-150 and 1e+150 in every column, got 1e+200"),
+        ([[1.0]], None, "must be a vector of finite numbers"),
+        (["x"], None, "must be a vector of finite numbers"),
+    ],
+)
+def test_what_fits_no_column_is_refused(values: Any, columns: tuple[str, ...] | None, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        public_vector("scale", values, columns=columns, positive=True)
+    assert sentence in str(caught.value)
+
+
+# --- names that steer a terminal or turn text around are refused  ----------------------------------------
+
+
+BAD = ["\x1b[2Jage", "a\nb", "\x7f", "safe\u202egnp", "\ufeffage", "zero\u200bwidth", "a\x00b", "\x85"]
+ROWS = np.random.default_rng(0).standard_normal((20, 2))
+
+
+def test_what_people_call_columns_can_be_shown() -> None:
+    names = ["age", "Körpergröße (cm)", "体重", "naïve B", "a\N{NO-BREAK SPACE}b", "µg/l", "émission – CO₂"]
+    assert all(map(is_showable, names))
+    assert not any(map(is_showable, BAD))
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_columns_of_tables_and_of_python_are_refused(bad: str, tmp_path: Path) -> None:
+    table = pd.DataFrame(ROWS, columns=["x", bad])
+    pyarrow.parquet.write_table(pa.table({"x": ROWS[:, 0], bad: ROWS[:, 1]}), tmp_path / "t.parquet")
+    uses = [
+        lambda: open_source(table).n_features,
+        lambda: open_source(tmp_path / "t.parquet").n_features,
+        lambda: open_source(ROWS, columns=["x", bad]),
+        lambda: FedPCA(1, epsilon=float("inf")).fit(table),
+        lambda: FedPCA(1, epsilon=float("inf")).fit_silos([table]),
+        lambda: Study(columns=("x", bad), n_features=2, iteration_rank=1),
+    ]
+    for use in uses:
+        with pytest.raises(InputError, match="control characters") as reported:
+            use()
+        assert str(reported.value).isprintable()
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_silos_are_refused(bad: str) -> None:
+    with pytest.raises(FedpowerError, match="control characters"):
+        FedPCA(1, epsilon=float("inf")).fit_silos({bad: ROWS})
+    with pytest.raises(FedpowerError, match="control characters"):
+        FedPCA(1, epsilon=float("inf")).fit(ROWS, groups=[bad] * 10 + ["b"] * 10)
+    terms = Study(columns=None, n_features=2, iteration_rank=1)
+    with pytest.raises(ProtocolError, match="control characters"):
+        Coordinator(iter(()), [bad], study=terms, run="r")  # type: ignore[arg-type]

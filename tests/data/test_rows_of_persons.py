@@ -5,6 +5,7 @@ import sqlite3
 from decimal import Decimal
 from fractions import Fraction
 
+import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -25,7 +26,6 @@ from fedpower.rows.sql import SqlQuery
 from fedpower.rows.units import (
     PARTS,
     TALLY_PARTS,
-    Persons,
     by_unit,
     exact_weights,
     keys_of,
@@ -120,15 +120,6 @@ def test_the_moment_and_the_mean_are_those_of_weighted_rows(most):
     assert exact.moment(mean) == pytest.approx(about, abs=1e-13)
 
 
-def test_a_row_of_somebody_who_has_no_other_is_the_row_itself():
-    rows, _ = visits()
-    single = exact_moment(with_ids(open_source(rows), np.arange(len(rows))), RULE)
-    plain = exact_moment(open_source(rows), RULE)
-    assert (single.squares.low == plain.squares.low).all()
-    assert (single.total == plain.total * PARTS).all()
-    assert (single.n_rows, single.n_clipped) == (plain.n_rows, plain.n_clipped)
-
-
 def test_a_factor_has_the_moment_of_weighted_rows():
     rows, ids = np.random.default_rng(0).standard_normal((6, 9)) / 9, np.array([1, 2, 2, 3, 2, 1])
     silo = LocalMoment(with_ids(open_source(rows), ids), RowTreatment(row_norm=1.0), choice=PRODUCTS)
@@ -141,15 +132,6 @@ def test_the_order_of_rows_and_the_size_of_blocks_have_no_part():
     order = np.argsort(ids)
     one = exact_moment(with_ids(open_source(rows), ids), RULE)
     assert one == exact_moment(with_ids(open_source(rows[order]), ids[order]), RULE, max_rows=7)
-
-
-def test_persons_are_counted_whatever_the_chunks():
-    keys = np.random.default_rng(0).integers(50, size=1000).astype(np.uint64)
-    wanted, counts = np.unique(keys, return_counts=True)
-    for size in (7, 1000):
-        found = Persons(keys[start : start + size] for start in range(0, 1000, size))
-        assert (found.keys == wanted).all()
-        assert (found.counts == counts).all()
 
 
 def _csv(table, path):
@@ -243,30 +225,6 @@ def test_no_person_moves_a_tally_farther_than_its_noise_is_made_for(kind, most):
         assert 0 < sum(each**2 for each in moved) <= bound
 
 
-def test_tallies_add_up_to_the_persons():
-    rows, ids = visits()
-    survey = Survey(with_ids(open_source(rows), ids))
-    stage = Stage(kind="octaves", n_features=D, open_columns=np.arange(D))
-    counts = survey.tally(stage).reshape(D, -1).sum(axis=1) / TALLY_PARTS
-    assert survey.n_rows == len(np.unique(ids))
-    assert (counts <= survey.n_rows).all()
-    assert counts == pytest.approx([survey.n_rows] * D, rel=0.02)
-
-
-def test_what_a_silo_asks_of_its_rows_counts_persons():
-    rows, ids = visits()
-    n, mean, moment = weighted(rows, ids)
-    source = by_unit(open_source(table_of(rows, ids)), "person")
-    for made in (
-        local_moment(source, RULE, rank=2, steps=3),
-        LocalMoment(source, RULE, choice=PRODUCTS),
-        local_moment(source, RULE, rank=2, steps=3, on_lattice=True),
-    ):
-        assert (made.n_rows, made.n_read) == (n, len(rows))
-        assert made.product(np.eye(D)) == pytest.approx(moment, abs=3e-4)
-        assert made.summary.mean == pytest.approx(mean, abs=3e-4)
-
-
 def test_what_cannot_weigh_rows_refuses_in_one_sentence():
     rows, ids = visits()
     table = table_of(rows, ids)
@@ -315,31 +273,14 @@ def instant(second):
     return pa.array([dt.datetime(2020, 1, 31, 0, 0, second)], pa.timestamp("ns"))
 
 
-ONE = {
-    "int64": pa.array([1]),
-    "uint8": pa.array([1], pa.uint8()),
-    "uint64": pa.array([1], pa.uint64()),
-    "float64": pa.array([1.0]),
-    "float32": pa.array([1.0], pa.float32()),
-    "float16": pa.array(np.array([1.0], np.float16)),
-    "decimal": pa.array([Decimal("1.00")]),
-    "true": pa.array([True]),
-    "string": pa.array([" 1\t"]),
-    "large string": pa.array(["1"], pa.large_string()),
-    "string view": pa.array(["1"], pa.string_view()),
-    "dictionary": pa.array(["1"]).dictionary_encode(),
-    "dictionary of views": pa.DictionaryArray.from_arrays([0], pa.array(["1"], pa.string_view())),
-    "binary": pa.array([b"1"]),
-    "1.0": pa.array(["1.0"]),
-    "1.": pa.array(["1."]),
-    "1,00": pa.array(["1,00"]),
-    "1e0": pa.array(["1e0"]),
-    "10E-1": pa.array(["10E-1"]),
-    "full width": pa.array(["１"]),
-    "another script": pa.array(["١"]),
-    "truth": pa.array(["True"]),
-}
 SAME = {
+    "one": [pa.array([1]), pa.array([1], pa.uint8()), pa.array([1], pa.uint64()), pa.array([1.0]),
+            pa.array([1.0], pa.float32()), pa.array(np.array([1.0], np.float16)),
+            pa.array([Decimal("1.00")]), pa.array([True]), pa.array([" 1\t"]), pa.array(["1"],
+            pa.large_string()), pa.array(["1"], pa.string_view()), pa.array(["1"]).dictionary_encode(),
+            pa.DictionaryArray.from_arrays([0], pa.array(["1"], pa.string_view())), pa.array([b"1"]),
+            pa.array(["1.0"]), pa.array(["1."]), pa.array(["1,00"]), pa.array(["1e0"]), pa.array(["10E-1"]),
+            pa.array(["１"]), pa.array(["١"]), pa.array(["True"])],
     "nought": [pa.array([0]), pa.array([-0.0]), pa.array(["-0.0"]), pa.array(["0"]), pa.array(["-0"])],
     "negative": [pa.array([-7]), pa.array(["-7"]), pa.array(["-7.0"]), pa.array([-7.0])],
     "fraction": [pa.array([1.5]), pa.array(["1.50"]), pa.array([Decimal("1.500")]), pa.array(["15e-1"]),
@@ -358,11 +299,6 @@ SAME = {
              pa.array(["2020-01-31 00:00:05.000000"]), instant(5).cast(pa.timestamp("us", "UTC"))],
     "accent": [pa.array(["Zoë"]), pa.array(["Zoe\u0308"])],
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ONE)
-def test_one_is_one_in_every_type(kind):
-    assert keys(ONE[kind]) == keys([1])
 
 
 @pytest.mark.parametrize("kind", SAME)
@@ -389,15 +325,6 @@ def test_whole_numbers_are_who_their_texts_are(numbers):
     assert [int(keys([number])[0]) for number in numbers] == wanted
     assert keys([f"{text}.00" for text in texts]).tolist() == wanted
     assert keys([*texts, "P1"])[:-1].tolist() == wanted
-
-
-@pytest.mark.slow
-@given(st.lists(st.text(max_size=12).map(lambda text: text + "x"), min_size=1, max_size=20))
-def test_a_key_does_not_depend_on_the_texts_beside_it(texts):
-    texts = [text.encode("utf-8", "ignore").decode() for text in texts]
-    together = keys([*texts, "1", "2.0", "٣"])
-    assert together[:-3].tolist() == [int(keys([text])[0]) for text in texts]
-    assert together[-3:].tolist() == keys([1, 2, 3]).tolist()
 
 
 @pytest.mark.parametrize("cells", [pa.array([[1]]), pa.array([{"a": 1}])])
@@ -433,22 +360,17 @@ def rows_of(ids):
     return np.random.default_rng(0).standard_normal((len(ids), 2)).round(3)
 
 
-def wanted(ids=PLAIN):
-    return exact_moment(with_ids(open_source(rows_of(ids)), np.array(ids)), RULE)
-
-
-def plain_table(rows, ids):
-    return pa.table({"a": rows[:, 0], "b": rows[:, 1], "person": pa.array(ids)})
+def wanted(ids=PLAIN, most=1):
+    return exact_moment(with_ids(open_source(rows_of(ids)), np.array(ids), most), RULE)
 
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_given_ids_of_several_types_are_one_person(most):
-    rows = rows_of(PLAIN)
-    source = with_ids(open_source(rows), np.array(WITH_ANOTHER, dtype=object), most)
+    rows = open_source(rows_of(PLAIN))
+    source = with_ids(rows, np.array(WITH_ANOTHER, dtype=object), most)
     assert source.n_units == min(len(SPELLED), most) + 2
-    plain = with_ids(open_source(rows), np.array(PLAIN), most)
-    assert exact_moment(source, RULE) == exact_moment(plain, RULE)
-    assert exact_moment(with_ids(open_source(rows), WITH_ANOTHER, most), RULE) == exact_moment(plain, RULE)
+    assert exact_moment(source, RULE) == wanted(most=most)
+    assert exact_moment(with_ids(rows, WITH_ANOTHER, most), RULE) == wanted(most=most)
 
 
 @pytest.mark.parametrize("missing", [None, np.nan, "", " ", pd.NA, pd.NaT, Decimal("NaN")])
@@ -458,57 +380,54 @@ def test_a_missing_id_among_several_types_is_refused(missing):
             with_ids(open_source(np.ones((3, 2))), ids)
 
 
-@pytest.mark.parametrize("kind", ["mixed", "Int64", "category"])
-def test_every_type_of_a_data_frame_has_the_same_persons(kind):
-    ids = pd.Series(WITH_ANOTHER, dtype=object) if kind == "mixed" else pd.Series(PLAIN).astype(kind)
-    frame = pd.DataFrame(rows_of(PLAIN), columns=["a", "b"]).assign(person=ids)
-    assert exact_moment(by_unit(open_source(frame), "person"), RULE) == wanted()
+STORED = [*SPELLED[:7], "P2", 3]
+STORED_PLAIN = [1] * 7 + [2, 3]
 
 
-@pytest.mark.parametrize("kinds", [(pa.int64(), pa.float64()), (pa.large_string(), pa.decimal128(25, 2))])
-def test_a_person_in_two_files_of_a_folder_is_one(kinds, tmp_path):
-    ids = [1, 2, 3, 3, 1, 1, 2, 4]
-    rows = rows_of(ids)
-    for part, kind in enumerate(kinds):
-        some = slice(4 * part, 4 * part + 4)
-        cells = pa.array(ids[some])
-        cells = cells.cast(pa.string()) if pa.types.is_large_string(kind) else cells
-        parquet.write_table(plain_table(rows[some], cells.cast(kind)), tmp_path / f"{part}.parquet")
-    source = by_unit(open_source(tmp_path), "person")
-    assert source.n_units == 4
-    assert exact_moment(source, RULE) == wanted(ids)
+def frame_of(ids):
+    return pd.DataFrame(rows_of(ids), columns=["a", "b"]).assign(person=ids)
 
 
-MIXED = [1, "1", 1.0, "1.0", b"1", 2**53, 2.0**53, "P2", 9007199254740991, 9007199254740991.0]
-MIXED_PLAIN = [1, 1, 1, 1, 1, 2, 2, 3, 4, 4]
-
-
-def test_a_column_of_sqlite_with_several_types_has_one_person(tmp_path):
-    pytest.importorskip("adbc_driver_sqlite")
-    rows = rows_of(MIXED)
-    with sqlite3.connect(tmp_path / "t.db") as connection:
+def _in_sqlite(folder):
+    cells = [str(each) if isinstance(each, Decimal | np.int8) else each for each in STORED]
+    with sqlite3.connect(folder / "t.db") as connection:
         connection.execute("CREATE TABLE visits (a REAL, b REAL, person)")
-        connection.executemany(
-            "INSERT INTO visits VALUES (?, ?, ?)",
-            [(*row, each) for row, each in zip(rows.tolist(), MIXED, strict=True)],
-        )
+        rows = [(*row, cell) for row, cell in zip(rows_of(STORED).tolist(), cells, strict=True)]
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?)", rows)
     connection.close()
-    query = SqlQuery(query="SELECT * FROM visits", database=f"sqlite:///{tmp_path / 't.db'}")
-    source = by_unit(open_source(query), "person")
-    assert source.n_units == 4
-    assert exact_moment(source, RULE) == wanted(MIXED_PLAIN)
+    return SqlQuery("SELECT * FROM visits", f"sqlite:///{folder / 't.db'}")
 
 
-@pytest.mark.parametrize("kind", ["BIGINT", "VARCHAR", "DECIMAL(10, 2)"])
-def test_every_type_of_duckdb_has_the_same_persons(kind, tmp_path):
-    duckdb = pytest.importorskip("duckdb")
-    pytest.importorskip("adbc_driver_manager")
-    table = plain_table(rows_of(PLAIN), PLAIN)
-    with duckdb.connect(str(tmp_path / "t.duckdb")) as connection:
+def _in_duckdb(folder):
+    table = pa.Table.from_pandas(frame_of(STORED_PLAIN))
+    with duckdb.connect(str(folder / "t.duckdb")) as connection:
         connection.register("given", table)
-        connection.execute(f"CREATE TABLE visits AS SELECT a, b, person::{kind} AS person FROM given")
-    query = SqlQuery(query="SELECT * FROM visits", database=f"duckdb:///{tmp_path / 't.duckdb'}")
-    assert exact_moment(by_unit(open_source(query), "person"), RULE) == wanted()
+        connection.execute("CREATE TABLE visits AS SELECT a, b, person::DECIMAL(10, 2) AS person FROM given")
+    return SqlQuery("SELECT * FROM visits", f"duckdb:///{folder / 't.duckdb'}")
+
+
+def _in_parts(folder):
+    frame = frame_of(STORED_PLAIN)
+    for part, kind in enumerate(("Float64", "string")):
+        some = frame[4 * part : 4 * part + 4 + part]
+        some.astype({"person": kind}).to_parquet(folder / f"{part}.parquet", index=False)
+    return folder
+
+
+HELD = {
+    "mixed": lambda folder: frame_of(pd.Series(STORED, dtype=object)),
+    "Int64": lambda folder: frame_of(pd.Series(STORED_PLAIN).astype("Int64")),
+    "category": lambda folder: frame_of(pd.Series(STORED_PLAIN).astype("category")),
+    "SQLite": _in_sqlite,
+    "DuckDB": _in_duckdb,
+    "parts of several types": _in_parts,
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_column_of_any_type_has_the_same_persons(kind, tmp_path):
+    source = by_unit(open_source(HELD[kind](tmp_path)), "person")
+    assert exact_moment(source, RULE) == wanted(STORED_PLAIN)
 
 
 RATED = {

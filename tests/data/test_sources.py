@@ -5,19 +5,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
-from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, forms, read_all, sample_rows
+from row_forms import FORMS, N_FEATURES, N_ROWS, NAMES, annotated, forms, read_all, sample_rows, write_h5ad
 from scipy import sparse
+from test_bad_data import refused
 
+from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
-from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.local import local_moment
-from lattices import float_moment
 
 ROWS = sample_rows()
 
@@ -45,18 +45,6 @@ def test_a_source_keeps_the_protocol(source: RowSource) -> None:
                 assert isinstance(block, sparse.csr_array)
                 assert block.has_canonical_format
         np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
-
-
-def test_every_form_gives_the_same_moment_and_product(source: RowSource) -> None:
-    treatment = RowTreatment(center=ROWS.mean(axis=0), scale=np.arange(1.0, 6.0))
-    treated = (ROWS - ROWS.mean(axis=0)) / np.arange(1.0, 6.0)
-    expected = treated.T @ treated / N_ROWS
-    moments = float_moment(source, treatment, max_rows=8)
-    np.testing.assert_allclose(moments.about(), expected, rtol=1e-12, atol=1e-7)
-    basis = np.eye(N_FEATURES)[:, :2]
-    silo = local_moment(source, treatment, rank=2, steps=3)
-    assert silo.n_rows == N_ROWS
-    np.testing.assert_allclose(silo.product(basis), expected @ basis, rtol=1e-9, atol=1e-7)
 
 
 def test_selecting_reorders_and_drops(source: RowSource) -> None:
@@ -131,3 +119,54 @@ def test_importing_the_package_imports_no_table_library() -> None:
         "sys.exit(any(m in sys.modules for m in ('pyarrow', 'pandas', 'sklearn', 'adbc_driver_manager')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- cells by genes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_h5ad(sparse.csr_matrix(ROWS), tmp_path / "cells.h5ad")
+
+
+def test_files_are_silos_and_genes_are_matched_by_name(tmp_path: Path):
+    shuffled = annotated(ROWS[30:])[:, ::-1].copy()
+    shuffled.write_h5ad(tmp_path / "south.h5ad")
+    silos = {
+        "north": write_h5ad(sparse.csr_matrix(ROWS[:30]), tmp_path / "north.h5ad"),
+        "south": tmp_path / "south.h5ad",
+    }
+    model = FedPCA(2, epsilon=float("inf")).fit_silos(silos)
+    pooled = FedPCA(2, epsilon=float("inf")).fit(ROWS)
+    assert tuple(model.feature_names_in_) == NAMES
+    np.testing.assert_allclose(model.components_, pooled.components_, atol=1e-8)
+
+
+def test_names_that_may_be_missing_are_read(path: Path):
+    with h5py.File(path, "r+") as file:
+        del file["var/_index"]
+        group = file["var"].create_group("_index")
+        group.attrs["encoding-type"] = "nullable-string-array"
+        group["values"] = np.array(NAMES, dtype=h5py.string_dtype())
+        group["mask"] = np.zeros(len(NAMES), dtype=bool)
+    assert open_source(path).columns == NAMES
+
+
+@pytest.mark.parametrize("part", ["X/indptr", "X/indices", "X", "var"])
+def test_a_file_without_a_part_is_refused(path: Path, part: str):
+    with h5py.File(path, "r+") as file:
+        del file[part]
+    assert "complete .h5ad file" in refused(path)
+
+
+@pytest.mark.parametrize("damage", [("indptr", 3, 10**6), ("indices", 0, 99), ("indptr", 0, 1)])
+def test_pointers_that_lead_astray_are_refused(path: Path, damage: tuple[str, int, int]):
+    part, place, value = damage
+    with h5py.File(path, "r+") as file:
+        file["X"][part][place] = value
+    assert "complete .h5ad file" in refused(path)
+
+
+def test_without_h5py_the_way_to_get_it_is_named(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert "pip install '.[h5ad]'" in refused(path)

@@ -28,13 +28,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "text": (with_column(CELL), "column 'extra' of X must hold numbers, got type String at row 1"),
     "text late": (with_column([1.0] * 59 + [CELL]), "'extra' of X must hold numbers, got text at row 60"),
     "text that looks like a number": (with_column("1"), "'extra' of X must hold numbers, got type String"),
-    "nullable text": (with_column(pd.array([CELL] * 60, dtype="string")), "got type String at row 1"),
     "categories": (with_column(pd.Categorical([CELL] * 60)), "got type Categorical at row 1"),
     "times": (with_column(pd.Timestamp(DAY)), "must hold numbers, got dates or times at row 1"),
     "dates": (with_column(DAY), "must hold numbers, got text at row 1"),
     "durations": (with_column(pd.Timedelta(3, "h")), "must hold numbers, got dates or times at row 1"),
     "Polars text": (pl.DataFrame({"a": [1.0, 2.0], "b": [CELL] * 2}), "column 'b' of X must hold numbers"),
-    "Polars dates": (pl.DataFrame({"a": [1.0, 2.0], "b": [DAY] * 2}), "got dates or times"),
     "Arrow text": (pa.table({"a": [1.0, 2.0], "b": [CELL] * 2}), "got type String at row 1"),
     "an array of text": (np.array([["1", CELL]] * 3), "column 1 of X must hold numbers, got text"),
     "an array of objects": (np.array([[1, CELL]] * 3, dtype=object), "column 2 of X must hold numbers"),
@@ -61,13 +59,8 @@ def test_new_rows_are_refused_in_the_same_way() -> None:
 
 def test_numbers_in_whatever_table_are_fitted_alike() -> None:
     expected = FedPCA(2, epsilon=EXACT).fit(FRAME).components_
-    tables = (
-        FRAME.astype(object),
-        pl.from_pandas(FRAME),
-        pa.Table.from_pandas(FRAME),
-        FRAME.assign(bmi=FRAME["bmi"].astype("Float64")),
-    )
-    for table in tables:
+    nullable = FRAME.assign(bmi=FRAME["bmi"].astype("Float64"))
+    for table in (FRAME.astype(object), pl.from_pandas(FRAME), pa.Table.from_pandas(FRAME), nullable):
         np.testing.assert_allclose(FedPCA(2, epsilon=EXACT).fit(table).components_, expected)
 
 

@@ -103,31 +103,39 @@ def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(other.explained_variance_, fits[1].explained_variance_)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [{"noise": "step"}, {"noise": "paper"}, {"noise": "clipped"}, {"solver": "krylov"}, {"n_steps": 3}],
-)
-def test_a_mode_without_variances_says_what_to_pass(mode: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"; pass standardize=False$"):
-        fed_pca(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
+def test_a_mode_without_variances_says_what_to_pass() -> None:
+    modes = [
+        {"noise": "step"},
+        {"noise": "paper"},
+        {"noise": "clipped"},
+        {"solver": "krylov"},
+        {"n_steps": 3},
+    ]
+    for mode in modes:
+        with pytest.raises(InputError, match=r"; pass standardize=False$"):
+            fed_pca(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = lambda: SeededNoiseForExperiments(3)  # noqa: E731
+    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", make)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_private_is_near_exact(standardize: bool, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    seeded = lambda: SeededNoiseForExperiments(seed)  # noqa: E731
-    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
+@pytest.mark.usefixtures("seeded")
+def test_private_is_near_exact(standardize: bool, seed: int) -> None:
     angle, off = measured(standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=seed)
     assert angle <= MOST_DEGREES
     assert off <= MOST_OFF
 
 
+@pytest.mark.usefixtures("seeded")
 def test_private_is_near_exact_and_units_are_never_mixed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seeded = lambda: SeededNoiseForExperiments(3)  # noqa: E731
-    monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
     folders = {}
     for standardize in (True, False):
         exact, private = (

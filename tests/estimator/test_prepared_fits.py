@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
@@ -19,20 +20,18 @@ from fits import fed_pca
 def table(n=20_000, seed=0):
     """Columns in very different units and places: years, flags, counts, money, a constant."""
     rng = np.random.default_rng(seed)
-    factor = rng.standard_normal((n, 2))
-    noise = rng.standard_normal((n, 7))
-    return np.column_stack(
-        [
-            2000 + 6 * factor[:, 0] + 2 * noise[:, 0],
-            1e-6 * (factor[:, 0] + 0.5 * noise[:, 1]),
-            (factor[:, 0] + noise[:, 2] > 0.3).astype(float),
-            np.exp(1.0 * factor[:, 1] + 0.3 * noise[:, 3]) * 1e4,
-            rng.poisson(np.exp(1 + 0.5 * factor[:, 1])).astype(float),
-            -50 + 3 * factor[:, 1] + noise[:, 5],
-            37 + 0.4 * noise[:, 6],
-            np.full(n, 7.0),
-        ]
+    (one, two), noise = rng.standard_normal((2, n)), rng.standard_normal((7, n))
+    columns = (
+        2000 + 6 * one + 2 * noise[0],
+        1e-6 * (one + 0.5 * noise[1]),
+        (one + noise[2] > 0.3).astype(float),
+        np.exp(two + 0.3 * noise[3]) * 1e4,
+        rng.poisson(np.exp(1 + 0.5 * two)).astype(float),
+        -50 + 3 * two + noise[5],
+        37 + 0.4 * noise[6],
+        np.full(n, 7.0),
     )
+    return np.column_stack(columns)
 
 
 def truth(X, k=2):
@@ -62,12 +61,8 @@ def test_a_fit_that_is_told_nothing_but_epsilon_finds_the_correlations_component
     assert sine(fitted, np.vstack(list(silos.values()))) < 0.1
     assert fitted.privacy_.is_private
     assert fitted.privacy_.leak is None
-
-
-def test_the_whole_fit_costs_the_epsilon_that_was_asked_for_and_the_statement_tells_the_share(fitted):
-    told = str(fitted.privacy_)
-    assert "epsilon=2, delta=1e-06" in told
-    assert "found privately, out of the same epsilon. That took" in told
+    assert "epsilon=2, delta=1e-06" in str(fitted.privacy_)
+    assert "found privately, out of the same epsilon. That took" in str(fitted.privacy_)
     assert [row["kind"] for row in fitted.history_] == [*STAGES, "moment"]
 
 
@@ -106,22 +101,17 @@ def test_the_same_fit_again_is_free_and_gives_the_same_numbers(silos, tmp_path):
         assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
 
 
-def test_ranges_spare_what_finding_them_costs(silos):
+def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     known = FedPCA(2, epsilon=1.0, delta=1e-6, ranges=[(-1e5, 1e5)] * 8).fit_silos(silos)
     assert known.study_.preparation[:2] == (0.0, 0.0)
     assert [row["kind"] for row in known.history_] == ["means", "norms", "moment"]
     assert np.array_equal(known.codebook_.low, np.full(8, -1e5))
-
-
-def test_names_of_columns_carry_ranges():
-    import pandas as pd
-
-    table_ = pd.DataFrame(table(3_000), columns=list("abcdefgh"))
-    model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(table_)
+    frame = pd.DataFrame(table(3_000), columns=list("abcdefgh"))
+    model = FedPCA(2, epsilon=4.0, ranges={"a": (1900, 2100)}).fit(frame)
     assert (model.codebook_.low[0], model.codebook_.high[0]) == (1900, 2100)
     assert model.codebook_.columns == tuple("abcdefgh")
     with pytest.raises(InputError, match=r"ranges must be of the columns .*, got 'zz'"):
-        FedPCA(2, ranges={"zz": (0, 1)}).fit(table_)
+        FedPCA(2, ranges={"zz": (0, 1)}).fit(frame)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +133,7 @@ def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, s
 def test_a_code_book_of_other_columns_is_refused(fitted, silos):
     with pytest.raises(InputError, match="a code book must have numbers for each of the 3 columns"):
         FedPCA(2, codebook=fitted.codebook_).fit(silos["north"][:, :3])
-    with pytest.raises(
-        InputError, match="a code book whose numbers were found must not have row_norm or normalize"
-    ):
+    with pytest.raises(InputError, match="whose numbers were found must not have row_norm or normalize"):
         FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
 
 

@@ -30,12 +30,9 @@ def test_a_column_that_drowns_the_others_in_rounding_is_announced(tmp_path):
     assert "vary less than the rounding errors of the largest" in page
 
 
-def test_values_whose_squares_vanish_are_announced():
+def test_usual_rows_are_announced_nothing_of_and_those_whose_squares_vanish_are():
     with pytest.warns(UserWarning, match="no variance that float64 can hold"):
         fed_pca(2, **EXACT).fit(rows_of(50) * 1e-300)
-
-
-def test_usual_rows_are_announced_nothing_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fed_pca(2, **EXACT).fit(rows_of(50)).warnings_ == []
@@ -62,21 +59,11 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
     large, tiny = rows[:20_000], {f"tiny-{place}": rows[[20_000 + place]] for place in range(9)}
     truth = np.linalg.eigh(large.T @ large)[1][:, -2:]
 
+    terms = {"epsilon": 0.5, "delta": 1e-6, "center": False, "standardize": False, "row_norm": 2.0}
+
     def error(silos: dict[str, Array], weights: str) -> float:
-        found = []
-        for seed in range(3):
-            model = fed_pca(
-                2,
-                epsilon=0.5,
-                delta=1e-06,
-                center=False,
-                standardize=False,
-                row_norm=2.0,
-                weights=weights,
-                random_state=seed,
-            ).fit_silos(silos)
-            found.append(sin_theta(model.components_.T, truth))
-        return float(np.median(found))
+        fits = (fed_pca(2, weights=weights, random_state=seed, **terms) for seed in range(3))
+        return float(np.median([sin_theta(fit.fit_silos(silos).components_.T, truth) for fit in fits]))
 
     with pytest.warns(UserWarning, match="each silo adds as much noise as any other"):
         pooled = error({"large": large, **tiny}, "rows")
@@ -98,17 +85,17 @@ def test_weights_count_alike_in_every_solver(solver: str, noise: str):
     rng = np.random.default_rng(1)
     large = rng.standard_normal((60_000, 6)) * [0.5, 0.05, 0.05, 0.05, 0.05, 0.05]
     small = rng.standard_normal((600, 6)) * [0.05, 3.0, 0.05, 0.05, 0.05, 0.05]
-    terms = {"solver": solver, "noise": noise, "epsilon": 20.0, "delta": 1e-6, "random_state": 0}
-    model = fed_pca(
-        1, center=False, standardize=False, row_norm=4.0, weights="noise", iteration_rank=3, **terms
-    )
+    terms = {"epsilon": 20.0, "delta": 1e-6, "center": False, "standardize": False, "row_norm": 4.0}
+    model = fed_pca(1, solver=solver, noise=noise, weights="noise", iteration_rank=3, random_state=0, **terms)
     model.fit_silos([large, small])
     assert abs(model.components_[0, 0]) > 0.99
     assert model.explained_variance_[0] == pytest.approx(0.25, rel=0.1)
 
 
 def test_weights_by_rows_leave_the_terms_as_they_were():
-    study = FedPCA(2, epsilon=1.0, delta=1e-06, codebook=CodeBook(row_norm=9.0)).fit(rows_of(90)).study_
-    other = fed_pca(2, epsilon=1.0, delta=1e-06, row_norm=9.0, weights="noise").fit(rows_of(90)).study_
-    assert study.digest != other.digest
-    assert study.moment_terms == other.moment_terms  # what a silo releases does not depend on weights
+    rows, other = (
+        fed_pca(2, epsilon=1.0, delta=1e-06, row_norm=9.0, weights=weights).fit(rows_of(90)).study_
+        for weights in ("rows", "noise")
+    )
+    assert rows.digest != other.digest
+    assert rows.moment_terms == other.moment_terms  # what a silo releases does not depend on weights

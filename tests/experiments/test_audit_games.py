@@ -45,26 +45,16 @@ def game_of(mode, center, *, n_rows=50, iteration_rank=2, n_steps=3):
 @pytest.mark.parametrize(
     ("mode", "center", "more"),
     [
-        *(
-            (*case, {"n_rows": n_rows})
-            for case in CASES + SECURE
-            for n_rows in (2, 50, 1000)
-            if case != ("step", True)
-        ),
+        *((*case, {"n_rows": n_rows}) for case in CASES + SECURE for n_rows in (2, 50, 1000)),
         *(("step", False, {"iteration_rank": rank}) for rank in (1, 2, 4)),
     ],
 )
 def test_the_worlds_are_as_far_apart_as_the_price_list_says(mode, center, more):
     """The attacker's μ is all of the study's: no neighbours are worse, and no bound is loose."""
     game, charged = game_of(mode, center, **more)
-    assert game.mu <= charged
-    assert game.mu == pytest.approx(charged, rel=1e-5)
-
-
-def test_products_and_a_separate_mean_have_no_common_worst_row():
-    """Products want x ⟂ y, the mean y = −x: together they move a little less than is paid for."""
-    game, charged = game_of("step", True, n_steps=10)
-    assert 0.95 * charged < game.mu < charged
+    # Products want x ⟂ y, the mean y = −x: together they move a little less than is paid for.
+    loose = 0.05 if (mode, center) == ("step", True) else 1e-5
+    assert (1 - loose) * charged < game.mu <= charged
 
 
 @pytest.mark.parametrize(("mode", "center"), CASES + SECURE)
@@ -151,12 +141,6 @@ def test_further_modes_keep_their_promise_and_too_little_noise_is_caught(mode, u
     assert audit_mode(mode, source=SeededNoiseForExperiments(3), **given).violation
 
 
-def test_progress_is_told_to_the_end():
-    reported = []
-    audit_mode("moment", n_runs=120, on_progress=lambda *at: reported.append(at), **TERMS)
-    assert reported == [(50, 120), (100, 120), (120, 120)]
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -171,10 +155,10 @@ def test_an_audit_that_cannot_be_is_refused(change, sentence):
         audit_mode("step", **{"n_runs": 20} | TERMS | change)
 
 
-@pytest.mark.parametrize("part", [0.0, 1.0, -1.0, math.nan])
-def test_a_control_that_keeps_nothing_or_all_is_refused(part):
-    with pytest.raises(InputError, match="a part of the noise between 0 and 1"):
-        control_factor("secure", epsilon=4.0, delta=1e-5, n_steps=2, of_needed=part)
+def test_a_control_that_keeps_nothing_or_all_is_refused():
+    for part in (0.0, 1.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="a part of the noise between 0 and 1"):
+            control_factor("secure", epsilon=4.0, delta=1e-5, n_steps=2, of_needed=part)
 
 
 # --- the command -----------------------------------------------------------------------------------

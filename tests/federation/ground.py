@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from federation_apps import ByRound, NoiseByRound
-from studies import content_with
+from studies import COLUMNS as STUDY_COLUMNS
+from studies import SIZES, content_with
 
 from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
@@ -226,3 +227,13 @@ def fedpower(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
     with chdir(cwd) if cwd is not None else nullcontext():
         done = CliRunner().invoke(main, list(words))
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def init_study(folder: Path, *words: str) -> None:
+    """Write a study of three silos with `fedpower study init`."""
+    made = fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}", "-k2",
+        "--deadline=60", "--delta=1e-6", f"--columns={','.join(STUDY_COLUMNS)}", "--row-norm=12",
+        *words, cwd=folder,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr

@@ -1,6 +1,7 @@
 """A study of three silos on disk, with its parties' own files."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -25,6 +26,7 @@ from problems import Array, spiked_rows, split
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 SIZES = {"north": 60, "south": 50, "east": 40}
 RUN = "0123456789abcdef"
+EXACT: dict[str, Any] = {"epsilon": math.inf, "delta": None}
 KEYS = {name: Identity.new() for name in SIZES}
 CONTENT: dict[str, Any] = {
     "name": "heart-2026",

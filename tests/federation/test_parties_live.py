@@ -14,8 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ground import SILOS, Ground, fedpower, processes_naming, wait_for
-from studies import COLUMNS, SIZES
+from ground import SILOS, Ground, charges, fedpower, init_study, processes_naming, wait_for
 
 from fedpower.federation import KEY, TLS
 from fedpower.federation.kits import COORDINATOR, Kit
@@ -113,11 +112,6 @@ def process(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def west(ground: Ground) -> tuple[Path, Path]:
-    kit = ground.place("west")
-    return kit, kit / "silo.toml"
-
-
 def send(child: subprocess.Popen[bytes], number: int) -> None:
     """Send a signal as it comes: Ctrl-C to all of a terminal's processes, SIGTERM to one."""
     if number == signal.SIGINT:
@@ -128,8 +122,8 @@ def send(child: subprocess.Popen[bytes], number: int) -> None:
 
 @pytest.mark.federation
 def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(ground, tmp_path):
-    log = tmp_path / "west.log"
-    with command(log, "node", "start", *west(ground)) as silo:
+    log, kit = tmp_path / "west.log", ground.place("west")
+    with command(log, "node", "start", kit, kit / "silo.toml") as silo:
         ground.wait_until_connected()
         (node,) = psutil.Process(silo.pid).children()
         began = time.monotonic()
@@ -160,7 +154,7 @@ def test_silo_and_coordinator_are_stopped_by_a_signal_with_a_last_sentence(groun
 @pytest.mark.federation
 def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, tmp_path):
     """It waits for west, which is not there yet."""
-    study, log = ground.folder / "study.toml", tmp_path / "run.log"
+    study, log, kit = ground.folder / "study.toml", tmp_path / "run.log", ground.place("west")
     words = ("study", "run", study, "--kit", ground.runner, "-o", tmp_path / "result")
     with command(log, *words) as run:
         wait_for(lambda: "waiting for west" in log.read_text(), "the run")
@@ -169,57 +163,13 @@ def test_a_run_that_is_interrupted_says_how_it_is_taken_up_and_then_is(ground, t
     assert "continue with --resume" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert not (tmp_path / "result").exists()
-    with command(tmp_path / "west.log", "node", "start", *west(ground)) as silo:
+    with command(tmp_path / "west.log", "node", "start", kit, kit / "silo.toml") as silo:
         done = fedpower(*map(str, words), "--resume", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["n_rounds"] == 4
         send(silo, signal.SIGTERM)
         assert silo.wait(STOPPED_S) == 0
     assert [len(ground.charges(name)) for name in SILOS] == [4] * 4
-
-
-def complete_run(ground: Ground, place: Path, name: str) -> None:
-    words = ("--kit", str(ground.runner), "-o", str(place / name), "--json")
-    done = fedpower("study", "run", str(ground.folder / "study.toml"), *words)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["federation"]["silent"] == dict.fromkeys(SILOS, 0)
-
-
-@pytest.mark.federation
-def test_vault_and_node_are_two_commands_that_meet_at_a_socket(ground, tmp_path):
-    """The node may end and be started again; the vault stays, and charges nothing twice."""
-    kit, own = west(ground)
-    place = tmp_path / "vault.socket"
-    vault_words = ("node", "start", kit, own, "--part", "vault", "--socket", place)
-    node_words = ("node", "start", kit, "--part", "node", "--socket", place)
-    too_soon = process(*node_words)
-    assert too_soon.returncode == 2
-    assert "the vault must listen at" in too_soon.stdout
-    with command(tmp_path / "vault.log", *vault_words) as vault:
-        wait_for(place.is_socket, "the vault's socket")
-        assert place.stat().st_mode & 0o777 == 0o660
-        for attempt in range(2):
-            with command(tmp_path / f"node-{attempt}.log", *node_words) as node:
-                ground.wait_until_connected()
-                complete_run(ground, tmp_path, f"result-{attempt}")
-                if attempt == 0:
-                    send(node, signal.SIGINT)
-                    assert node.wait(STOPPED_S) == 0
-                    assert vault.poll() is None
-                else:
-                    vault.send_signal(signal.SIGTERM)
-                    assert vault.wait(STOPPED_S) == 0
-                    assert node.wait(STOPPED_S) != 0, "a node without its vault ends"
-    assert not place.exists()
-    assert len(ground.charges("west")) == 4
-    last = (tmp_path / "vault.log").read_text().splitlines()[-1]
-    assert last == "fedpower: stopping; releases and charges are on disk"
-    assert processes_naming(kit) == []
-
-
-def give(path: Path, user: int, group: int, mode: int) -> None:
-    os.chown(path, user, group)
-    path.chmod(mode)
 
 
 def can_run_as(user: int) -> bool:
@@ -231,48 +181,82 @@ def can_run_as(user: int) -> bool:
     return tried.returncode == 0
 
 
-@pytest.mark.federation
-@pytest.mark.skipif(not can_run_as(NODE_USER), reason="no commands can be run as other users here")
-def test_vault_and_node_of_two_users_complete_a_run_and_the_node_opens_nothing_of_the_vault_s(
-    ground, tmp_path
-):
-    """The kit's key is the node's; rows, ledger and the silo's own file are the vault's."""
-    base = Path(tempfile.mkdtemp())  # beside pytest's folders, which nobody else can enter
-    base.chmod(0o755)
-    kit, own, meeting = base / "kit", base / "own", base / "meeting"
-    try:
-        shutil.copytree(ground.place("west"), kit)
-        own.mkdir()
-        rows = ground.rows["west"]
-        for source in (kit / "silo.toml", kit / "west.ledger", rows):
-            shutil.copy(source, own / source.name)
+class OwnKit:
+    """A copy of west's kit, in the hands of a vault's user and a node's: the tests' own where need be."""
+
+    def __init__(self, ground: Ground, base: Path) -> None:
+        self.kit, self.own, meeting = base / "kit", base / "own", base / "meeting"
+        base.chmod(0o755)
+        shutil.copytree(ground.place("west"), self.kit)
+        for folder in (self.own, meeting):
+            folder.mkdir()
         for name in ("silo.toml", "west.ledger"):
-            (kit / name).unlink()
-        text = (own / "silo.toml").read_text()
-        (own / "silo.toml").write_text(text.replace(str(rows), "west.csv"))
-        for path in (own, *own.iterdir()):
-            give(path, VAULT_USER, VAULT_USER, 0o700 if path.is_dir() else 0o600)
-        for path in (kit, *kit.rglob("*")):
-            give(path, NODE_USER, BOTH, 0o750 if path.is_dir() else 0o640)
-        give(kit / TLS / KEY, NODE_USER, NODE_USER, 0o600)
-        meeting.mkdir()
-        give(meeting, VAULT_USER, BOTH, 0o2750)
-        place = meeting / "vault.socket"
-        vault_user, node_user = (
-            {"user": user, "group": user, "extra_groups": [BOTH], "cwd": base}
+            (self.kit / name).rename(self.own / name)
+        rows = shutil.copy(ground.rows["west"], self.own)
+        text = (self.own / "silo.toml").read_text()
+        (self.own / "silo.toml").write_text(text.replace(str(ground.rows["west"]), Path(rows).name))
+        self.socket = meeting / "vault.socket"
+        self.vault = ("node", "start", self.kit, self.own / "silo.toml", *self.part("vault"))
+        self.node = ("node", "start", self.kit, *self.part("node"))
+        self.are_two = can_run_as(NODE_USER)
+        self.vault_user, self.node_user = (
+            {"user": user, "group": user, "extra_groups": [BOTH], "cwd": base} if self.are_two else {}
             for user in (VAULT_USER, NODE_USER)
         )
-        vault_words = ("node", "start", kit, own / "silo.toml", "--part", "vault", "--socket", place)
-        node_words = ("node", "start", kit, "--part", "node", "--socket", place)
-        with command(tmp_path / "vault.log", *vault_words, **vault_user) as vault:
-            wait_for(place.is_socket, "the vault's socket")
-            with command(tmp_path / "node.log", *node_words, **node_user):
-                ground.wait_until_connected()
-                complete_run(ground, tmp_path, "result")
-            vault.send_signal(signal.SIGTERM)
-            assert vault.wait(STOPPED_S) == 0
-        for secret in own.iterdir():
-            tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **node_user)
+        if self.are_two:
+            for path in (self.own, *self.own.iterdir()):
+                give(path, VAULT_USER, VAULT_USER, 0o700 if path.is_dir() else 0o600)
+            for path in (self.kit, *self.kit.rglob("*")):
+                give(path, NODE_USER, BOTH, 0o750 if path.is_dir() else 0o640)
+            give(self.kit / TLS / KEY, NODE_USER, NODE_USER, 0o600)
+            give(meeting, VAULT_USER, BOTH, 0o2750)
+
+    def part(self, name: str) -> tuple[object, ...]:
+        return "--part", name, "--socket", self.socket
+
+
+def give(path: Path, user: int, group: int, mode: int) -> None:
+    os.chown(path, user, group)
+    path.chmod(mode)
+
+
+@pytest.mark.federation
+def test_vault_and_node_are_two_commands_of_two_users_that_meet_at_a_socket(ground, tmp_path):
+    """The node may end and be started again; the vault stays, and charges nothing twice.
+
+    The kit's key is the node's; rows, ledger and the silo's own file are the vault's.
+    """
+    base = Path(tempfile.mkdtemp())  # beside pytest's folders, which nobody else can enter
+    try:
+        west = OwnKit(ground, base)
+        too_soon = process(*west.node)
+        assert too_soon.returncode == 2
+        assert "the vault must listen at" in too_soon.stdout
+        with command(tmp_path / "vault.log", *west.vault, **west.vault_user) as vault:
+            wait_for(west.socket.is_socket, "the vault's socket")
+            assert west.socket.stat().st_mode & 0o777 == 0o660
+            for attempt in range(2):
+                with command(tmp_path / f"node-{attempt}.log", *west.node, **west.node_user) as node:
+                    ground.wait_until_connected()
+                    words = ("--kit", str(ground.runner), "-o", str(tmp_path / f"{attempt}"), "--json")
+                    done = fedpower("study", "run", str(ground.folder / "study.toml"), *words)
+                    assert done.returncode == 0, done.stderr
+                    assert json.loads(done.stdout)["federation"]["silent"] == dict.fromkeys(SILOS, 0)
+                    if attempt == 0:
+                        send(node, signal.SIGINT)
+                        assert node.wait(STOPPED_S) == 0
+                        assert vault.poll() is None
+                    else:
+                        vault.send_signal(signal.SIGTERM)
+                        assert vault.wait(STOPPED_S) == 0
+                        assert node.wait(STOPPED_S) != 0, "a node without its vault ends"
+        assert not west.socket.exists()
+        assert len(charges(west.own / "west.ledger")) == 4
+        last = (tmp_path / "vault.log").read_text().splitlines()[-1]
+        assert last == "fedpower: stopping; releases and charges are on disk"
+        assert processes_naming(west.kit) == []
+        for secret in west.own.iterdir() if west.are_two else ():
+            tried = subprocess.run(["cat", str(secret)], capture_output=True, check=False, **west.node_user)
             assert tried.returncode != 0
             assert tried.stdout == b""
     finally:
@@ -304,25 +288,13 @@ def test_vault_and_node_end_together_and_a_silo_that_ended_is_soon_not_connected
 def test_a_rehearsal_that_is_killed_outright_leaves_nothing_running(processes, tmp_path):
     mark = f"killed-outright-{os.getpid()}-{processes}"
     environment = {**os.environ, "PYTHON_MARK": mark, "TMPDIR": str(tmp_path)}
-    made = fedpower(
-        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}",
-        f"--columns={','.join(COLUMNS)}", "-k2", "--epsilon=1", "--row-norm=12", cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0
-    with Path(tmp_path / "run.log").open("wb") as log:
-        rehearsal = subprocess.Popen(
-            [*PROGRAM, "study", "run", "study.toml", "--local=3"],
-            env=environment, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-    try:
+    init_study(tmp_path, "--epsilon=1")
+    words = ("study", "run", "study.toml", "--local=3")
+    with command(tmp_path / "run.log", *words, env=environment, cwd=tmp_path) as rehearsal:
         wait_for(lambda: len(processes_naming(mark)) >= processes, "its processes")
-    finally:
         rehearsal.kill()
-        rehearsal.wait()
-    ends = time.monotonic() + GONE_S
-    while processes_naming(mark) and time.monotonic() < ends:
-        time.sleep(0.2)
-    left = processes_naming(mark)
-    for child in left:
-        os.kill(child, signal.SIGKILL)
-    assert not left
+    try:
+        wait_for(lambda: not processes_naming(mark), "their end", GONE_S)
+    finally:
+        for child in processes_naming(mark):
+            os.kill(child, signal.SIGKILL)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from ground import fedpower
+from ground import fedpower, init_study
 from studies import COLUMNS, KEYS, SIZES, silo_rows, write_rows
 
-from fedpower import FedPCA, read_result
 from fedpower.linalg import sin_theta
 
 pytestmark = pytest.mark.federation
@@ -20,19 +19,8 @@ pytestmark = pytest.mark.federation
 
 @pytest.fixture
 def rows(tmp_path):
-    folder = tmp_path / "rows"
-    folder.mkdir()
-    return folder
-
-
-def init(folder, *words, secure=False):
-    keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()] if secure else []
-    made = fedpower(
-        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}", "-k2",
-        "--deadline=60", "--delta=1e-6", f"--columns={','.join(COLUMNS)}", "--row-norm=12",
-        *keys, *words, cwd=folder,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    (tmp_path / "rows").mkdir()
+    return tmp_path / "rows"
 
 
 def rehearse(folder, *words) -> tuple[dict[str, Any], np.ndarray, str]:
@@ -52,11 +40,11 @@ def test_persons_with_a_secure_sum_are_rehearsed_with_one_command_and_analysed(t
         table = np.tile(silo_rows(name), (50, 1))
         ids = np.arange(len(table)) % (len(table) // 2)
         write_rows(rows / f"{name}.csv", np.column_stack([table, ids]), (*COLUMNS, "patient_id"))
-    init(tmp_path, "--epsilon=50", "--unit=patient_id", secure=True)
+    keys = [f"--identity={name}={key.public}" for name, key in KEYS.items()]
+    init_study(tmp_path, "--epsilon=50", "--unit=patient_id", *keys)
     record, found, said = rehearse(tmp_path)
     assert "round 2 (moment): 3 answered" in said
     assert record["study"]["terms"]["aggregation"] == "secure"
-    assert record["study"]["terms"]["unit"] == "patient_id"
     assert record["n_samples"] == 25 * sum(SIZES.values())
     assert record["privacy"]["unit"] == "one person of one silo"
     assert "summed securely" in (tmp_path / "result" / "privacy.txt").read_text()
@@ -84,7 +72,7 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
         '[data]\npath = "table.parquet"\n'
         f'[columns]\nrename = {{eigen = "{COLUMNS[0]}"}}\nfactors = {{{COLUMNS[0]} = 4}}\n'
     )
-    init(tmp_path, "--epsilon=1")
+    init_study(tmp_path, "--epsilon=1")
     record, found, said = rehearse(tmp_path, "--drop=nr", "--epsilon=inf", "-k3")
     assert "the study is tried with other settings" in said
     assert record["parameters"]["n_components"] == 3
@@ -109,17 +97,13 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
 
 
 def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path, rows):
-    (tmp_path / "empty").mkdir()
     for name in SIZES:
         table = silo_rows(name)
         table[1, 2] = np.nan if name == "south" else table[1, 2]
         write_rows(rows / f"{name}.csv", table)
-    init(tmp_path, "--epsilon=1")
+    init_study(tmp_path, "--epsilon=1")
     for words, sentence in (
-        (("--local=2",), "a rehearsal must have all 3 silos of the study, got 2"),
-        (("--local=3", "--data=empty"), "must hold one file for silo 'north', got 0"),
         (("--local=3", "--data=rows"), "of the data of silo 'south' must hold finite numbers"),
-        (("--epsilon=2",), "--epsilon must go with --local"),
         (("--separator=;",), "--separator must go with --local"),
         (("--local=3", "--drop=nr"), "--drop must go with --data"),
     ):
@@ -128,36 +112,3 @@ def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path, 
         assert sentence in refused.stderr
         assert "are starting on this machine" not in refused.stderr
         assert not (tmp_path / "result").exists()
-
-
-RULES = """
-format = "fedpower-codebook/2"
-[rules]
-pid = "drop"
-sex = ["F", "M"]
-cd4 = { kind = "number", range = [0, 1500], missing = "offset", missing_words = ["."] }
-"""
-
-
-def test_a_study_with_rules_gives_over_flare_what_it_gives_in_process(tmp_path, rows):
-    book = tmp_path / "codebook.toml"
-    book.write_text(RULES)
-    files = {name: rows / f"{name}.csv" for name in ("north", "south")}
-    for place, path in enumerate(files.values()):
-        rng = np.random.default_rng(place)
-        cd4 = np.where(rng.random(80) < 0.2, ".", rng.normal(400, 90, 80).round(2).astype(str))
-        table = pd.DataFrame({"pid": range(80), "sex": rng.choice(["F", "M", "X"], 80), "cd4": cd4})
-        table.to_csv(path, index=False)
-    made = fedpower(
-        "study", "init", "study.toml", "--name=ruled", "--silos=north,south", "-k2",
-        "--epsilon=inf", "--codebook=codebook.toml", "--deadline=60", cwd=tmp_path,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    done = fedpower("study", "run", "study.toml", "--local=2", "--data=rows", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    over = read_result(tmp_path / "result")
-    here = FedPCA(2, epsilon=float("inf"), codebook=book).fit_silos(files)
-    assert over.feature_names == ("sex=F", "sex=M", "sex=other", "cd4")
-    np.testing.assert_allclose(over.components, here.components_, atol=1e-12)
-    scores = over.transform(files["south"])
-    np.testing.assert_allclose(scores, here.transform(files["south"]), atol=1e-9)

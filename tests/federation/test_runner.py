@@ -16,21 +16,10 @@ from fedpower.federation.kits import Kit
 from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
 
 
-@pytest.fixture
-def kit(tmp_path: Path) -> Path:
-    return kit_of(write_study(tmp_path), "runner", tmp_path / "runner").folder
-
-
-def runner_with(kit: Path, said: list[str]) -> Runner:
-    return Runner(kit=Kit(kit), patience=0.0, say=said.append, on_round=lambda reported: None)
-
-
-@pytest.mark.parametrize("left", [None, "no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
-def test_where_no_run_of_this_study_was_begun_none_is_resumed(left: Any, kit: Path, tmp_path: Path) -> None:
-    if left is not None:
-        (kit / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
-    with pytest.raises(ProtocolError, match=r"must (have a run to resume|be of this study), got"):
-        runner_with(kit, []).run(tmp_path / "out", resume=True)
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
+    folder = tmp_path_factory.mktemp("runner")
+    return kit_of(write_study(folder), "runner", folder / "runner")
 
 
 AT_WORK = {"run": RUN, "rounds": []}
@@ -41,16 +30,15 @@ DONE = {**AT_WORK, "done": True, "reason": None}
 class Scripted:
     """A coordinator whose states are written down beforehand; the last is repeated."""
 
-    def __init__(self, *states: dict[str, Any] | None, connected: list[str] | None = None) -> None:
-        self._states = list(states)
-        self._connected = list(SIZES) if connected is None else connected
+    def __init__(self, *states: dict[str, Any] | None, connected: tuple[str, ...] = tuple(SIZES)) -> None:
+        self._states, self._connected = list(states), connected
         self.started: list[str] = []
         self.fetched: list[str] = []
 
     def status(self) -> dict[str, Any]:
-        if not self.started:
-            return {"connected": self._connected, "run": None, "under_way": False}
-        now = self._states.pop(0) if len(self._states) > 1 else self._states[0]
+        now = None
+        if self.started:
+            now = self._states.pop(0) if len(self._states) > 1 else self._states[0]
         under_way = now is not None and "done" not in now
         return {"connected": self._connected, "run": now, "under_way": under_way}
 
@@ -61,32 +49,39 @@ class Scripted:
         self.fetched.append(run)
 
 
+Follow = Callable[..., tuple[Any, list[str]]]
+
+
 @pytest.fixture
-def follow(
-    monkeypatch: pytest.MonkeyPatch, kit: Path, tmp_path: Path
-) -> Callable[..., tuple[Any, list[str]]]:
+def follow(monkeypatch: pytest.MonkeyPatch, kit: Kit, tmp_path: Path) -> Follow:
     """Return what takes up a run at coordinators one after the other."""
     monkeypatch.setattr(running, "_POLL_S", 0.0)
-    record = {"study": Kit(kit).study.digest, "run": RUN}
-    (kit / LAST_RUN).write_text(json.dumps(record))
+    monkeypatch.setattr(running, "_CONNECT_S", 0.01)
+    (kit.folder / LAST_RUN).write_text(json.dumps({"study": kit.study.digest, "run": RUN}))
 
     def followed(*coordinators: Scripted) -> tuple[Any, list[str]]:
-        left, said = list(coordinators), []
+        left, said = list(coordinators), list[str]()
 
         @contextmanager
         def open_session(kit: Kit, *, patience: float) -> Iterator[Scripted]:
             yield left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(running, "open_session", open_session)
-        return runner_with(kit, said).run(tmp_path, resume=True), said
+        runner = Runner(kit=kit, patience=0.0, say=said.append, on_round=lambda reported: None)
+        return runner.run(tmp_path, resume=True), said
 
     return followed
 
 
+@pytest.mark.parametrize("left", ["no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
+def test_where_no_run_of_this_study_was_begun_none_is_resumed(left: Any, kit: Kit, follow: Follow) -> None:
+    (kit.folder / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
+    with pytest.raises(ProtocolError, match=r"must (have a run to resume|be of this study), got"):
+        follow(Scripted())
+
+
 @pytest.mark.parametrize("lost", [None, {**AT_WORK, "run": "f" * 16}])
-def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(
-    lost: dict[str, Any] | None, follow: Callable[..., Any]
-) -> None:
+def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost: Any, follow: Follow) -> None:
     """It was started again, and its checkpoint has the closed rounds."""
     first, second = Scripted(AT_WORK, lost), Scripted(AT_WORK, DONE)
     state, said = follow(first, second)
@@ -95,34 +90,37 @@ def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(
     assert "the connection to the coordinator was lost; trying to find it again" in said
 
 
-def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(follow: Callable[..., Any]) -> None:
-    coordinator = Scripted(TOO_FEW)
-    with pytest.raises(ProtocolError, match=r"needs 3 answers: no round was closed in 6 starts"):
-        follow(coordinator)
-    assert coordinator.started == [RUN] * 6
-    hopeless = Scripted({**TOO_FEW, "again": False})
-    with pytest.raises(ProtocolError, match=r"^round 0 needs 3 answers$"):
-        follow(hopeless)
-    assert hopeless.started == [RUN]
-    few = Scripted(DONE, connected=["north"])
-    sentence = r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r"
+@pytest.mark.parametrize(
+    ("coordinator", "sentence", "starts"),
+    [
+        (Scripted(TOO_FEW), r"needs 3 answers: no round was closed in 6 starts", 6),
+        (Scripted({**TOO_FEW, "again": False}), r"^round 0 needs 3 answers$", 1),
+        (
+            Scripted(DONE, connected=("north",)),
+            r"^3 silos must be connected, got 1 after 0 s; start south, east and run again with --r",
+            0,
+        ),
+    ],
+)
+def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(
+    coordinator: Scripted, sentence: str, starts: int, follow: Follow
+) -> None:
     with pytest.raises(ProtocolError, match=sentence):
-        follow(few)
-    assert few.started == []
+        follow(coordinator)
+    assert coordinator.started == [RUN] * starts
 
 
 class Answering:
     """Links to a coordinator that answers calls with bytes written down beforehand."""
 
-    def __init__(self, *replies: bytes, numbered: Callable[[int], int] = lambda number: number):
-        self._replies = list(replies)
-        self._numbered = numbered
+    def __init__(self, *replies: bytes, late: int = 0):
+        self._replies, self._late = list(replies), late
         self.calls: list[dict[str, Any]] = []
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
         self.calls.append(json.loads(content))
         if self._replies:
-            self.into.put((self._numbered(number), self._replies.pop(0)))
+            self.into.put((number - self._late, self._replies.pop(0)))
         return True
 
     def session(self) -> CoordinatorSession:
@@ -132,12 +130,10 @@ class Answering:
         return made
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)
-
-
-def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_no_terminal() -> None:
     links = Answering(json.dumps({"error": "a run must\x1b[2J be named"}).encode() + b"\n")
     with pytest.raises(ProtocolError, match="a run must") as refused:
         links.session().start("x")
@@ -145,27 +141,22 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
     for reply in (b"", b"[1]\n", b"\xff\xfe\n"):
         with pytest.raises(ProtocolError, match="must answer as fedpower does, got something else"):
             Answering(reply).session().status()
-    late = Answering(b'{"connected": []}\n', numbered=lambda number: number - 1)
-    for links in (Answering(), late):
+    for links in (Answering(), Answering(b'{"connected": []}\n', late=1)):
         with pytest.raises(CoordinatorLostError):
             links.session().status()
 
 
-def test_a_result_is_fetched_piece_by_piece_and_whole(tmp_path: Path) -> None:
-    links = Answering(b'{"files": {"a.csv": 7, "empty": 0}}\n', b'{"file": "a.csv"}\n\n\nabc', b"{}\nde")
-    links.session().fetch(RUN, tmp_path)
-    assert (tmp_path / "a.csv").read_bytes() == b"\n\nabcde"
-    assert (tmp_path / "empty").read_bytes() == b""
-    assert [call.get("offset") for call in links.calls] == [None, 0, 5]
-    with pytest.raises(CoordinatorLostError):
-        Answering(b'{"files": {"a.csv": 5}}\n', b"{}\nab", b"{}\n").session().fetch(RUN, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["../a.csv", "/etc/passwd", "..", ""])
-def test_a_result_is_written_into_its_folder_and_nowhere_else(name: str, tmp_path: Path) -> None:
+def test_a_result_is_fetched_piece_by_piece_into_its_folder_and_nowhere_else(tmp_path: Path) -> None:
     place = tmp_path / "result"
     place.mkdir()
-    listed = json.dumps({"files": {name: 1}}).encode() + b"\n"
-    with pytest.raises(ProtocolError, match="must be plain files, got a path"):
-        Answering(listed, b"{}\nx").session().fetch(RUN, place)
-    assert list(tmp_path.rglob("*")) == [place]
+    links = Answering(b'{"files": {"a.csv": 7, "empty": 0}}\n', b'{"file": "a.csv"}\n\n\nabc', b"{}\nde")
+    links.session().fetch(RUN, place)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == {"a.csv": b"\n\nabcde", "empty": b""}
+    assert [call.get("offset") for call in links.calls] == [None, 0, 5]
+    with pytest.raises(CoordinatorLostError):
+        Answering(b'{"files": {"a.csv": 5}}\n', b"{}\nab", b"{}\n").session().fetch(RUN, place)
+    for name in ("../b.csv", "/etc/passwd", "..", ""):
+        listed = json.dumps({"files": {name: 1}}).encode() + b"\n"
+        with pytest.raises(ProtocolError, match="must be plain files, got a path"):
+            Answering(listed, b"{}\nx").session().fetch(RUN, place)
+    assert list(tmp_path.iterdir()) == [place]

@@ -1,18 +1,17 @@
 """The study file: what it says, what it comes to, and every wrong one's sentence."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import COLUMNS, CONTENT, write_study
+from studies import COLUMNS, CONTENT, EXACT, write_study
 
 from fedpower.errors import InputError
 from fedpower.federation.study_file import TABLES, read_study, to_toml
 from fedpower.options import FLAT
 
-EXACT = {"epsilon": math.inf, "delta": None}
-PAPER = {"solver": "fedpower", "n_steps": 4}
+KEYS = {name: digit * 64 for name, digit in zip(("north", "south", "east"), "123", strict=True)}
+SECURE = {"aggregation": "secure"}
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no name": ({"name": None}, "must have 'name', got none"),
@@ -20,35 +19,34 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown table": ({"colour": {}}, "must have known keys only, got 'colour'; did you mean 'columns'"),
     "a column of no name": ({"columns": {"names": ["a", ""]}}, "columns must be a list of names"),
     "a column twice": ({"columns": {"names": ["a", "a"]}}, "different names, got 'a'; it is there twice"),
-    "offset of infinity": ({"columns": {"offset": [math.inf, 0.0, 0.0, 0.0, 0.0]}}, "offset must"),
     "components of too many": ({"components": {"n_components": 6}}, "from 1 to .*5, a fraction"),
-    "a fraction of noised steps": (
-        {"components": {"n_components": 0.5}, "privacy": {"noise": "step"}},
-        "must go with noise='moment' or epsilon=inf",
-    ),
-    "iteration rank": ({"components": {"iteration_rank": 1}}, "iteration_rank must be between "
-    "n_components=2 and the number of columns 5,"),
     "no epsilon": ({"privacy": {"epsilon": None}}, "must have 'epsilon', got none"),
-    "epsilon zero": ({"privacy": {"epsilon": 0}}, r"epsilon must be a number above 0, got 0\.0"),
     "no delta": ({"privacy": {"delta": None}}, "delta must be agreed on before the silos enrol"),
-    "unknown noise": ({"privacy": {"noise": "loud"}}, "noise must be one of"),
     "no bound": (
         {"rows": {"row_norm": None}, "columns": {"scale": [1.0] * 5}},
         "must bound the norm of a row, got neither",
     ),
     "unknown key": ({"solver": {"momentum": 1}}, "got 'momentum'; its keys are solver, "),
-    "settings of another": ({"solver": {"solver": "krylov", "local_steps": 2}}, "local_steps must be left "
-    "out with solver 'krylov', got 2"),
-    "schedule": ({"solver": {"schedule": "often"}}, "schedule must be 'every', 'decaying'"),
-    "correction and sampling": (
-        {"solver": {**PAPER, "drift_correction": True}, "rounds": {"n_participants": 2}},
-        "must hear every silo",
-    ),
     "min silos too many": ({"rounds": {"min_silos": 4}}, "must be at most the 3 silos, got 4"),
     "grace beyond the deadline": ({"rounds": {"grace": 61.0}}, "between 0 and the deadline of 60 s"),
     "a silo's path": ({"silos": {"names": ["../x"]}}, "inner dashes, 63 at most, got '../x'"),
     "port too large": ({"coordinator": {"port": 65536}}, "port must be between 1 and 65535, got 65536"),
-}  # fmt: skip
+    "no keys": ({"privacy": SECURE}, "must have more silos than the 1 that may collude, got 0"),
+    "a stranger's key": (
+        {"privacy": SECURE, "identities": KEYS | {"west": "5" * 64}},
+        r"\[identities\].*must name the study's silos, got 'west'",
+    ),
+    "no key": ({"privacy": SECURE, "identities": KEYS | {"east": "?"}}, "must be 64 hexadecimal digits"),
+    "a key twice": ({"privacy": SECURE, "identities": KEYS | {"east": "1" * 64}}, "got one twice"),
+    "no attempts": (
+        {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
+        "attempts must be at least 1, got 0",
+    ),
+    "attempts at nothing": (
+        {"privacy": {"attempts": 2}},
+        r"attempts in \[privacy\] .* must go with aggregation",
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", WRONG)
@@ -56,30 +54,21 @@ def test_a_wrong_study_is_refused_in_one_sentence(fault: str, tmp_path: Path) ->
     changes, sentence = WRONG[fault]
     with pytest.raises(InputError, match=sentence) as refused:
         write_study(tmp_path, **changes)
-    reported = str(refused.value)
-    assert "\n" not in reported
-    assert "got" in reported, reported
+    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"name = ", "must be TOML, got something else"),
-        (b"name = 'a'\nsilos = ['a']", "silos in .* must be a table, got"),
-    ],
-)
-def test_what_is_no_toml_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
+def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
-    for missing, why in ((path, "must exist, got no file at"), (tmp_path, "must be a file, got the folder")):
-        with pytest.raises(InputError, match=why):
-            read_study(missing)
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=sentence):
-        read_study(path)
+    for content, place, sentence in (
+        ("", tmp_path / "none.toml", "must exist, got no file at"),
+        ("", tmp_path, "must be a file, got the folder"),
+        ("name = ", path, "must be TOML, got something else"),
+        ("name = 'a'\nsilos = ['a']", path, "silos in .* must be a table, got"),
+    ):
+        path.write_text(content)
+        with pytest.raises(InputError, match=sentence):
+            read_study(place)
 
-
-KEYS = {name: digit * 64 for name, digit in zip(("north", "south", "east"), "123", strict=True)}
-SECURE = {"aggregation": "secure"}
 
 AGREED: dict[str, dict[str, Any]] = {
     "name": {"name": "heart-2027"},
@@ -192,33 +181,3 @@ def test_infinity_is_no_privacy_and_needs_no_bound_and_defaults_are_filled_in(tm
     again = read_study(path)
     assert (again.host, again.port, again.digest) == ("elsewhere", 1, study.digest)
     assert again.terms()[0] == study.terms()[0]
-
-
-@pytest.mark.parametrize(
-    ("tables", "sentence"),
-    [
-        ({"privacy": SECURE}, "must have more silos than the 1 that may collude, got 0"),
-        (
-            {"privacy": SECURE, "identities": KEYS | {"west": "5" * 64}},
-            r"\[identities\].*must name the study's silos, got 'west'",
-        ),
-        ({"privacy": SECURE, "identities": KEYS | {"east": "?"}}, "must be 64 hexadecimal digits"),
-        ({"privacy": SECURE, "identities": KEYS | {"east": "1" * 64}}, "got one twice"),
-        ({"privacy": SECURE | {"noise": "step"}, "identities": KEYS}, "must go with noise='moment'"),
-        (
-            {"privacy": SECURE, "identities": KEYS, "rounds": {"n_participants": 2}},
-            "n_participants must be left out with aggregation='secure': local steps, or",
-        ),
-        ({"privacy": SECURE | {"attempts": 0}, "identities": KEYS}, "attempts must be at least 1, got 0"),
-        (
-            {"privacy": SECURE | EXACT, "identities": KEYS, "rows": {"row_norm": None}},
-            "aggregation='secure' must have a finite epsilon, got epsilon=inf; exact sums under",
-        ),
-        ({"privacy": {"attempts": 2}}, r"attempts in \[privacy\] .* must go with aggregation"),
-    ],
-)
-def test_secure_sums_that_cannot_be_are_refused(
-    tables: dict[str, Any], sentence: str, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match=sentence):
-        write_study(tmp_path, **tables)

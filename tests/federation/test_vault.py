@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import Mock
 
-import msgspec
 import numpy as np
 import pytest
 from msgspec import structs
@@ -19,7 +19,6 @@ from studies import kit_of, question, write_silo, write_study
 from fedpower.errors import InputError
 from fedpower.federation import vault as vault_module
 from fedpower.federation.isolation import available, separation
-from fedpower.federation.node import NodeSettings
 from fedpower.federation.silo_file import Data, OpenSilo, open_silo
 from fedpower.federation.study_file import StudyFile
 from fedpower.federation.vault import Vault, node_settings, run_silo
@@ -71,83 +70,61 @@ def asked(node: Connection, content: bytes) -> bytes:
     return node.recv_bytes()
 
 
-def test_a_question_is_answered_as_the_silo_answers_it(node: OpenSilo, study: StudyFile) -> None:
-    with served(Vault(node.silo, study)) as stream:
-        answer = asked(stream, encode(question(study)))
+def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_answer(
+    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = encode(question(study))
+    turned = bytes([*content[:40], content[40] ^ 1, *content[41:]])
+    spoilt = [b"", content[:-1], turned, content + content, bytes(100), b"GET / HTTP/1.1\r\n\r\n"]
+    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
+        for other in spoilt:
+            assert asked(stream, other) == b""
+        assert n_charged(node) == 0
+        answer = asked(stream, content)
+    assert caplog.text.count("refused what is no question of this study") == len(spoilt)
     assert answer == encode(node.silo.answer(question(study)))
     assert isinstance(decode(answer).body, QueryAnswer)
     assert n_charged(node) == 1
 
 
-def spoilt(content: bytes) -> list[bytes]:
-    turned = bytes([*content[:40], content[40] ^ 1, *content[41:]])
-    zeros = b"fedpower1\n" + bytes(100)
-    return [b"", content[:-1], turned, content + content, zeros, b"GET / HTTP/1.1\r\n\r\n"]
-
-
-def test_what_is_no_question_gets_an_empty_answer_is_logged_and_charged_nothing(
+def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
     node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
-        for content in spoilt(encode(question(study))):
-            assert asked(stream, content) == b""
-        assert n_charged(node) == 0
-        again = asked(stream, encode(question(study)))
-    assert isinstance(decode(again).body, QueryAnswer), "the next question is answered"
-    assert caplog.text.count("refused what is no question of this study") == 6
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
+    """Nor does an answer say anything about rows that cannot be read."""
+    changes: list[dict[str, object]] = [
         {"study": "0" * 64},
         {"silo": "south"},
         {"body": Enrolment(n_rows=1, n_features=1)},
         {"body": Refusal(reason="no")},
         {"body": AskSteps(basis=read_only(np.full((5, 2), 9.0)), n_local_steps=1)},
-    ],
-    ids=["another study", "another silo", "an answer", "a refusal", "an inflated basis"],
-)
-def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
-    changes: dict[str, object], node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
-) -> None:
+    ]
+    vault = Vault(node.silo, study)
     with caplog.at_level(logging.WARNING):
-        answer = decode(Vault(node.silo, study).answer(encode(question(study, **changes))))
-    assert isinstance(answer.body, Refusal)
-    assert answer.silo == "north"
-    assert "refused round 0" in caplog.text
-    assert n_charged(node) == 0
-
-
-def test_an_answer_says_nothing_about_rows_that_cannot_be_read(
-    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
-) -> None:
-    node.ledger.close()  # type: ignore[union-attr]
-    with caplog.at_level(logging.ERROR):
-        answer = decode(Vault(node.silo, study).answer(encode(question(study))))
+        for change in changes:
+            answer = decode(vault.answer(encode(question(study, **change))))
+            assert isinstance(answer.body, Refusal)
+            assert answer.silo == "north"
+        assert n_charged(node) == 0
+        node.ledger.close()  # type: ignore[union-attr]
+        answer = decode(vault.answer(encode(question(study))))
     assert answer.body == Refusal(reason="the silo could not answer; its operator's log says why")
+    assert caplog.text.count("refused round 0") == len(changes) + 1
 
 
-def test_a_frame_that_is_too_large_ends_the_connection_before_it_is_read(
+def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_nothing(
     node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     most = most_question_bytes(study.terms()[0])
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
-        os.write(stream.fileno(), struct.pack("!i", most + 1))
+        os.write(stream.fileno(), struct.pack("!i", most + 1))  # refused before the rest is read
         with pytest.raises(EOFError):
             stream.recv_bytes()
     assert "the connection to the node ended: bad message length" in caplog.text
     with served(Vault(node.silo, study)) as stream:
         assert asked(stream, bytes(most)) == b"", "the largest that is read"
-    assert n_charged(node) == 0
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\0\0", struct.pack("!i", 100) + b"half"])
-def test_a_node_that_ends_within_a_message_leaves_nothing_behind(
-    content: bytes, node: OpenSilo, study: StudyFile
-) -> None:
-    with served(Vault(node.silo, study)) as stream:
-        os.write(stream.fileno(), content)
+    for content in (b"", b"\0\0\0", struct.pack("!i", 100) + b"half"):
+        with served(Vault(node.silo, study)) as stream:
+            os.write(stream.fileno(), content)
     assert n_charged(node) == 0
 
 
@@ -165,8 +142,7 @@ def test_one_question_is_answered_at_a_time(study: StudyFile) -> None:
 
     silo = Slow()
     vault = Vault(silo, study)
-    content = encode(question(study))
-    threads = [threading.Thread(target=vault.answer, args=(content,)) for _ in range(5)]
+    threads = [threading.Thread(target=vault.answer, args=(encode(question(study)),)) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -178,23 +154,20 @@ def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
     study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = node_settings(kit_of(study, "north", tmp_path / "kits"), vault=7)
-    assert msgspec.json.decode(msgspec.json.encode(settings), type=NodeSettings) == settings
     assert settings.confined == available()
-    environment: dict[str, str] = {}
-
-    def start(command: object, given: dict[str, str], **_: object) -> None:
-        environment.update(given)
-        raise InterruptedError
-
+    start = Mock(side_effect=InterruptedError)
     monkeypatch.setattr(vault_module, "start_process", start)
     monkeypatch.setenv("CLINIC_DB_PASSWORD", "secret")
     monkeypatch.setenv("PGPASSWORD", "secret")
     monkeypatch.setenv("https_proxy", "http://proxy")
     with pytest.raises(InterruptedError):
-        run_silo(Vault(None, study), settings, write_silo(tmp_path), say=print)  # type: ignore[arg-type]
+        run_silo(Vault(Mock(), study), settings, write_silo(tmp_path), say=print)
+    _, environment = start.call_args.args
     assert "secret" not in environment.values()
     assert environment["https_proxy"] == "http://proxy"
     assert not {"HOME", "USER"} & set(environment)
+    uids = ((1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE"))
+    assert all(separation(uid, 1000).startswith(words) for uid, words in uids)
 
 
 def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
@@ -212,18 +185,9 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) ->
             vault_module._listener(tmp_path / other)
 
 
-@pytest.mark.parametrize(
-    ("node_uid", "expected"), [(1001, "separate users"), (1000, "NOT SEPARATE"), (0, "NOT SEPARATE")]
-)
-def test_a_vault_says_of_a_node_what_it_can_see(node_uid: int, expected: str) -> None:
-    assert separation(node_uid, 1000).startswith(expected)
-
-
 def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path) -> None:
-    own = write_silo(tmp_path)
-    parts = tmp_path / "parts"
-    parts.mkdir()
-    elsewhere = tmp_path / "elsewhere.csv"
+    own, elsewhere = write_silo(tmp_path), tmp_path / "elsewhere.csv"
     elsewhere.touch()
-    (parts / "part1.csv").symlink_to(elsewhere)
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "part1.csv").symlink_to(elsewhere)
     assert elsewhere in structs.replace(own, data=Data(path="parts")).secrets()

@@ -27,7 +27,7 @@ from problems import spiked_rows, split
 HERE = Path(__file__).parent
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 VARIES = (
-    "versions", "started", "finished", "time", "sha256", "moment_sha256", "fedpower", "bytes_up",
+    "versions", "started", "finished", "time", "sha256", "fedpower", "bytes_up",
     "bytes_down",
 )  # fmt: skip
 """Keys whose values are another day's or another machine's (bytes count the last digits of numbers that

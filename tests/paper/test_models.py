@@ -6,10 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
-from fedpower.rows.opening import open_source
 from paper.models import TILE_NODES, Array, Model, spiked_covariance, stochastic_block
 
 MODELS: list[Callable[[], Model]] = [
@@ -47,22 +45,13 @@ def test_rows_and_truth_depend_on_the_seed_and_silo_alone(make: Callable[[], Mod
         np.testing.assert_allclose(norms[norms > 0], 1, rtol=1e-12)
 
 
-def test_another_seed_gives_other_rows_and_another_truth() -> None:
-    first, second = (spiked_covariance(n_rows=40, n_silos=2, seed=seed) for seed in (0, 1))
-    assert not np.array_equal(rows_of(first), rows_of(second))
-    assert sin_theta(first.basis, second.basis) > 0.5
-
-
 def test_a_row_of_the_spiked_model_depends_on_seed_silo_and_place_alone() -> None:
-    few = spiked_covariance(sizes=(10,), seed=5)
-    many = spiked_covariance(sizes=(12_000, 3), seed=5)
+    few, many, other = (spiked_covariance(sizes=(10,), seed=5), spiked_covariance(sizes=(12_000, 3), seed=5),
+                        spiked_covariance(sizes=(10,), seed=6))  # fmt: skip
     assert np.array_equal(rows_of(few), rows_of(many)[:10])
-
-
-def test_sizes_share_rows_as_equally_as_can_be() -> None:
-    model = spiked_covariance(n_rows=11, n_silos=3, seed=0)
-    assert model.sizes == (4, 4, 3)
-    assert model.n_rows == 11
+    assert not np.array_equal(rows_of(few), rows_of(other))
+    assert sin_theta(few.basis, other.basis) > 0.5
+    assert spiked_covariance(n_rows=11, n_silos=3, seed=0).sizes == (4, 4, 3)
 
 
 def test_the_spiked_model_has_mean_zero_and_the_stated_covariance() -> None:
@@ -90,14 +79,6 @@ def test_normalising_keeps_the_planted_eigenspace() -> None:
     assert sin_theta(vectors[:, -2:], model.basis) < 0.4
 
 
-def test_networks_are_symmetric_without_loops_and_shared_communities() -> None:
-    model = stochastic_block(n_nodes=2 * TILE_NODES + 5, n_silos=2, normalize=False, seed=4)
-    network = rows_of(model)
-    assert np.array_equal(network, network.T)
-    assert not np.diag(network).any()
-    assert set(np.unique(network)) == {0.0, 1.0}
-
-
 def test_networks_have_the_stated_edge_probabilities() -> None:
     # Each count is binomial and within 6 standard errors: fails for one seed in 10⁷ (8 counts, 2e-9
     # each, and their normal approximation); the seed is fixed.
@@ -107,29 +88,16 @@ def test_networks_have_the_stated_edge_probabilities() -> None:
     same = first[:, np.newaxis] == first[np.newaxis, :]
     for silo, strength in enumerate((0.8, 0.8, 0.6, 0.6)):
         network = rows_of(model, silo)
+        assert np.array_equal(network, network.T)
+        assert not np.diag(network).any()
+        assert set(np.unique(network)) == {0.0, 1.0}
         for kind, weight in ((pairs & same, 0.25), (pairs & ~same, 0.1)):
             chance, count = strength * weight, int(kind.sum())
             error = np.sqrt(count * chance * (1 - chance))
             assert abs(network[kind].sum() - count * chance) < 6 * error
-
-
-def test_the_block_models_truth_spans_the_communities() -> None:
     basis = stochastic_block(n_nodes=6, n_silos=1, seed=0).basis
-    first = np.array([1, 1, 1, 0, 0, 0]) / np.sqrt(3)
-    np.testing.assert_allclose(basis, np.column_stack([first, first[::-1]]))
-
-
-def test_a_model_silo_is_a_source_an_estimator_reads() -> None:
-    model = spiked_covariance(n_rows=4000, n_features=12, n_silos=2, rank=2, noise=0.2, seed=0)
-    source = open_source(model.source(0))
-    assert source.columns == model.columns
-    assert source.columns[:2] == ("x001", "x002")
-    fitted = FedPCA(2, epsilon=float("inf"), center=False, standardize=False).fit_silos(
-        [model.source(0), model.source(1)]
-    )
-    assert fitted.n_samples_ == 4000
-    # 4000 rows, gap 0.4: far within; fixed seed.
-    assert sin_theta(fitted.components_.T, model.basis) < 0.1
+    halves = np.array([1, 1, 1, 0, 0, 0]) / np.sqrt(3)
+    np.testing.assert_allclose(basis, np.column_stack([halves, halves[::-1]]))
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fedpower.errors import InputError
 from paper import communities
 from paper.__main__ import main
 from paper.settings import FIGURES as KNOWN
 from paper.settings import Settings
-from paper.store import verdicts_on
+from paper.store import Store, verdicts_on
 from paper.table import read_table
 
 pytestmark = pytest.mark.reproduce
@@ -27,11 +29,8 @@ def run(*words: object) -> int:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Return every output by name, settings and finished repetitions left out."""
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(folder.iterdir())
-        if path.is_file() and path.name != "settings.json"
-    }
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != "settings.json"]
+    return {path.name: path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +73,28 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short: Path,
     assert other["runs.csv"] != contents(short)["runs.csv"]
 
 
-def test_a_finished_folder_is_not_run_again(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_folder_is_not_run_again_and_one_of_something_else_is_left_alone(
+    short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = contents(short)
-
-    def never(*_: object, **__: object) -> None:
-        raise AssertionError("nothing must be run again")
-
-    monkeypatch.setattr("paper.store.run_repetition", never)
+    monkeypatch.setattr("paper.store.run_repetition", lambda *_, **__: pytest.fail("it was run again"))
     assert run(*SHORT, "-o", short) == 0
+    settings = Settings(quick=True, figures=("silos",))
+    for other, named in (
+        (replace(settings, seed=1), "seed 0 there and 1 here"),
+        (replace(settings, figures=("rows",)), r"figures \['silos'\] there and \['rows'\] here"),
+    ):
+        with pytest.raises(InputError, match=rf"same settings and versions.*{named}.*-o"):
+            Store(short, other)
     assert contents(short) == before
+    (tmp_path / "thesis.tex").write_text("mine")
+    for place, named in (
+        (tmp_path, r"holds 'thesis\.tex'; name another with -o"),
+        (tmp_path / "thesis.tex", "must be a folder, got a file there"),
+    ):
+        with pytest.raises(InputError, match=named):
+            Store(place, settings)
+    assert contents(tmp_path) == {"thesis.tex": b"mine"}
 
 
 def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tmp_path: Path) -> None:

@@ -50,17 +50,6 @@ def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside() -> None
         assert repr(alone.points) == repr(together[place].points)
 
 
-def test_repetitions_and_seeds_differ_and_noise_differs_from_curve_to_curve() -> None:
-    noised = replace(PLAIN, noise="step", epsilon=0.5)
-    (first,), (second,) = run(noised), run(noised, repetition=1)
-    assert errors(first) != errors(second)
-    (other,) = run_repetition(replace(QUICK, seed=1), "I", 0, [noised])
-    assert errors(first) != errors(other)
-    steps = [replace(noised, local_steps=1, schedule=each) for each in ("constant", "decaying")]
-    same_but_noise = run(*steps)
-    assert errors(same_but_noise[0]) != errors(same_but_noise[1])
-
-
 def test_solvers_on_the_moment_noised_once_share_the_release_and_end_at_the_same_floor() -> None:
     ours = [replace(MOMENT, solver=each, local_steps=1) for each in ("krylov", "moment", "default")]
     power, krylov, upload, default = run(MOMENT, *ours)
@@ -71,15 +60,6 @@ def test_solvers_on_the_moment_noised_once_share_the_release_and_end_at_the_same
     assert power.points[-1].error == pytest.approx(floor, rel=0.15)  # T = 10 steps leave a little
     # r = 5 columns hold at least what the leading k = 4 of them do
     assert floor <= default.points[0].error * (1 + 1e-9)
-
-
-def test_copies_of_rows_divide_the_noise_and_leave_the_moment() -> None:
-    noised = replace(PLAIN, noise="step", epsilon=0.5)
-    few, many = run(noised, replace(noised, copies=100))
-    assert many.n_rows == 100 * few.n_rows
-    assert many.points[-1].error < few.points[-1].error / 20
-    (exact, copied) = run(PLAIN, replace(PLAIN, copies=100))
-    assert errors(exact) == errors(copied)
 
 
 def test_the_paper_s_numbers_reach_the_solver() -> None:

@@ -9,12 +9,9 @@ from scipy.linalg import blas
 
 from budgets import moment_bound, priced
 from fedpower.errors import InputError
-from fedpower.linalg import symmetric_of
 from fedpower.privacy.accounting import compose, default_delta, epsilon_of, noise_multiplier, noise_std
 from fedpower.privacy.budget import MOMENT, PRODUCT
-from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.sensitivity import moved_by_row, noise_for
-from fedpower.protocol.query import Moment
+from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol.study import FREE_ORDER_ROWS, PANEL_ROWS, longest_sum
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import block_rows
@@ -58,12 +55,6 @@ def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
         assert real / noise.stds[0] <= charged * (1 + 1e-12)
         assert charged == pytest.approx(real / noise.stds[0], rel=1e-5)
     assert charged < priced("step").price(PRODUCT).mu / 5
-
-
-def test_a_moment_of_one_study_can_be_shared_with_one_of_another_rank():
-    one, other = (priced("moment", iteration_rank=r) for r in (2, 9))
-    assert one.price(MOMENT) == other.price(MOMENT)
-    assert one.std(500) == other.std(500)
 
 
 @pytest.mark.parametrize(
@@ -170,21 +161,11 @@ def test_the_paper_mode_is_theorem_2_as_printed_and_needs_nine_times_the_noise_o
     printed = 2 * math.sqrt(5) / 1e5 * math.sqrt(10 / 200)
     assert noise_std("paper", **loose) == pytest.approx(printed, rel=1e-12)
     assert noise_std("paper", **TRIAL) >= 9 * noise_std("step", **TRIAL)
-
-
-def test_a_moment_disturbs_a_product_twenty_times_less_than_the_paper():
-    d = 100
-    effect = noise_std("moment", **TRIAL) * math.sqrt((d + 1) / (2 * d))
-    assert noise_std("paper", **TRIAL) >= 20 * effect
-    source = SeededNoiseForExperiments(0)
-    multiplier = noise_multiplier("moment", epsilon=0.5, delta=1e-4, n_steps=10)
-    query = Moment(n_features=d, mean_weight=0.0)
-    drawn = noise_for(query.sensitivity, multiplier, (TRIAL["n_rows"],))
-    noise = [
-        symmetric_of(query.read(drawn.values(drawn.draw(source)), TRIAL["n_rows"])[0], d) for _ in range(400)
-    ]
-    measured = np.sqrt(np.mean((np.array(noise) @ np.full(d, d**-0.5)) ** 2))
-    assert measured == pytest.approx(effect, rel=0.05)  # 40000 entries: 5% is over 10 sigma
+    assert noise_std("paper", **TRIAL) >= 20 * noise_std("moment", **TRIAL) * math.sqrt(101 / 200)  # d = 100
+    for mode in ("paper", "step", "moment"):
+        assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
+        budget = priced(mode, epsilon=0.5, delta=1e-4, iteration_rank=5)
+        assert budget.std(TRIAL["n_rows"]) == pytest.approx(noise_std(mode, **TRIAL), rel=1e-4)
 
 
 def test_a_moment_is_charged_once_and_needs_root_two_more_than_one_step_of_rank_one():
@@ -192,13 +173,6 @@ def test_a_moment_is_charged_once_and_needs_root_two_more_than_one_step_of_rank_
     assert noise_std("moment", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
     more = TRIAL | {"n_steps": 1000, "iteration_rank": 50}
     assert noise_std("moment", **more) == noise_std("moment", **TRIAL)
-
-
-@pytest.mark.parametrize("mode", ["paper", "step", "moment"])
-def test_the_noise_is_the_ideal_one_up_to_rounding_and_none_at_infinite_epsilon(mode):
-    terms = {"epsilon": 1.0, "delta": 1e-6, "n_rows": 10_000, "n_steps": 10, "iteration_rank": 4}
-    assert priced(mode).std(10_000) == pytest.approx(noise_std(mode, **terms), rel=1e-5)
-    assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
 
 
 def test_the_rdp_accountant_agrees_that_the_paper_keeps_its_promise():

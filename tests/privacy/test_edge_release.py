@@ -2,9 +2,9 @@
 
 import math
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,17 +23,14 @@ WEIGHTS = st.lists(st.floats(0, 7.5), min_size=len(PAIRS), max_size=len(PAIRS))
 
 
 def network(layers: list[list[float]], edge_weight: float) -> NetworkSource:
-    table: Any = {"source": [], "target": [], "weight": [], "layer": []}
-    for place, weights in enumerate(layers):
-        for (one, two), weight in zip(PAIRS, weights, strict=True):
-            table["source"].append(str(one))
-            table["target"].append(str(two))
-            table["weight"].append(weight)
-            table["layer"].append(str(place))
-    import pyarrow as pa
-
     nodes = [str(node) for node in range(D)]
-    return open_network(pa.table(table), unit="edge", nodes=nodes, edge_weight=edge_weight)
+    rows = [
+        (nodes[one], nodes[two], weight, str(layer))
+        for layer, weights in enumerate(layers)
+        for (one, two), weight in zip(PAIRS, weights, strict=True)
+    ]
+    table = pl.DataFrame(rows, schema=["source", "target", "weight", "layer"], orient="row")
+    return open_network(table, unit="edge", nodes=nodes, edge_weight=edge_weight)
 
 
 def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) -> Fraction:
@@ -64,15 +61,18 @@ def test_an_edge_that_appears_attains_it():
     assert math.isclose(float(squared_change(one, two, 3.0)) * 9, 1.0, rel_tol=1e-6)
 
 
-def test_edges_that_were_not_capped_are_refused_before_noise_too_small_for_them_is_added():
-    for weights, sentence in (
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
         ([[0.0, 3.0], [3.0, 0.0]], "within the public maximum"),
         ([[0.0, 1.0], [0.0, 0.0]], "the same in both directions"),
         ([[1.0, 0.0], [0.0, 1.0]], "between different nodes"),
-    ):
-        source = NetworkSource(name="planted", layers=(sparse.csr_array(weights),), unit="edge")
-        with pytest.raises(InputError, match=sentence):
-            EdgeMoment(source).sums()
+    ],
+)
+def test_edges_that_were_not_capped_are_refused_before_noise_too_small_is_added(weights, sentence):
+    source = NetworkSource(name="planted", layers=(sparse.csr_array(weights),), unit="edge")
+    with pytest.raises(InputError, match=sentence):
+        EdgeMoment(source).sums()
 
 
 def distinguished(weight: float, n_games: int = 4000) -> float:

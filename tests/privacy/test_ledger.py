@@ -5,7 +5,6 @@ import math
 import os
 import re
 import tempfile
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,18 +24,14 @@ def never() -> bytes:
     pytest.fail("a payload was made for a release that must not happen")
 
 
-@pytest.fixture(params=["file", "memory"])
-def ledger(request, tmp_path):
-    if request.param == "memory":
-        made = Ledger.in_memory(EPSILON, DELTA, silo="north")
-    else:
-        made = Ledger.create(tmp_path / "ledger.db", epsilon=EPSILON, delta=DELTA, silo="north")
-    with made:
+@pytest.fixture
+def ledger():
+    with Ledger.in_memory(EPSILON, DELTA, silo="north") as made:
         yield made
 
 
-@pytest.mark.parametrize("payload", [os.urandom(64), bytes(range(256)) * 20_000], ids=["small", "large"])
-def test_the_same_key_gets_the_same_bytes_and_is_charged_once(ledger, payload):
+def test_the_same_key_gets_the_same_bytes_and_is_charged_once(ledger):
+    payload = bytes(range(256)) * 200
     assert ask(ledger, "one", payload) == payload
     assert ask(ledger, "two", payload[::-1]) == payload[::-1]
     assert ask(ledger, "one", never) == payload
@@ -54,7 +49,7 @@ def test_equal_steps_of_one_calibration_spend_exactly_the_cap_and_leave_nothing(
         ask(ledger, "one more", never, mu=1e-3)
 
 
-def test_a_refusal_is_one_sentence_that_says_what_is_left_and_charges_nothing(ledger):
+def test_a_refusal_is_one_sentence_that_says_what_is_left_which_fits_exactly(ledger):
     ask(ledger, mu=mu_of(0.8, DELTA))
     left = ledger.spent().left
     with pytest.raises(BudgetError) as refusal:
@@ -68,18 +63,11 @@ def test_a_refusal_is_one_sentence_that_says_what_is_left_and_charges_nothing(le
     assert found[1] == found[2]
     assert left * 0.99 <= float(found[1]) <= left
     assert ledger.spent().n_releases == 1
-    ask(ledger, "as advised", mu=mu_of(float(found[2]), DELTA))
-
-
-def test_what_is_left_fits_exactly_and_a_little_more_does_not(ledger):
-    ask(ledger, mu=mu_of(0.6, DELTA))
-    left = ledger.spent().left
     forecast = ledger.what_if(left)
-    assert forecast.fits
-    assert forecast.left == 0.0
+    assert (forecast.fits, forecast.left) == (True, 0.0)
     assert forecast.epsilon == pytest.approx(EPSILON, rel=1e-8)
     assert not ledger.what_if(left * 1.0001).fits
-    ask(ledger, "the rest", mu=mu_of(left, DELTA))
+    ask(ledger, "as advised", mu=mu_of(float(found[2]), DELTA))
 
 
 def test_a_key_used_for_another_question_is_refused(ledger):
@@ -174,7 +162,7 @@ def test_entries_are_ordered_by_number_when_the_clock_goes_back(ledger, monkeypa
 
 
 def test_a_statement_is_json_without_payloads(ledger):
-    ask(ledger)
+    ask(ledger, slack_delta=1e-8)
     ledger.set_cap(1.0, 1e-7)
     statement = ledger.statement()
     text = json.dumps(statement, allow_nan=False)
@@ -186,37 +174,15 @@ def test_a_statement_is_json_without_payloads(ledger):
     assert statement["spent"]["epsilon"] == ledger.spent().epsilon
     assert [entry["key"] for entry in statement["entries"]] == ["k"]
     before = statement["seal"]
-    ask(ledger, "another")
-    assert ledger.statement()["seal"]["seq"] == before["seq"] + 1
-    assert ledger.statement()["seal"]["sha256"] != before["sha256"]
+    ledger.set_cap(1.0, 1e-9)  # below the slack
+    assert (ledger.spent().epsilon, ledger.spent().left) == (math.inf, 0.0)
+    after = json.loads(json.dumps(ledger.statement(), allow_nan=False))
+    assert after["spent"]["epsilon"] is None
+    assert after["seal"]["seq"] == before["seq"] + 1
+    assert after["seal"]["sha256"] != before["sha256"]
 
 
-def test_a_statement_of_more_slack_than_delta_is_still_json(ledger):
-    ask(ledger, slack_delta=1e-7)
-    ledger.set_cap(1.0, 1e-8)
-    assert ledger.spent().epsilon == math.inf
-    assert ledger.spent().left == 0.0
-    assert json.loads(json.dumps(ledger.statement(), allow_nan=False))["spent"]["epsilon"] is None
-
-
-def test_threads_that_share_a_ledger_get_one_charge_per_key(ledger):
-    answers: list[bytes] = []
-
-    def work() -> None:
-        for key in range(5):
-            answers.append(ask(ledger, f"key {key}", lambda: os.urandom(16)))  # noqa: PERF401
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 30
-    assert len(set(answers)) == 5
-    assert ledger.spent().n_releases == 5
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0.01, 20), st.sampled_from([1e-3, 1e-6, 1e-10]), st.lists(st.floats(1e-6, 10), max_size=6))
 def test_whatever_is_asked_the_advice_of_a_refusal_is_allowed(epsilon, delta, mus):
     with Ledger.in_memory(epsilon, delta) as ledger:
@@ -284,4 +250,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
+TestAnyHistory.settings = settings(max_examples=6, stateful_step_count=15)

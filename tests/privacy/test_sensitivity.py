@@ -53,22 +53,17 @@ def test_the_bounds_are_attained_by_unit_rows_and_the_paper_s_is_root_2r_times_a
         moved_by_row("product", 0)
 
 
-@pytest.mark.parametrize("d", [1, 2, 5, 20])
+@pytest.mark.parametrize("d", [1, 2, 5])
 def test_random_neighbours_never_exceed_the_bounds(d):
     rng = np.random.default_rng(d)
-    for x, y in zip(ball(rng, 500, d), ball(rng, 500, d), strict=True):
+    for x, y, center in zip(ball(rng, 200, d), ball(rng, 200, d), rng.normal(size=(200, d)), strict=True):
         D = difference(x, y)
         assert np.linalg.norm(D) <= moved_by_row("moment") + 1e-14
         assert np.linalg.norm(D, 2) <= moved_by_row("product", 1) + 1e-14
         for r in range(1, min(d, 4) + 1):
             Z = np.linalg.qr(rng.normal(size=(d, r)))[0]
             assert np.linalg.norm(D @ Z) <= moved_by_row("product", r) + 1e-14
-
-
-def test_about_a_centre_the_bound_grows_with_the_rows():
-    rng = np.random.default_rng(2)
-    for x, y, center in zip(ball(rng, 200, 5), ball(rng, 200, 5), rng.normal(size=(200, 5)), strict=True):
-        change = difference(x - center, y - center)
+        change = difference(x - center, y - center)  # about a centre the bound grows with the rows
         both = math.hypot(float(np.linalg.norm(change)), float(np.trace(change)))
         assert both <= moved_by_row("moment") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
 
@@ -93,51 +88,16 @@ def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mea
     np.testing.assert_allclose(middle if with_mean else mean, mean, rtol=1e-15)
 
 
-def moved(x, y, c):
-    change = x[..., :, None] * x[..., None, :] - y[..., :, None] * y[..., None, :]
-    lengths = (x * x).sum(-1) - (y * y).sum(-1)
-    return np.sqrt((change**2).sum((-1, -2)) + 2 * c * c * ((x - y) ** 2).sum(-1) + lengths**2)
-
-
-def bound(c):
-    return moment_bound(1, center=True, mean_weight=c)
-
-
-@pytest.mark.parametrize("c", [0.0, 0.1, 0.3, 0.5, 0.6, 0.75])
-def test_the_theorem_holds_on_random_rows_and_is_attained(c):
-    most = bound(c)
-    assert most == pytest.approx(math.sqrt(2) * (1 + c * c), rel=1e-15)  # the trace is free
-    attained = moved(np.array([1.0, 0.0]), np.array([-c * c, math.sqrt(1 - c**4)]), c)
-    assert attained == pytest.approx(most, rel=1e-14)
-    rng = np.random.default_rng(0)
-    for d in (1, 2, 5):
-        x, y = rng.normal(size=(2, 3000, d))
-        x *= rng.random((3000, 1)) ** 0.2 / np.linalg.norm(x, axis=1, keepdims=True)
-        y *= rng.random((3000, 1)) ** 0.2 / np.linalg.norm(y, axis=1, keepdims=True)
-        assert (moved(x, y, c) <= most * (1 + 1e-14)).all()
-        assert (moved(x, -x * rng.random((3000, 1)), c) <= most * (1 + 1e-14)).all()
-
-
 @pytest.mark.parametrize("c", [0.0, 0.25, 0.5, 0.75])
-def test_no_norms_and_no_angle_pass_the_bound(c):
-    most = bound(c) ** 2
+def test_no_norms_and_no_angle_pass_the_bound_of_moment_mean_and_trace(c):
+    most = moment_bound(1, center=True, mean_weight=c) ** 2
+    assert most == pytest.approx(2 * (1 + c * c) ** 2, rel=1e-15)  # the trace is free
     a, b, cosine = np.meshgrid(
         np.linspace(0, 1, 51), np.linspace(0, 1, 51), np.linspace(-1, 1, 401), indexing="ij"
     )
     t = a * b * cosine
     change = a**4 + b**4 - 2 * t**2 + 2 * c**2 * (a**2 + b**2 - 2 * t) + (a**2 - b**2) ** 2
-    assert change.max() <= most * (1 + 1e-12)
-    assert change.max() >= most * (1 - 1e-3)
-
-
-@pytest.mark.parametrize("c", [0.2, 0.5, 0.75])
-def test_it_is_the_augmented_moment_of_the_design_scaled(c):
-    rng = np.random.default_rng(3)
-    x, y = rng.normal(size=(2, 4))
-    x, y = x / np.linalg.norm(x), y / np.linalg.norm(y)
-    a, b = (np.append(v, c) / math.sqrt(1 + c * c) for v in (x, y))
-    augmented = np.linalg.norm(difference(a, b)) * (1 + c * c)
-    assert augmented == pytest.approx(moved(x, y, c), rel=1e-12)  # unit rows: equal traces
+    assert most * (1 - 1e-3) <= change.max() <= most * (1 + 1e-12)
 
 
 # --- the same in whole numbers ---------------------------------------------------------------------
@@ -200,17 +160,6 @@ def test_scales_are_the_least_whole_numbers_of_the_theorem(multiplier, weight):
 # --- what computers add ----------------------------------------------------------------------------
 
 
-def test_the_computed_moment_stays_within_the_rounding_slack():
-    rng = np.random.default_rng(3)
-    X = ball(rng, 20_000, 3)
-    exact = (X.T.astype(np.longdouble) @ X.astype(np.longdouble)) / len(X)
-    one_by_one = np.zeros((3, 3))
-    for x in X:
-        one_by_one += np.outer(x, x)
-    for computed in (X.T @ X / len(X), one_by_one / len(X)):
-        assert 2 * np.linalg.norm((computed - exact).astype(float)) <= rounding_slack(len(X), 3)
-
-
 def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks():
     bound = moved_by_row("moment")
     assert rounding_slack(100_000, 100) < 2e-6 * bound / 100_000
@@ -221,8 +170,8 @@ def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks
         rounding_slack(2**52, 10)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_thequantised_map_never_moves_more_than_what_is_paid_for(seed):
+@pytest.mark.parametrize("seed", range(24))
+def test_the_quantised_map_never_moves_more_than_what_is_paid_for(seed):
     rng = np.random.default_rng(seed)
     s, d = int(rng.integers(1, 30)), int(rng.integers(2, 8))
     r = int(rng.integers(1, d + 1))

@@ -56,7 +56,7 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "Arrow table": lambda path: pa.Table.from_pandas(read_frame(path)),
     "query": read_query,
 }
-FEW = "does anyone have stage IV", "is any cd4 missing", "do two persons share a family"
+FEW = "is any cd4 missing", "do two persons share a family"
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -76,7 +76,7 @@ def test_a_second_study_of_a_file_is_answered_in_both_worlds(
         assert charged(ledger) == second + 1
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["file", "query"])
 def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
     tmp_path: Path, form: str
 ) -> None:
@@ -129,41 +129,30 @@ def test_another_reading_of_a_version_and_silos_by_another_column_are_other_rele
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
     path = tmp_path / "north.csv"
     table.to_csv(path, index=False)
-    table["ward"] = ["north", "south", "south"] * 10
-    table["clinic"] = ["south", "north", "south"] * 10
-    readings = {
-        "units": lambda again: open_source(path, factors={"a": 0.2 if again else 0.1}),
-        "groups": lambda again: split_by_group(
-            table, "clinic" if again else "ward", drop=["ward" if again else "clinic"]
-        )["north"],
-    }
-    for name, reading in readings.items():
+    columns = {"ward": ["north", "south", "south"] * 10, "clinic": ["south", "north", "south"] * 10}
+    table = table.assign(**columns)
+    readings = (
+        [open_source(path, factors={"a": factor}) for factor in (0.1, 0.2)],
+        [split_by_group(table, by, drop=[*{*columns} - {by}])["north"] for by in columns],
+    )
+    for name, (one, other) in zip(("units", "groups"), readings, strict=True):
         ledger = make_ledger(tmp_path / f"{name}.ledger")
-        for place, again in enumerate((False, True, False, True)):
-            fit(reading(again), ledger)
-            assert charged(ledger) == min(place + 1, 2)
+        for reading, expected in ((one, 1), (other, 2), (one, 2)):
+            fit(reading, ledger)
+            assert charged(ledger) == expected
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [({"edge_weight": 1.0}, {"edge_weight": 2.0}), ({"unit": "row"}, {"edge_weight": 2.0})],
-    ids=["edge_weight", "edge or row"],
-)
-def test_a_network_is_answered_in_both_worlds(
-    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
-) -> None:
-    ledger, path = make_ledger(tmp_path / "north.ledger"), tmp_path / "north.csv"
-    nodes = [f"v{place}" for place in range(12)]
+@pytest.mark.parametrize("first", [{"edge_weight": 1.0}, {"unit": "row"}], ids=["edge_weight", "edge or row"])
+def test_a_network_is_answered_in_both_worlds(tmp_path: Path, first: dict[str, Any], world: int) -> None:
+    path = tmp_path / "north.csv"
     path.write_text(f"source,target,weight\nv0,v{world},1\n")
-    for terms in (first, second):
-        model = fed_communities(2, epsilon=0.01, delta=1e-6, nodes=nodes, **terms)
-        model.fit_silos({"north": path}, ledgers={"north": ledger})
-    matrix = sparse.csr_array(planted(12)[0])
-    held = make_ledger(tmp_path / "matrix.ledger")
-    for terms in (first, second):
-        model = fed_communities(2, epsilon=0.01, delta=1e-6, **terms)
-        model.fit_silos({"north": matrix}, ledgers={"north": held})
+    held = (path, {"nodes": [f"v{place}" for place in range(12)]}), (sparse.csr_array(planted(12)[0]), {})
+    for place, (silo, nodes) in enumerate(held):
+        ledger = make_ledger(tmp_path / f"{place}.ledger")
+        for terms in (first, {"edge_weight": 2.0}):
+            model = fed_communities(2, epsilon=0.01, delta=1e-6, **nodes, **terms)
+            model.fit_silos({"north": silo}, ledgers={"north": ledger})
 
 
 def a_csv(folder: Path, changed: bool) -> Path:

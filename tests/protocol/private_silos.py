@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedpower.privacy.ledger import DataVersion, Ledger
-from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol import Silo, Study
-from fedpower.protocol.messages import AskSteps, Message, decode, encode, read_only
-from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.messages import AskSteps, Message, Refusal, decode, encode, read_only
+from fedpower.protocol.silo import assemble
 from problems import Array, ArrayMoment, spiked_rows
 
 D, R, T = 6, 2, 4
@@ -45,14 +45,8 @@ def private_silo(
     moment: Any = None,
 ) -> Silo:
     held = moment or ArrayMoment(bounded_rows() if rows is None else rows)
-    releases = PrivateReleases(
-        held,
-        study,
-        ledger=ledger,
-        source=source or SystemNoise(),
-        data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
-    )
-    return Silo(name, study, releases, data_version=version)
+    data = DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint)
+    return assemble(name, held, study, ledger=ledger, source=source, data=data)
 
 
 def basis(seed: int, columns: int = R) -> Array:
@@ -75,3 +69,11 @@ def ask(silo: Silo, body: Any, **where: Any) -> Any:
 def ask_in_bytes(silo: Silo, body: Any, **where: Any) -> Any:
     question = message(silo.study, body, silo=silo.name, **where)
     return silo.answer(decode(encode(question))).body
+
+
+def refused(answer: Any, *words: str) -> bool:
+    """Assert that an answer is a refusal in one sentence that has these words."""
+    assert isinstance(answer, Refusal), answer
+    assert "\n" not in answer.reason
+    assert all(word in answer.reason for word in words), answer.reason
+    return True

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
-from fedpower.privacy.noise import NoiseSource, SystemNoise
+from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol.coordinator import Recorded
 from fedpower.protocol.messages import (
@@ -23,8 +23,8 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
-from fedpower.protocol.secure import Identity, SiloSessions
-from fedpower.protocol.silo import PrivateReleases
+from fedpower.protocol.secure import Identity
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import UploadSettings
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
@@ -104,23 +104,14 @@ def party(
     *,
     ledger: Ledger | None = None,
     source: NoiseSource | None = None,
-    fingerprint: str = "these rows",
     version: str = "1",
     attempts: int = 3,
-    rows: Any = None,
 ) -> Party:
     kept = ledger or Ledger.in_memory(*cap(attempts), silo=name)
-    if rows is None:
-        rows = Survey(open_source(rows_of(name))) if study.preparation else ArrayMoment(rows_of(name))
-    releases = PrivateReleases(
-        rows,
-        study,
-        ledger=kept,
-        source=source or SystemNoise(),
-        data=DataVersion(silo=name, version=version, columns="all columns", fingerprint=fingerprint),
-        sessions=SiloSessions(name, study, rows.n_rows, KEYS[name]),
-    )
-    return Party(Silo(name, study, releases), kept, rows)
+    rows = Survey(open_source(rows_of(name))) if study.preparation else ArrayMoment(rows_of(name))
+    data = DataVersion(silo=name, version=version, columns="all columns", fingerprint="these rows")
+    silo = assemble(name, rows, study, ledger=kept, identity=KEYS[name], source=source, data=data)
+    return Party(silo, kept, rows)
 
 
 def parties(study: Study, **options: Any) -> dict[str, Party]:
@@ -128,17 +119,11 @@ def parties(study: Study, **options: Any) -> dict[str, Party]:
 
 
 def session_of(study: Study, presents: dict[str, SessionKey], *, attempt: int = 0, run: str = RUN) -> Session:
-    places = tuple(
-        Member(
-            silo=name,
-            n_rows=presents[name].n_rows,
-            key=presents[name].key,
-            signature=presents[name].signature,
-        )
-        for name, _ in study.identities
-        if name in presents
+    members = tuple(
+        Member(silo=name, n_rows=each.n_rows, key=each.key, signature=each.signature)
+        for name, each in ((name, presents[name]) for name, _ in study.identities if name in presents)
     )
-    return Session(study=study.digest, run=run, attempt=attempt, members=places)
+    return Session(study=study.digest, run=run, attempt=attempt, members=members)
 
 
 def called(study: Study, there: dict[str, Party], *, attempt: int = 0, run: str = RUN) -> Session:

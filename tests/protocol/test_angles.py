@@ -1,6 +1,7 @@
 """Angles hold as often as they say, and nothing is determined where rows have no directions."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,3 +149,21 @@ def test_exact_components_without_variance_or_with_the_same_are_not_determined()
     model = FedPCA(3, epsilon=math.inf, standardize=False).fit(rows)
     np.testing.assert_array_equal(model.component_angles_, [0, 90, 90])
     assert model.result_.determined == [True, False, False]
+
+
+@pytest.mark.parametrize("gains", [True, False])
+@pytest.mark.parametrize("d", [5, 30, 80])
+def test_what_a_few_draws_show_holds_for_all(d: int, gains: bool) -> None:
+    """Over noise from negligible to overwhelming, with a mean and a bound that shortens rows."""
+    moment, rng, clear = factors(d), np.random.default_rng(2), []
+    for std in np.geomspace(1e-5, 1.0, 12):
+        pooled = replace(released(moment, std, rng), center=np.full(d, 0.3 / math.sqrt(d)))
+        rule = unit_variances(pooled.noise_std, ()) if gains else None
+        factor = np.ones(d) if rule is None else rule(np.diagonal(pooled.moment))
+        values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
+        pairs = (values[::-1], vectors[:, ::-1])
+        angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
+        clear.append(angles.is_surely_determined)
+        assert angles.n_determined > 0 or not clear[-1]
+    assert clear[0]
+    assert not clear[-1]

@@ -31,7 +31,7 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol import release as release_module
-from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, MomentPart, Refusal, read_only
+from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, Refusal, read_only
 from fedpower.protocol.release import noise_of
 from fedpower.sums.lattice import SIDE
 from problems import ArrayMoment
@@ -85,8 +85,9 @@ def epsilon_by_pld(made, delta, *, pessimistic):
     return total.get_epsilon_for_delta(delta)
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 4.0])
-@pytest.mark.parametrize("study", [STEP, MOMENT, *CENTRED], ids=lambda s: f"{s.noise}-{s.center}")
+@pytest.mark.parametrize(
+    ("study", "epsilon"), [*zip((STEP, MOMENT, *CENTRED), (0.5, 4.0, 4.0, 0.5), strict=True)]
+)
 def test_another_accountant_finds_the_epsilon_that_was_asked(study, epsilon, noised):
     study = replace(study, epsilon=epsilon)
     with Ledger.in_memory(epsilon, DELTA) as ledger:
@@ -117,14 +118,6 @@ def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
         assert least * (1 - 1e-15) < release.sensitivity < least * (1 + 1e-6)
 
 
-def test_the_paper_s_noise_is_charged_for_what_it_really_costs(noised):
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        ask_everything(PAPER, ledger)
-        spent = ledger.spent()
-    assert spent.mu * (1 + 1e-12) >= math.hypot(*(release.mu for release in noised))
-    assert spent.epsilon < EPSILON / 4
-
-
 @pytest.mark.parametrize("study", [STEP, PAPER, CENTRED[0]], ids=lambda s: s.digest[:6])
 def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
@@ -143,7 +136,7 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
     study = replace(MOMENT, iteration_rank=D)
     exact = ArrayMoment(bounded_rows()).moment()
     seen = []
-    for _ in range(100):
+    for _ in range(40):
         with Ledger.in_memory(EPSILON, DELTA) as ledger:
             product = ask(private_silo(study, ledger, source=source), WHOLE).product
             assert np.array_equal(product, product.T)
@@ -204,18 +197,7 @@ def test_about_a_centre_the_noise_grows_with_the_rows(noised):
     assert noised[1].std == pytest.approx(noised[0].std * growth, rel=1e-6)
 
 
-def test_a_noised_moment_serves_every_question_after_it_for_nothing():
-    with Ledger.in_memory(EPSILON, DELTA) as ledger:
-        silo = private_silo(replace(MOMENT, center=True), ledger)
-        mean = ask(silo, AskMoment(label="mean"))
-        assert isinstance(mean, MomentPart)
-        for seed in range(5):
-            answer = ask(silo, steps(seed, 20, center=mean.mean, shift=0.1), round=seed)
-            assert isinstance(answer, LocalSteps)
-        assert ledger.spent().n_releases == 1
-
-
-def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
+def test_a_noised_moment_serves_every_question_after_it_for_nothing_also_about_a_centre(noised):
     study = replace(MOMENT, center=True, iteration_rank=D)
     center = read_only(np.linspace(-0.1, 0.1, D))
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
@@ -223,6 +205,8 @@ def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
         S, m = ask(silo, WHOLE).product, ask(silo, AskMoment(label="mean")).mean
         about = ask(silo, structs.replace(WHOLE, center=center))
         plain = ask(silo, WHOLE)
+        assert isinstance(ask(silo, steps(1, 20, center=m, shift=0.1), round=7), LocalSteps)
+        assert ledger.spent().n_releases == 1
     c = np.asarray(center)
     expected = S - np.outer(c, m) - np.outer(m, c) + np.outer(c, c)
     # answers are rounded to float32, far below the noise
@@ -232,20 +216,15 @@ def test_a_noised_moment_about_a_centre_is_the_identity_s(noised):
 
 
 def test_studies_of_other_rank_share_a_moment_and_those_of_other_terms_do_not():
+    others = {"epsilon": 0.5}, {"delta": 1e-7}, {"center": True}, {"treatment": "another bound"}
     with Ledger.in_memory(10.0, DELTA) as ledger:
-        first = ask(private_silo(MOMENT, ledger), steps(0))
-        second = ask(private_silo(replace(MOMENT, iteration_rank=3), ledger), steps(0))
-        assert np.array_equal(first.product, second.product)
-        assert ledger.spent().n_releases == 1
-        for changed in (
-            replace(MOMENT, epsilon=0.5),
-            replace(MOMENT, delta=1e-7),
-            replace(MOMENT, center=True),
-            replace(MOMENT, treatment="another bound"),
-        ):
-            other = ask(private_silo(changed, ledger), steps(0))
-            assert not np.any(other.product == first.product)
-        assert ledger.spent().n_releases == 5
+        first = ask(private_silo(MOMENT, ledger), steps(0)).product
+        again = ask(private_silo(replace(MOMENT, iteration_rank=3), ledger), steps(0)).product
+        assert np.array_equal(first, again)
+        for place, change in enumerate(others):
+            assert ledger.spent().n_releases == 1 + place
+            other = ask(private_silo(replace(MOMENT, **change), ledger), steps(0)).product
+            assert not np.any(other == first)
 
 
 @pytest.mark.parametrize("study", [STEP, MOMENT])
@@ -275,10 +254,8 @@ def test_sentences_about_rows_stay_with_the_operator(study, caplog):
 
 
 def test_sentences_about_the_ledger_s_file_stay_with_the_operator(tmp_path, caplog):
-    path = tmp_path / "ledger of ward 7.db"
-    ledger = Ledger.create(path, epsilon=EPSILON, delta=DELTA)
+    ledger = Ledger.create(tmp_path / "ledger of ward 7.db", epsilon=EPSILON, delta=DELTA)
     silo = private_silo(STEP, ledger)
     ledger.close()
-    answer = ask(silo, steps(0))
-    assert "ward" not in answer.reason
+    assert "ward" not in ask(silo, steps(0)).reason
     assert "ward" in caplog.text

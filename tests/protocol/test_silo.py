@@ -4,20 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from private_silos import refused
 
 from fedpower.linalg import orth
 from fedpower.protocol import Silo, Study
-from fedpower.protocol.messages import (
-    AskMoment,
-    AskSteps,
-    Enrol,
-    Enrolment,
-    LocalSteps,
-    Message,
-    MomentPart,
-    Refusal,
-)
-from fedpower.protocol.silo import ExactReleases
+from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, Enrolment, Message, MomentPart, Refusal
+from fedpower.protocol.silo import NOT_YOURS, ExactReleases
 from problems import ArrayMoment, spiked_rows
 
 STUDY = Study(columns=None, n_features=12, iteration_rank=3)
@@ -26,26 +18,14 @@ GOOD = orth(np.random.default_rng(1).standard_normal((12, 3)))
 
 def ask(body: object, *, study: str = STUDY.digest, silo: str = "north") -> object:
     north = Silo("north", STUDY, ExactReleases(ArrayMoment(spiked_rows()), STUDY))
-    message = Message(study=study, run="r", round=3, silo=silo, body=body)  # type: ignore[arg-type]
-    return north.answer(message).body
-
-
-def test_a_good_question_is_answered() -> None:
-    assert isinstance(ask(Enrol()), Enrolment)
-    assert isinstance(ask(AskSteps(basis=GOOD, n_local_steps=2)), LocalSteps)
+    return north.answer(Message(study=study, run="r", round=3, silo=silo, body=body)).body  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
         (AskSteps(basis=GOOD * 10, n_local_steps=1), "orthonormal"),
-        (AskSteps(basis=np.ones((12, 3)), n_local_steps=1), "orthonormal"),
-        (AskSteps(basis=np.full((12, 3), np.nan), n_local_steps=1), "finite"),
-        (AskSteps(basis=np.full((12, 3), np.inf), n_local_steps=1), "finite"),
-        (AskSteps(basis=np.eye(12), n_local_steps=1), r"got shape \(12, 12\)"),
-        (AskSteps(basis=np.eye(11)[:, :3], n_local_steps=1), r"got shape \(11, 3\)"),
-        (AskSteps(basis=np.zeros((12, 0)), n_local_steps=1), "got shape"),
-        (AskSteps(basis=np.zeros(12), n_local_steps=1), "got shape"),
+        (AskSteps(basis=np.eye(12), n_local_steps=1), "got shape (12, 12)"),
         (AskSteps(basis=GOOD, n_local_steps=0), "between 1 and"),
         (AskSteps(basis=GOOD, n_local_steps=10**9), "between 1 and"),
         (AskSteps(basis=GOOD, n_local_steps=1, shift=-1.0), "shift"),
@@ -60,27 +40,10 @@ def test_a_good_question_is_answered() -> None:
     ],
 )
 def test_what_the_study_does_not_allow_is_refused(body: object, sentence: str) -> None:
-    answer = ask(body)
-    assert isinstance(answer, Refusal)
-    import re
-
-    assert re.search(sentence, answer.reason)
-    assert "\n" not in answer.reason
-
-
-def test_another_study_or_another_silo_s_question_is_refused() -> None:
-    other = replace(STUDY, iteration_rank=2).digest
-    assert isinstance(ask(Enrol(), study=other), Refusal)
-    assert isinstance(ask(Enrol(), silo="south"), Refusal)
-
-
-def test_a_basis_orthonormal_to_1e_6_only_is_made_so_before_it_is_used() -> None:
-    slightly_off = GOOD * (1 + 3e-7)
-    answer = ask(AskSteps(basis=slightly_off, n_local_steps=1))
-    exact = ask(AskSteps(basis=orth(slightly_off), n_local_steps=1))
-    assert isinstance(answer, LocalSteps)
-    assert isinstance(exact, LocalSteps)
-    np.testing.assert_array_equal(answer.product, exact.product)
+    assert refused(ask(body), sentence)
+    assert isinstance(ask(Enrol()), Enrolment)
+    assert refused(ask(Enrol(), study=replace(STUDY, iteration_rank=2).digest), "the study")
+    assert refused(ask(Enrol(), silo="south"), "must name it")
 
 
 def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog: pytest.LogCaptureFixture) -> None:
@@ -91,9 +54,7 @@ def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog: pytest.Log
     study = replace(STUDY, center=True)
     north = Silo("north", study, Broken(ArrayMoment(spiked_rows()), study))
     message = Message(study=study.digest, run="r", round=0, silo="north", body=AskMoment(label="mean"))
-    answer = north.answer(message).body
-    assert isinstance(answer, Refusal)
-    assert "42" not in answer.reason
+    assert north.answer(message).body == Refusal(reason=NOT_YOURS)
     assert "row 17" in caplog.text  # the operator's own log has it
 
 

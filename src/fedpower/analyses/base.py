@@ -171,7 +171,8 @@ _A = TypeVar("_A", bound=Analysis)
 @dataclass_transform(eq_default=False)
 def analysis(kind: type[_A]) -> type[_A]:
     """Make the constructor of an analysis, and the list of its parameters, from its fields."""
-    return documented(dataclass(eq=False, repr=False)(kind), before="Attributes")
+    documented(dataclass(eq=False, repr=False)(kind), before="Attributes")
+    return kind
 
 
 # --- tables and pages ------------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """The command line: twelve commands in four groups."""
 
-import difflib
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -40,51 +39,50 @@ COMMANDS = {name: found for group in _GROUPS.values() for name, found in group.i
 """By command, which is a function of that name: its module, and its line in the listing."""
 
 NAME = "fedpower"
-TRACEBACK = "--traceback"
+_TRACEBACK = "--traceback"
+_Listing = Mapping[str, Mapping[str, str]]
+"""By heading the line of each command."""
 
 
 class LazyGroup(click.Group):
     """Commands that are listed and completed without being imported."""
 
-    def groups(self) -> Mapping[str, Mapping[str, str]]:
-        """Return by heading the line of each command in the listing."""
-        raise NotImplementedError
-
-    def load(self, name: str) -> click.Command:
-        """Return a command, imported now."""
-        raise NotImplementedError
-
-    def lines(self) -> dict[str, str]:
-        """Return the line of each command."""
-        return {name: line for lines in self.groups().values() for name, line in lines.items()}
+    def __init__(
+        self, *given: Any, listing: Callable[[], _Listing], load: Callable[[str], click.Command], **more: Any
+    ) -> None:
+        super().__init__(*given, **more)
+        self.listing, self.load = listing, load
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return list(self.lines())
+        return [name for lines in self.listing().values() for name in lines]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command; None where there is none of that name."""
-        return self.load(cmd_name) if cmd_name in self.lines() else None
+        """Return a command, imported now; None where there is none of that name."""
+        return self.load(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names, or suggest one that is like it."""
+        self.commands: Any = dict.fromkeys(self.list_commands(ctx))  # of which click suggests one
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands that begin so."""
-        named = [CompletionItem(name, help=line) for name, line in self.lines().items()]
-        matching = [item for item in named if item.value.startswith(incomplete)]
+        lines = {name: line for lines in self.listing().values() for name, line in lines.items()}
+        matching = [CompletionItem(name, help=lines[name]) for name in lines if name.startswith(incomplete)]
         return matching + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the listing, by heading."""
-        for heading, lines in self.groups().items():
+        for heading, lines in self.listing().items():
             with formatter.section(heading):
                 formatter.write_dl(list(lines.items()))
 
 
 class CommandLine(LazyGroup):
     """The commands, and errors that are one sentence."""
-
-    def groups(self) -> Mapping[str, Mapping[str, str]]:
-        """Return by heading the line of each command in the listing."""
-        return {group: {name: line for name, (_, line) in found.items()} for group, found in _GROUPS.items()}
 
     def main(
         self,
@@ -96,8 +94,8 @@ class CommandLine(LazyGroup):
     ) -> Any:
         """Run a command line and end the process with 0, 1 (our fault), 2 (refused), 130 or 141."""
         words = list(sys.argv[1:] if args is None else args)
-        traceback = TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
-        words = [word for word in words if word != TRACEBACK]
+        traceback = _TRACEBACK in words or os.environ.get("FEDPOWER_TRACEBACK", "") not in ("", "0")
+        words = [word for word in words if word != _TRACEBACK]
         status = exit_status(
             lambda: super(CommandLine, self).main(
                 words, NAME, complete_var, standalone_mode=False, obj=[NAME, *words], **extra
@@ -120,25 +118,20 @@ class CommandLine(LazyGroup):
             raise PipeClosedError from None
         return status
 
-    def load(self, name: str) -> click.Command:
-        """Return a command, imported now."""
-        module = importlib.import_module(f"fedpower.cli.{COMMANDS[name][0]}")
-        command: click.Command = getattr(module, name)
-        return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names, or suggest one that is like it."""
-        if args[0] not in COMMANDS and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], COMMANDS)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
+def _listing() -> _Listing:
+    return {group: {name: line for name, (_, line) in found.items()} for group, found in _GROUPS.items()}
+
+
+def _load(name: str) -> click.Command:
+    command: click.Command = getattr(importlib.import_module(f"fedpower.cli.{COMMANDS[name][0]}"), name)
+    return command
 
 
 @click.group(
     cls=CommandLine,
+    listing=_listing,
+    load=_load,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="After an unexpected error, --traceback (or FEDPOWER_TRACEBACK=1) shows where it arose.",

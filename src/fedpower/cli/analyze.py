@@ -21,25 +21,8 @@ from fedpower.report.text import number
 _MOST_ROWS = 30
 
 
-class _Analyses(LazyGroup):
-    """The registry of analyses as commands."""
-
-    def groups(self) -> Mapping[str, Mapping[str, str]]:
-        """Return the line of each analysis in the listing."""
-        return {"Commands": {name: line for name, (_, _, line) in analyses.ANALYSES.items()}}
-
-    def load(self, name: str) -> click.Command:
-        """Return the command of an analysis."""
-        return _command(name)
-
-
-@click.group(cls=_Analyses)
-def analyze() -> None:
-    """Compute from the covariance that a RESULT of `fedpower fit` kept.
-
-    Nothing is charged and no row is read: everything computed keeps the promise that the covariance was
-    released under. Example: fedpower analyze factor result -k 3
-    """
+def _listing() -> Mapping[str, Mapping[str, str]]:
+    return {"Commands": {name: line for name, (_, _, line) in analyses.ANALYSES.items()}}
 
 
 def _command(name: str) -> click.Command:
@@ -79,6 +62,15 @@ def _command(name: str) -> click.Command:
         "force as_json",
     )
     return click.command(name, help=line)(wanted(command))
+
+
+@click.group(cls=LazyGroup, listing=_listing, load=_command)
+def analyze() -> None:
+    """Compute from the covariance that a RESULT of `fedpower fit` kept.
+
+    Nothing is charged and no row is read: everything computed keeps the promise that the covariance was
+    released under. Example: fedpower analyze factor result -k 3
+    """
 
 
 # --- files about new rows --------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import sys
 import threading
 import traceback as tracebacks
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,18 +22,11 @@ from fedpower.errors import CellError, FedpowerError
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 
     from fedpower.protocol.coordinator import Round
 
 _WIDTH_OF_FILES = 120
 """Columns of tables that are written to a file or a pipe."""
-
-_BAR_CELLS = 40
-MOST_NAMES = 12
-"""Items of a list that are shown before "and 5 more"."""
-
-_Sized = TypeVar("_Sized", bound=Any)
 
 
 def console(*, stderr: bool = False) -> "Console":
@@ -55,22 +49,16 @@ def say(*lines: str, style: str | None = None) -> None:
         console().print(line, soft_wrap=True, style=style)
 
 
-def table(title: str | None, *headings: str, numbers: Sequence[str] = ()) -> "Table":
-    """Return an empty table; the headings in ``numbers`` are set flush right."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        made.add_column(heading, justify="right" if heading in numbers else "left")
-    return made
-
-
 def print_table(
     title: str | None, headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()
 ) -> None:
-    """Print a table."""
-    shown = table(title, *headings, numbers=numbers)
+    """Print a table; the headings in ``numbers`` are set flush right."""
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        shown.add_column(heading, justify="right" if heading in numbers else "left")
     for row in rows:
         shown.add_row(*row)
     console().print(shown)
@@ -91,15 +79,11 @@ def print_facts(title: str, facts: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
+    from fedpower.report.text import and_more
+
     if isinstance(value, list):
-        return first_names(value)
+        return ", ".join(and_more([str(item) for item in value]))
     return "–" if value is None else str(value)
-
-
-def first_names(items: Sequence[Any]) -> str:
-    """Return the first items of a list, and how many more there are."""
-    more = f" and {len(items) - MOST_NAMES} more" if len(items) > MOST_NAMES else ""
-    return ", ".join(map(str, items[:MOST_NAMES])) + more
 
 
 def note(sentence: str) -> None:
@@ -107,67 +91,56 @@ def note(sentence: str) -> None:
     click.echo(f"Note: {sentence}", err=True)
 
 
-def bar(share: float) -> str:
-    """Return a picture of a share between 0 and 1."""
-    filled = round(min(max(share, 0.0), 1.0) * _BAR_CELLS)
-    try:
-        "█░".encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:
-        return f"[{'#' * filled}{'.' * (_BAR_CELLS - filled)}]"
-    return "█" * filled + "░" * (_BAR_CELLS - filled)
-
-
 # --- progress --------------------------------------------------------------------------------------
 
 
 @contextmanager
-def bars(*columns: Any, **settings: Any) -> Iterator["Progress | None"]:
-    """Give bars with these columns, gone when the block ends; None without a terminal or with --quiet."""
+def bars(**settings: Any) -> Iterator["Progress | None"]:
+    """Give bars that are gone when the block ends; None without a terminal or with --quiet."""
     context = click.get_current_context(silent=True)
     if not sys.stderr.isatty() or (context is not None and context.meta.get("fedpower.quiet")):
         yield None
         return
-    from rich.progress import Progress
+    from rich import progress
 
-    with Progress(*columns, console=console(stderr=True), transient=True, **settings) as shown:
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[note]}"),
+    )
+    with progress.Progress(*columns, console=console(stderr=True), transient=True, **settings) as shown:
         yield shown
 
 
 @contextmanager
-def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None] | None]:
-    """Give what to call with how many more are done; None where nothing is shown."""
-    with bars(*_columns()) as shown:
-        if shown is None:
-            yield None
-            return
-        task = shown.add_task(what, total=total, note="")
-        yield lambda count: shown.advance(task, count)
+def bar_of(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Give what to call with how many more are done."""
+    with bars() as shown:
+        task = None if shown is None else shown.add_task(what, total=total, note="")
+        yield lambda count: None if shown is None or task is None else shown.advance(task, count)
 
 
-def advancing(advance: Callable[[int], None] | None, size: int = 1) -> Callable[[int, int], None]:
+def advancing(advance: Callable[[int], None], size: int = 1) -> Callable[[int, int], None]:
     """Return what advances a bar by what is newly done of a total."""
     last = 0
 
     def show(done: int, total: int) -> None:
         nonlocal last
-        if advance is not None:
-            advance(size * (done - last))
+        advance(size * (done - last))
         last = done
 
     return show
 
 
-def counted(
-    blocks: Iterable[_Sized],
-    advance: Callable[[int], None] | None,
-    *,
-    size: Callable[[_Sized], int] = lambda block: int(block.shape[0]),
-) -> Iterator[_Sized]:
+def counted(blocks: Iterable[Any], advance: Callable[[int], None]) -> Iterator[Any]:
     """Yield blocks of rows as they come, and advance a bar by their rows."""
     for block in blocks:
         yield block
-        if advance is not None:
-            advance(size(block))
+        advance(int(block.shape[0]))
 
 
 class FitProgress:
@@ -175,8 +148,8 @@ class FitProgress:
 
     def __init__(self, shown: "Progress", silos: Iterable[str], n_steps: int | None) -> None:
         self._shown = shown
-        self._read = dict.fromkeys(silos, 0)
-        self._sizes: dict[str, int | None] = {}
+        self._read = Counter(dict.fromkeys(silos, 0))
+        self._sizes: dict[str, int | None] = dict.fromkeys(self._read)
         self._lock = threading.Lock()
         self._rows = shown.add_task("rows", total=None, note=f"of {len(self._read)} silos")
         self._steps = shown.add_task("steps", total=n_steps, note="", visible=False)
@@ -184,12 +157,13 @@ class FitProgress:
     def rows(self, silo: str, count: int, total: int | None) -> None:
         """Count a block of rows; called from the threads that read."""
         with self._lock:
+            if total is not None and self._read[silo] >= total:  # the next pass
+                self._read[silo] = 0
+            self._read[silo] += count
             self._sizes[silo] = total
-            before = self._read[silo]
-            self._read[silo] = count if total is not None and before >= total else before + count
             known = [size for size in self._sizes.values() if size is not None]
-            whole = sum(known) if len(known) == len(self._read) else None
-            self._shown.update(self._rows, completed=sum(self._read.values()), total=whole)
+            whole = sum(known) if len(known) == len(self._sizes) else None
+            self._shown.update(self._rows, completed=self._read.total(), total=whole)
 
     def round(self, closed: "Round") -> None:
         """Count a closed round."""
@@ -202,28 +176,8 @@ class FitProgress:
 @contextmanager
 def progress_of_fit(silos: Iterable[str], n_steps: int | None = None) -> Iterator[FitProgress | None]:
     """Give the progress of a fit; None where nothing is shown."""
-    with bars(*_columns()) as shown:
+    with bars() as shown:
         yield None if shown is None else FitProgress(shown, silos, n_steps)
-
-
-def _columns() -> tuple[Any, ...]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
 
 
 # --- errors -----------------------------------------------------------------------------------------

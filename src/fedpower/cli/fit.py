@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 
 from fedpower.cli.console import note, print_json, print_table, progress_of_fit, say
 from fedpower.cli.options import READING, Command, given_options, option, options, output
 from fedpower.cli.privacy import share_used
-from fedpower.cli.results import json_of, print_result
+from fedpower.cli.results import print_result
 from fedpower.cli.silos import (
     Silos,
     find_ledgers,
@@ -29,12 +30,11 @@ from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
 from fedpower.estimator.fitting import Run, fit_silos, open_data
 from fedpower.estimator.fitting import prepare as prepare_silos
-from fedpower.estimator.terms import PRIVATE_STEPS
-from fedpower.options import FLAT, Iterative, Options, Secure, from_flat
+from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, require_room, room_for
-from fedpower.report.record import plain
+from fedpower.report.record import BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
 from fedpower.rows.networks import weighed_edges
@@ -81,14 +81,14 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
         with _running(given, silos, wanted) as run:
             result = fit_silos(wanted, silos, run, extra_columns=_extra(given)).result
             origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
-            result = result.with_origin(command=ctx.find_root().obj, silos=origins, started=started)
+            silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
+            result = result.with_record(
+                command=ctx.find_root().obj, silos=silos_of_run, started=started.isoformat()
+            )
             result.write_into(place)
-    if given["as_json"]:
-        print_json(json_of(result, target))
-        if not result.privacy.is_private:
-            note(str(result.privacy))
-    else:
-        print_result(result, target, verbose=given["verbose"])
+    print_result(result, target, verbose=given["verbose"], as_json=given["as_json"])
+    if given["as_json"] and not result.privacy.is_private:
+        note(str(result.privacy))
     _note_uncharged(given, "fit")
 
 
@@ -101,9 +101,8 @@ def _prepare(given: dict[str, Any]) -> None:
     path = given["output"] or Path("codebook.toml")
     silos, wanted = open_silos(given), from_flat({**given_options(given), "n_components": 1})
     note_doubts(silos, wanted)
-    with new_file(path, force=given["force"]) as place:
-        with _running(given, silos, wanted) as run:
-            book = prepare_silos(wanted, silos, run, extra_columns=_extra(given))
+    with new_file(path, force=given["force"]) as place, _running(given, silos, wanted) as run:
+        book = prepare_silos(wanted, silos, run, extra_columns=_extra(given))
         place.write_text(rendered(book), encoding="utf-8")
     if given["as_json"]:
         names = ("columns", "offset", "scale", "low", "high", "bound", "found", "epsilon", "delta")
@@ -170,7 +169,10 @@ def _running(given: Mapping[str, Any], silos: Silos, wanted: Options) -> Iterato
     ledgers = find_ledgers(list(silos), given)
     clipped = None if wanted.network else partial(_note_clipped, given["row_norm"])
     try:
-        with progress_of_fit(silos, _steps(wanted)) as show, warnings.catch_warnings():
+        with (
+            progress_of_fit(silos, getattr(wanted.solver, "n_steps", None)) as show,
+            warnings.catch_warnings(),
+        ):
             for category in (NoiseWarning, RepeatedFitWarning, ClippingWarning):  # the output contains them
                 warnings.simplefilter("ignore", category)
             yield Run(
@@ -192,13 +194,6 @@ def _running(given: Mapping[str, Any], silos: Silos, wanted: Options) -> Iterato
         raise click.Abort(f"interrupted, so no result was written; {charged}") from None
 
 
-def _steps(wanted: Options) -> int | None:
-    """Return how many steps there will be, where that is known beforehand."""
-    given = wanted.solver.n_steps if isinstance(wanted.solver, Iterative) else None
-    noised = wanted.is_private and wanted.noise.kind in ("step", "paper")
-    return PRIVATE_STEPS if noised and given is None else given
-
-
 def _origin(given: Mapping[str, Any], silo: Path | RowSource, name: str, run: Run) -> dict[str, Any]:
     """Return where a silo's rows are and what its ledger says: one operator holds all of them here."""
     source = given["files"][0] if given["groups"] else silo if isinstance(silo, Path) else silo.name
@@ -206,13 +201,13 @@ def _origin(given: Mapping[str, Any], silo: Path | RowSource, name: str, run: Ru
         return {"source": str(source)}
     with Ledger.open(run.ledgers[name]) as ledger:
         account = ledger.statement()
-    budget = {
-        "spent": account["spent"]["epsilon"],
-        "left": account["left"],
-        "cap": account["cap"]["epsilon"],
-        "delta": account["cap"]["delta"],
-        "used": share_used(account),
-    }
+    budget = BudgetRecord(
+        spent=account["spent"]["epsilon"],
+        left=account["left"],
+        cap=account["cap"]["epsilon"],
+        delta=account["cap"]["delta"],
+        used=share_used(account),
+    )
     return {"source": str(source), "budget": budget}
 
 

@@ -4,8 +4,9 @@ import logging
 import math
 import os
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -16,20 +17,15 @@ from fedpower.estimator.fit_warnings import weights_summary
 from fedpower.federation import needs_flare
 from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
-from fedpower.federation.study_file import StudyFile, read_study
+from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import SCORES
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
 from fedpower.protocol.silo import PrivateReleases
 from fedpower.protocol.study import Budget, worst_epsilon
-from fedpower.report.text import count, human_bytes
+from fedpower.report.text import human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
 from fedpower.sums.survey import ONLY_YOU, STAGES, Survey, levels_warnings, other_words, units_warning
-
-if TYPE_CHECKING:
-    from cryptography import x509
-
-    from fedpower.federation.kits import Kit
 
 AUTHORITY_DAYS, PARTY_DAYS = 3650, 365
 
@@ -46,6 +42,14 @@ _REQUESTS = options(
     click.argument("requests", type=PATH, nargs=-1, required=True),
     _days(PARTY_DAYS),
 )
+
+
+def _kits() -> Any:
+    """Return the module of kits, which needs packages of an extra."""
+    needs_flare()
+    from fedpower.federation import kits  # noqa: PLC0415
+
+    return kits
 
 
 @click.group()
@@ -71,34 +75,23 @@ def ca_init(study: Path, *, output: Path | None, days: int, with_keys: bool) -> 
     It holds its own key and nobody else's. Anyone who has that key can let others in under any party's
     name, so keep the folder in a safe once all is signed.
     """
-    needs_flare()
-    from fedpower.federation.kits import AUTHORITY, RUNNER, Authority, make_kits, parties  # noqa: PLC0415
-
-    read = read_study(study)
-    if with_keys:
-        folder = output or Path("kits")
-        make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
-        rows = [
-            (
-                f"{folder / party}",
-                "the party that starts the run" if party == RUNNER else party,
-                _next(party, folder / party),
-            )
-            for party in parties(read)
-        ]
-        title = f"Kits of study {read.name} ({read.digest[:12]})"
-        print_table(title, ("folder", "for", "then"), [*rows, (f"{folder / AUTHORITY}", "a safe", "")])
+    kits, read = _kits(), read_study(study)
+    folder = output or Path("kits" if with_keys else "authority")
+    if not with_keys:
+        made = kits.Authority.make(read, folder, days=days)
+        _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
         click.echo(
-            "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
-            "own, with `fedpower node request`."
+            "Each party now runs `fedpower node request` and sends its request; sign them with "
+            f"`fedpower node sign {folder} REQUEST...`."
         )
         return
-    folder = output or Path("authority")
-    made = Authority.make(read, folder, days=days)
-    _print([("authority", f"{folder}", made.certificate)], f"Authority of study {read.name}")
+    kits.make_kits(read, folder, authority_days=days, days=min(days, PARTY_DAYS))
+    rows = [(f"{folder / party}", party, _next(party, folder / party)) for party in kits.parties(read)]
+    title = f"Kits of study {read.name} ({read.digest[:12]})"
+    print_table(title, ("folder", "for", "then"), [*rows, (f"{folder / kits.AUTHORITY}", "a safe", "")])
     click.echo(
-        "Each party now runs `fedpower node request` and sends its request; sign them with "
-        f"`fedpower node sign {folder} REQUEST...`."
+        "Every private key was made here: fit for a rehearsal. Between organisations let each make its "
+        "own, with `fedpower node request`."
     )
 
 
@@ -115,12 +108,10 @@ def request(study: Path, party: str, *, output: Path | None, renew: bool) -> Non
     The key stays in the folder; the request is public. Give the authority the fingerprint over another
     channel, such as the telephone, so that it signs your key and nobody else's.
     """
-    needs_flare()
-    from fedpower.federation.kits import Request, ask, fingerprint  # noqa: PLC0415
-
-    made = ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
+    kits = _kits()
+    made = kits.ask(read_study(study), party, output or study.parent / "kits" / party, renew=renew)
     click.echo(f"wrote {made}: send it to the authority; the key next to it stays here")
-    click.echo(f"fingerprint of the key: {fingerprint(Request.read(made).key)}")
+    click.echo(f"fingerprint of the key: {kits.fingerprint(kits.Request.read(made).key)}")
 
 
 @node.command()
@@ -145,65 +136,9 @@ def renew(authority: Path, *, requests: tuple[Path, ...], days: int) -> None:
     _sign(authority, requests, days, renew=True)
 
 
-@node.command()
-@_KIT
-@click.argument("certificate", type=PATH)
-def accept(kit: Path, certificate: Path) -> None:
-    """Put the CERTIFICATE that came from the authority into the KIT in which the key was made.
-
-    Compare the authority's fingerprint with what the other parties got.
-    """
-    needs_flare()
-    from fedpower.federation.kits import accept as put_in  # noqa: PLC0415
-
-    done = put_in(kit, certificate)
-    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
-    _print(rows, f"The kit of {done.party} is complete")
-    click.echo(f"then: {_next(done.party, kit)}")
-
-
-@node.command()
-@click.argument("folders", type=PATH, nargs=-1, required=True)
-@options("as_json")
-def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
-    """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
-    needs_flare()
-    from fedpower.federation.kits import Authority, Kit, days_left, fingerprint, parties, read_certificate  # noqa: PLC0415
-
-    rows: list[tuple[str, str, x509.Certificate]] = []
-    for folder in folders:
-        if (folder / "authority.key").is_file():
-            held = Authority(folder)
-            rows.append(("authority", f"{folder}", held.certificate))
-            signed = [(party, held.signed(party)) for party in parties(held.study)]
-            rows += [(party, f"{path}", read_certificate(path)) for party, path in signed if path.exists()]
-        else:
-            kit = Kit(folder)
-            rows.append((kit.party, f"{folder}", kit.certificate))
-    if not as_json:
-        _print(rows, "Certificates")
-        return
-    print_json(
-        [
-            {
-                "party": party,
-                "place": place,
-                "fingerprint": fingerprint(certificate.public_key()),
-                "since": certificate.not_valid_before_utc.isoformat(),
-                "until": certificate.not_valid_after_utc.isoformat(),
-                "days_left": days_left(certificate),
-            }
-            for party, place, certificate in rows
-        ]
-    )
-
-
 def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool) -> None:
-    needs_flare()
-    from fedpower.federation.kits import Authority, Request  # noqa: PLC0415
-
-    signer = Authority(authority)
-    read = [Request.read(path) for path in requests]
+    kits = _kits()
+    signer, read = kits.Authority(authority), [kits.Request.read(path) for path in requests]
     asking = [one.party for one in read]
     twice = sorted({party for party in asking if asking.count(party) > 1})
     if twice:
@@ -214,13 +149,62 @@ def _sign(authority: Path, requests: tuple[Path, ...], days: int, *, renew: bool
     _print(rows, f"Signed in study {signer.study.name} ({signer.study.digest[:12]})")
 
 
-def _print(rows: "list[tuple[str, str, x509.Certificate]]", title: str) -> None:
-    from fedpower.federation.kits import days_left, ends, fingerprint  # noqa: PLC0415
+@node.command()
+@_KIT
+@click.argument("certificate", type=PATH)
+def accept(kit: Path, certificate: Path) -> None:
+    """Put the CERTIFICATE that came from the authority into the KIT in which the key was made.
 
-    shown = [(party, place, ends(signed), f"{days_left(signed)}") for party, place, signed in rows]
+    Compare the authority's fingerprint with what the other parties got.
+    """
+    done = _kits().accept(kit, certificate)
+    rows = [(done.party, f"{kit}", done.certificate), ("authority", f"{certificate}", done.authority)]
+    _print(rows, f"The kit of {done.party} is complete")
+    click.echo(f"then: {_next(done.party, kit)}")
+
+
+@node.command()
+@click.argument("folders", type=PATH, nargs=-1, required=True)
+@options("as_json")
+def status(folders: tuple[Path, ...], *, as_json: bool) -> None:
+    """Show whose certificates are in FOLDERS (kits, or an authority), and when they end."""
+    kits = _kits()
+    rows: list[tuple[str, str, Any]] = []
+    for folder in folders:
+        if (folder / "authority.key").is_file():
+            held = kits.Authority(folder)
+            rows.append(("authority", f"{folder}", held.certificate))
+            signed = [(party, held.signed(party)) for party in kits.parties(held.study)]
+            rows += [
+                (party, f"{path}", kits.read_certificate(path)) for party, path in signed if path.exists()
+            ]
+        else:
+            kit = kits.Kit(folder)
+            rows.append((kit.party, f"{folder}", kit.certificate))
+    _print(rows, "Certificates", as_json=as_json)
+
+
+def _print(rows: list[tuple[str, str, Any]], title: str, *, as_json: bool = False) -> None:
+    """Print certificates: whose they are, where, and until when they are valid."""
+    kits = _kits()
+    records = [
+        {
+            "party": party,
+            "place": place,
+            "fingerprint": kits.fingerprint(certificate.public_key()),
+            "since": certificate.not_valid_before_utc.isoformat(),
+            "until": certificate.not_valid_after_utc.isoformat(),
+            "days_left": kits.days_left(certificate),
+        }
+        for party, place, certificate in rows
+    ]
+    if as_json:
+        print_json(records)
+        return
+    shown = [(one["party"], one["place"], one["until"][:10], f"{one['days_left']}") for one in records]
     print_table(title, ("party", "file or folder", "ends", "days left"), shown, numbers=["days left"])
-    for party, _, certificate in rows:
-        click.echo(f"fingerprint of {party}: {fingerprint(certificate.public_key())}")
+    for one in records:
+        click.echo(f"fingerprint of {one['party']}: {one['fingerprint']}")
 
 
 def _next(party: str, kit: Path) -> str:
@@ -240,12 +224,10 @@ def key(file: Path) -> None:
     """
     from fedpower.protocol.secure import Identity  # noqa: PLC0415
 
-    if file.exists():
-        click.echo(Identity.load(file).public)
-        return
-    made = Identity.new()
-    made.save(file)
-    click.echo(made.public)
+    held = Identity.load(file) if file.exists() else Identity.new()
+    if not file.exists():
+        held.save(file)
+    click.echo(held.public)
 
 
 # --- a party's process -----------------------------------------------------------------------------
@@ -270,20 +252,19 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
     and cannot open the vault's files.
     """
     end_with_starter()  # also while rows are read, which takes time
-    needs_flare()
-    from fedpower.federation.kits import COORDINATOR, Kit  # noqa: PLC0415
+    kits = _kits()
     from fedpower.federation.node import become_node  # noqa: PLC0415
     from fedpower.federation.vault import Vault, node_settings, run_silo, run_vault  # noqa: PLC0415
 
     if (part is None) != (place is None):
         raise InputError("--part and --socket must be given together, got one of them")
-    opened = Kit(kit)
+    opened = kits.Kit(kit)
     if part == "node":
         if opened.party not in opened.study.silos:
             raise InputError(f"{kit} must be the kit of a silo, got that of {opened.party!r}")
         opened.check()
         become_node(node_settings(opened, vault=str(place)))
-    if opened.party == COORDINATOR and silo_file is None:
+    if opened.party == kits.COORDINATOR and silo_file is None:
         _coordinate(opened)
     own, opened = _opened(kit, silo_file)
     study = opened.study
@@ -305,7 +286,7 @@ def start(kit: Path, silo_file: Path | None, *, part: str | None, place: Path | 
     raise SystemExit(status)
 
 
-def _coordinate(opened: "Kit") -> NoReturn:
+def _coordinate(opened: Any) -> NoReturn:
     from fedpower.federation.coordinator import CoordinatorService  # noqa: PLC0415
 
     opened.check()
@@ -319,12 +300,10 @@ def _coordinate(opened: "Kit") -> NoReturn:
     os._exit(0)  # threads of FLARE would wait for their peers
 
 
-def _opened(kit: Path, silo_file: Path | None) -> tuple[SiloFile, "Kit"]:
+def _opened(kit: Path, silo_file: Path | None) -> tuple[SiloFile, Any]:
     """Return a silo's own file, and its kit; another party's is refused."""
-    from fedpower.federation.kits import Kit  # noqa: PLC0415
-
     own = read_silo(silo_file or kit / "silo.toml")
-    return own, Kit(kit, own.name)
+    return own, _kits().Kit(kit, own.name)
 
 
 @node.command()
@@ -338,7 +317,7 @@ def approve(kit: Path, silo_file: Path | None, *, as_json: bool) -> None:
     study = opened.study
     with open_silo(study, own) as held:
         title = f"What would leave {held.silo.name} in study {study.name}"
-        print_facts(title, _facts(study, held, own.data.version), as_json=as_json)
+        print_facts(title, {"study": study.digest, **_facts(held, own.data.version)}, as_json=as_json)
     if not as_json:
         click.echo(
             "Nobody was contacted and nothing was charged.\n"
@@ -362,12 +341,14 @@ def _size(node: OpenSilo) -> str:
     terms, moment = node.study, node.moment
     if terms.network:
         return f"read a network on {terms.n_features} nodes"
-    if not terms.unit:
-        return f"read {moment.n_rows} rows of {terms.n_features} columns"
-    read = f"read {moment.n_read} rows of {terms.n_features} columns, of "
-    if terms.rows_per_unit == 1:
-        return f"{read}{moment.n_rows} persons"
-    return f"{read}which {moment.n_rows} count"
+    read = f"read {moment.n_read} rows of {terms.n_features} columns"
+    if terms.unit:
+        read += (
+            f", of {moment.n_rows} persons"
+            if terms.rows_per_unit == 1
+            else f", of which {moment.n_rows} count"
+        )
+    return read
 
 
 def _advice(node: OpenSilo) -> list[str]:
@@ -379,90 +360,86 @@ def _advice(node: OpenSilo) -> list[str]:
     advice = []
     if not isinstance(moment, Survey) and moment.treatment.row_norm is not None and moment.n_clipped:
         clipped, rows = moment.n_clipped, moment.n_read
-        more = ""
-        if 2 * clipped > rows:
-            more = ": propose public centres and scales, or a larger bound, for the next study"
+        more = ": propose public centres and scales, or a larger bound, for the next study"
         advice.append(
             f"{clipped} of {rows} rows ({clipped / rows:.1%}) are longer than the study's row_norm and "
-            f"clipped {ONLY_YOU}{more}"
+            f"clipped {ONLY_YOU}{more if 2 * clipped > rows else ''}"
         )
     units = units_warning(moment, study.groups, study.columns)
     return [*advice, *units, *levels_warnings(moment.source)]
 
 
-def _facts(study: StudyFile, node: OpenSilo, version: str) -> dict[str, Any]:
+def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
     terms, moment = node.study, node.moment
-    budget = terms.budget
-    by_edge, secure = terms.network == "edge", terms.is_secure
-    facts: dict[str, Any] = {"study": study.digest}
-    if terms.unit:
-        facts |= {"persons": moment.n_rows, "rows_of_theirs": moment.n_read}
-    else:
-        facts["networks" if by_edge else "rows"] = moment.n_rows
-    facts["nodes" if terms.network else "columns"] = terms.n_features
-    if by_edge:
+    budget, secure = terms.budget, terms.is_secure
+    if terms.network == "edge":
+        thing, counted = "networks", "networks, which is 1"
         (weighed,) = weighed_edges({node.silo.name: moment.source}).values()
-        facts["edges_capped_at_the_maximum"] = weighed.n_capped
+        odd: dict[str, Any] = {"edges_capped_at_the_maximum": weighed.n_capped}
+        noise, unit = "noise_std_of_an_edge_in_units_of_edge_weight", math.sqrt(2.0)
     else:
-        facts["rows_clipped_by_the_bound"] = None if isinstance(moment, Survey) else moment.n_clipped
+        thing = "rows"
+        counted = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
+        odd = {"rows_clipped_by_the_bound": None if isinstance(moment, Survey) else moment.n_clipped}
         others = {name: count for name, (count, _) in other_words(moment.source).items() if count}
-        facts |= {"rows_with_other_levels": others} if others else {}
+        odd |= {"rows_with_other_levels": others} if others else {}
+        noise, unit = "noise_std_for_rows_of_norm_1", 1.0
+    sizes = (
+        {"persons": moment.n_rows, "rows_of_theirs": moment.n_read} if terms.unit else {thing: moment.n_rows}
+    )
+    facts = sizes | {"nodes" if terms.network else "columns": terms.n_features} | odd
     if advice := _advice(node):
         facts["advice"] = "; ".join(advice)
     if budget is None:
         return {**facts, "leaves": "exact numbers: this study is NOT private"}
-    things = "persons" if terms.unit and terms.rows_per_unit == 1 else "rows"
-    without = f"the number of {'networks, which is 1' if by_edge else things}"
-    noise = "noise_std_of_an_edge_in_units_of_edge_weight" if by_edge else "noise_std_for_rows_of_norm_1"
-    std = f"{budget.std(moment.n_rows) / (math.sqrt(2.0) if by_edge else 1.0):.3g}"
-    if secure:
-        without += "; in each session a key, a signature and how many attempts were charged"
-        std = f"of the sum, by the {'networks' if by_edge else 'rows'} in the session"
-    one = epsilon_of(budget.study_mu, budget.left_delta)
+    once = epsilon_of(budget.study_mu, budget.left_delta)
+    whole = worst_epsilon(terms) if secure else once
+    keys = "; in each session a key, a signature and how many attempts were charged" if secure else ""
+    std = f"of the sum, by the {thing} in the session"
     facts |= {
-        "leaves": _leaves(budget, secure=secure, what="adjacency" if by_edge else "moment"),
-        "leaves_without_noise": without,
+        "leaves": _leaves(budget, secure=secure, what="adjacency" if thing == "networks" else "moment"),
+        "leaves_without_noise": f"the number of {counted}{keys}",
         "largest_release": human_bytes(8 * max(query.size for query in budget.queries)),
-        noise: std,
+        noise: std if secure else f"{budget.std(moment.n_rows) / unit:.3g}",
     }
     if secure and isinstance(node.silo.releases, PrivateReleases):
         facts |= {
-            "epsilon_of_one_attempt": f"{one:.4g}",
+            "epsilon_of_one_attempt": f"{once:.4g}",
             "attempts_at_most": terms.attempts,
             "attempts_charged_so_far": node.silo.releases.attempts_charged,
         }
-    facts |= {
-        "epsilon_of_this_study": f"{worst_epsilon(terms) if secure else one:.4g}",
-        "delta": f"{budget.study.delta:g}",
-    }
+    facts |= {"epsilon_of_this_study": f"{whole:.4g}", "delta": f"{terms.delta:g}"}
     if node.ledger is not None:
+        spent = node.ledger.spent()
         facts |= {
             "data_version_told_to_all": version,
-            "ledger_cap": f"{node.ledger.spent().cap:g}",
-            "ledger_spent": f"{node.ledger.spent().epsilon:.4g}",
-            "ledger_left": f"{node.ledger.spent().left:.4g}",
+            "ledger_cap": f"{spent.cap:g}",
+            "ledger_spent": f"{spent.epsilon:.4g}",
+            "ledger_left": f"{spent.left:.4g}",
             "affordable": node.affordable,
         }
     return facts
 
 
 def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
-    """Return what leaves the silo in a private study, noised."""
-    scores = ", then counts of rows by their scores" if budget.share(SCORES) else ""
-    if budget.study.noise != "moment":
-        parts = f"{count(budget.study.n_steps or 1, 'product')} of d×{budget.study.iteration_rank}"
-        parts += " with the trace" if budget.with_trace else ""
-        parts += " and the mean row" if budget.study.center else ""
-        return f"{parts}{scores}, each noised{' as printed' if budget.study.noise == 'paper' else ''}"
-    prepares = bool(budget.share(*STAGES))
-    parts = f"the {what}, the mean row and the trace" if budget.study.center else f"the {what} and its trace"
-    if prepares:
-        parts = f"tallies of where cells lie and how long rows are, then {parts}"
-    parts += f"{scores} on two components" if scores else ""
-    if not secure:
-        return f"{parts}, {'each ' if prepares or scores else ''}noised once"
-    return (
-        f"{parts} under masks, with this silo's share of the noise: readable only in the sum over all "
-        "silos of a session"
-    )
+    """Return what leaves the silo in a private study, noised: the answers to the study's queries."""
+    asked: Counter[str] = Counter()
+    for query in budget.queries:
+        asked[query.label.split()[0]] += query.times
+    words: dict[str, str] = {
+        MOMENT: f"the {what}, the mean row and the trace"
+        if budget.study.center
+        else f"the {what} and its trace",
+        MEAN: "the mean row",
+        PRODUCT: f"{asked[PRODUCT]} products of d×{budget.study.iteration_rank}"
+        + (" with the trace" if budget.with_trace else ""),
+        SCORES: "counts of rows by their scores on two components",
+        **dict.fromkeys(STAGES, "tallies of where cells lie and how long rows are"),
+    }
+    parts = list(dict.fromkeys(words.get(label, label) for label in asked))
+    if secure:
+        noised = "under masks, with this silo's share of the noise: readable only in the sum of a session"
+    else:
+        noised = "noised once" if parts == [words[MOMENT]] else "each noised once"
+    return f"{', then '.join(parts)}, {noised}"

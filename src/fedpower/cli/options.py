@@ -36,53 +36,38 @@ _HEADINGS = {
 # --- values ----------------------------------------------------------------------------------------
 
 
-def _number(text: str) -> float:
+def read_number(text: str) -> float:
+    """Return a number; NaN for other text."""
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-def _epsilon(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    if text is not None and not _number(text) > 0:
-        raise click.BadParameter(f"must be a number above 0, or inf for no privacy, got {text!r}")
-    return None if text is None else _number(text)
-
-
 def _rank(ctx: click.Context, param: click.Parameter, text: str | None) -> int | float | str | None:
     if text is None or text == "auto":
         return text
-    value = _number(text)
-    if text.isdecimal() and value >= 1:
-        return int(text)
-    if 0 < value < 1:
-        return value
-    raise click.BadParameter(f"must be a number such as 4, a fraction such as 0.9, or auto, got {text!r}")
+    value = read_number(text)
+    if not (0 < value < 1 or (text.isdecimal() and value >= 1)):
+        raise click.BadParameter(f"must be a number such as 4, a fraction such as 0.9, or auto, got {text!r}")
+    return int(text) if text.isdecimal() else value
 
 
 def _schedule(ctx: click.Context, param: click.Parameter, text: str | None) -> str | list[int] | None:
-    if text is None or text in ("every", "decaying", "halving"):
-        return text
-    try:
-        return [int(step) for step in text.split(",")]
-    except ValueError:
-        raise click.BadParameter(
-            f"must be every, decaying, halving or steps such as 2,4,5, got {text!r}"
-        ) from None
+    steps = [] if text is None else text.split(",")
+    return [int(step) for step in steps] if all(map(str.isdecimal, steps)) and steps else text
 
 
 def names(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
     """Return names with commas between them; one that holds a comma is quoted."""
-    if text is None:
-        return None
-    listed = tuple(name.strip() for row in csv.reader([text]) for name in row)
-    if not listed or "" in listed:
+    listed = tuple(name.strip() for row in csv.reader([] if text is None else [text]) for name in row)
+    if text is not None and not all(listed or [""]):
         raise click.BadParameter(f"must be names with commas between them, got {text!r}")
-    return listed
+    return listed or None
 
 
 def _range(text: str) -> tuple[float, float] | None:
-    low, high = (_number(end) for end in (text.partition(":")[0], text.partition(":")[2]))
+    low, high = (read_number(end) for end in (text.partition(":")[0], text.partition(":")[2]))
     return (low, high) if math.isfinite(low) and math.isfinite(high) and low < high else None
 
 
@@ -163,23 +148,22 @@ def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) 
         return
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path} must be a TOML file of options, got {error}") from None
     known = {
-        name.lstrip("-"): param
+        word.lstrip("-"): param
         for param in ctx.command.params
         if isinstance(param, click.Option) and param.expose_value
-        for name in (*param.opts, *param.secondary_opts)
+        for word in (*param.opts, *param.secondary_opts)
     }
     defaults: dict[str, Any] = {}
     for key, value in content.items():
         if key not in known or isinstance(value, dict):
             raise InputError(f"{path} must have options of `{ctx.command_path}`, got {key!r}")
         param = known[key]
-        listed = isinstance(value, list) and not param.multiple
-        defaults[str(param.name)] = ",".join(f'"{each}"' for each in value) if listed else value
-        if f"--{key}" in param.secondary_opts:
-            defaults[str(param.name)] = not value
+        joined = isinstance(value, list) and not param.multiple
+        given = ",".join(f'"{item}"' for item in value) if joined else value
+        defaults[str(param.name)] = not given if f"--{key}" in param.secondary_opts else given
     ctx.default_map = defaults
 
 
@@ -257,7 +241,7 @@ _READ: dict[str, dict[str, Any]] = {
     "n_components": {"callback": _rank, "default": "auto", "metavar": "K"},
     "unit": {"group": "main"},
     "aggregation": {"group": "main"},
-    "epsilon": {"type": str, "callback": _epsilon, "required": True, "metavar": "NUMBER|inf"},
+    "epsilon": {"required": True, "metavar": "NUMBER|inf"},
     "schedule": {"callback": _schedule, "metavar": "every|decaying|halving|STEPS"},
     "random_state": {"type": click.IntRange(0, 2**32 - 1)},
     "device": {"metavar": "NAME"},

@@ -3,11 +3,11 @@
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, get_args
 
 import click
 
-from fedpower.cli.console import advancing, bar, bar_of, note, print_json, print_table, say
+from fedpower.cli.console import advancing, bar_of, note, print_json, print_table, say
 from fedpower.cli.options import PATH, Command, option, options
 from fedpower.errors import InputError, require
 from fedpower.privacy import Ledger, mu_of
@@ -49,9 +49,7 @@ def create(
     An existing ledger is never overwritten.
     """
     owner = silo if silo is not None or ledger.suffix != ".ledger" else ledger.stem
-    Ledger.in_memory(
-        epsilon, delta, silo=owner, data_set=data_set
-    ).close()  # refuses a bad cap before a folder is made
+    Ledger.in_memory(epsilon, delta, silo=owner, data_set=data_set).close()  # refuses a bad cap first
     ledger.parent.mkdir(parents=True, exist_ok=True)
     with Ledger.create(ledger, epsilon=epsilon, delta=delta, silo=owner, data_set=data_set) as made:
         statement = made.statement()
@@ -59,8 +57,8 @@ def create(
         print_json({"ledger": str(ledger), **statement})
         return
     click.echo(
-        f"{ledger} is the ledger of {_whose(statement)}: it may spend epsilon={epsilon:g} at "
-        f"delta={delta:g} in all. Keep this one file safe: restoring an old copy erases recorded spending."
+        f"{ledger} is the ledger of {_whose(statement)}: it may spend {_terms(statement['cap'])} "
+        "in all. Keep this one file safe: restoring an old copy erases recorded spending."
     )
 
 
@@ -95,16 +93,15 @@ def set_cap(ledger: Path, epsilon: float, delta: float, reason: str, as_json: bo
     if not reason.strip():
         raise InputError("a change of cap must have a reason on record, got none; give --reason")
     with Ledger.open(ledger) as opened:
-        before = opened.caps()[-1]
+        before = opened.statement()["cap"]
         opened.set_cap(epsilon, delta, reason=reason)
-        left = opened.spent().left
         statement = opened.statement()
     if as_json:
         print_json({"ledger": str(ledger), **statement})
         return
     click.echo(
-        f"The cap of {ledger} was epsilon={before.epsilon:g} at delta={before.delta:g} and is "
-        f"epsilon={epsilon:g} at delta={delta:g} now; epsilon={_left(left)} is left."
+        f"The cap of {ledger} was {_terms(before)} and is {_terms(statement['cap'])} now; "
+        f"epsilon={rounded_down(statement['left'], 4)} is left."
     )
 
 
@@ -112,50 +109,47 @@ def share_used(statement: dict[str, Any]) -> float:
     """Return the part of the cap that is used: epsilons do not add up, μ² does."""
     limit, spent = statement["cap"], statement["spent"]
     delta = limit["delta"] - spent["slack_delta"]
-    if delta <= 0:
-        return 1.0
-    used: float = (spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2
-    return min(1.0, used)
+    return 1.0 if delta <= 0 else min(1.0, float(spent["mu"] / mu_of(limit["epsilon"], delta)) ** 2)
 
 
 def _print(ledger: Path, statement: dict[str, Any]) -> None:
-    limit, spent, forecast = statement["cap"], statement["spent"], statement.get("what_if")
+    left, spent, forecast = statement["left"], statement["spent"], statement.get("what_if")
     say(f"Ledger {ledger} of {_whose(statement)}; it protects {statement['unit']}.")
     if statement["for_experiments"]:
         say("It was made for experiments: noise of its charges may come from a seed.")
-    if statement["entries"]:
-        headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
-        rows = [
-            (
-                str(entry["seq"]),
-                entry["purpose"],
-                entry["study"][:12],
-                _epsilon(entry["epsilon"]),
-                _epsilon(entry["total_epsilon"]),
-                _minute(entry["time"]),
-            )
-            for entry in statement["entries"]
-        ]
+    headings = ("#", "what", "study", "epsilon alone", "total so far", "when (UTC)")
+    rows = [
+        (
+            str(entry["seq"]),
+            entry["purpose"],
+            entry["study"][:12],
+            _epsilon(entry["epsilon"]),
+            _epsilon(entry["total_epsilon"]),
+            _minute(entry["time"]),
+        )
+        for entry in statement["entries"]
+    ]
+    if rows:
         print_table(None, headings, rows, numbers=("#", "epsilon alone", "total so far"))
     else:
         say("Nothing has been released yet.")
     for change in statement["cap_changes"][1:]:
-        say(
-            f"Cap set to epsilon={change['epsilon']:g} at delta={change['delta']:g} on "
-            f"{_minute(change['time'])} UTC: {change['reason']}"
-        )
-    share = share_used(statement)
+        say(f"Cap set to {_terms(change)} on {_minute(change['time'])} UTC: {change['reason']}")
     say(
-        f"{bar(share)} {share:.0%} of the cap is used (releases cost less together than their epsilons "
+        f"{share_used(statement):.0%} of the cap is used (releases cost less together than their epsilons "
         "add up to)",
-        f"Cap epsilon={limit['epsilon']:g} at delta={limit['delta']:g}; spent "
-        f"{_epsilon(spent['epsilon'])}, left {_left(statement['left'])} for one further fit.",
+        f"Cap {_terms(statement['cap'])}; spent {_epsilon(spent['epsilon'])}, "
+        f"left {rounded_down(left, 4)} for one further fit.",
     )
     if forecast is not None:
-        fits = f"would be refused: at most epsilon={_left(statement['left'])} is left"
+        fits = f"would be refused: at most epsilon={rounded_down(left, 4)} is left"
         if forecast["fits"]:
-            fits = f"would be allowed and leave {_left(forecast['left'])}"
+            fits = f"would be allowed and leave {rounded_down(forecast['left'], 4)}"
         say(f"A fit with epsilon={forecast['epsilon']:g} {fits}.")
+
+
+def _terms(cap: dict[str, Any]) -> str:
+    return f"epsilon={cap['epsilon']:g} at delta={cap['delta']:g}"
 
 
 def _minute(time: str) -> str:
@@ -165,25 +159,19 @@ def _minute(time: str) -> str:
 def _whose(statement: dict[str, Any]) -> str:
     """Return the silo that a ledger belongs to, and its data where they have a name."""
     silo = "a silo" if statement["silo"] is None else f"silo {statement['silo']!r}"
-    if statement["data_set"] is None:
-        return silo
-    return f"{silo} and its data set {statement['data_set']!r}"
+    named = statement["data_set"] is not None
+    return f"{silo} and its data set {statement['data_set']!r}" if named else silo
 
 
 def _epsilon(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
 
 
-def _left(value: float) -> str:
-    """Return what is left, rounded as the refusal of more is: down."""
-    return rounded_down(value, 4)
-
-
 # --- audit -----------------------------------------------------------------------------------------
 
 STEPS = 5
 Mode = Literal["paper", "step", "moment", "secure", "prepared", "clipped", "scores"]
-MODES: tuple[Mode, ...] = ("paper", "step", "moment", "secure", "prepared", "clipped", "scores")
+MODES: tuple[Mode, ...] = get_args(Mode)
 _RUNS, _ATTACKS = 1000, 15
 _AUDITED, _ATTACKED = (4.0,), (0.5, 1.0, 4.0, 10.0)
 
@@ -228,49 +216,36 @@ def audit(*, attack: bool, epsilon: tuple[float, ...], runs: int | None, **given
     return int(any(verdicts))
 
 
-def _audit(
-    epsilon: float,
-    runs: int,
-    *,
-    mode: str,
-    delta: float,
-    unit: Literal["row", "person"],
-    confidence: float,
-    control: float,
-    halved: bool,
-    as_json: bool,
-    **_: Any,
-) -> bool:
+def _audit(epsilon: float, runs: int, **given: Any) -> bool:
     """Audit one promise, print what was found, and return whether it is broken."""
-    from fedpower.experiments.audit import AuditReport, audit_mode, control_factor  # noqa: PLC0415
+    from fedpower.experiments.audit import audit_mode, control_factor  # noqa: PLC0415
 
     require(math.isfinite(epsilon), "epsilon", "finite to be audited", epsilon)
-    plans: list[tuple[Mode, bool, float]] = []
-    for name in _available() if mode == "all" else (cast("Mode", mode),):
+    mode, halved, control = given["mode"], given["halved"], given["control"]
+    terms = {"epsilon": epsilon, "delta": given["delta"], "n_steps": STEPS}
+    plans: list[tuple[Any, bool, float]] = []
+    for name in _available() if mode == "all" else (mode,):
         centrings = (False, True) if name in ("moment", "secure") else (False,)
         plans += [] if halved else [(name, center, 1.0) for center in centrings]
-        factor = control_factor(name, epsilon=epsilon, delta=delta, n_steps=STEPS, of_needed=control)
-        plans.append((name, False, factor))
-    reports: list[AuditReport] = []
+        plans.append((name, False, control_factor(name, **terms, of_needed=control)))
     with bar_of("runs", 2 * runs * len(plans)) as advance:
-        for name, center, factor in plans:
-            report = audit_mode(
+        reports = [
+            audit_mode(
                 name,
-                epsilon=epsilon,
-                delta=delta,
+                **terms,
                 n_runs=runs,
-                n_steps=STEPS,
                 center=center,
                 noise_factor=factor,
-                confidence=confidence,
+                confidence=given["confidence"],
                 on_progress=advancing(advance, 2),
-                unit=unit,
+                unit=given["unit"],
             )
-            reports.append(report)
+            for name, center, factor in plans
+        ]
     audited = reports if halved else [report for report in reports if report.noise_factor == 1]
     violated = any(report.violation for report in audited)
     verdict = _verdict(reports, audited, control)
-    if as_json:
+    if given["as_json"]:
         audits = [report.as_dict() for report in reports]
         print_json({"violation": violated, "verdict": verdict, "audits": audits})
     else:
@@ -306,23 +281,23 @@ def _audit_row(report: Any) -> tuple[str, ...]:
         name, exact = f"{name}, control with {noise}", report.reachable_epsilon
         finding = "caught" if report.violation else "not caught"
     numbers = (f"{report.claimed_epsilon:g}", f"{exact:.3g}", f"{report.epsilon_lower:.3g}")
-    return (name, *numbers, f"2 × {report.found.n_runs}", finding)
+    return (name, *numbers, f"2 × {report.n_runs}", finding)
 
 
 def _verdict(reports: list[Any], audited: list[Any], control: float) -> str:
-    at = f"epsilon={reports[0].claimed_epsilon:g} at delta={reports[0].found.delta:g}"
+    at = f"epsilon={reports[0].claimed_epsilon:g} at delta={reports[0].delta:g}"
     broken = [report for report in audited if report.violation]
     if broken:
         worst = max(broken, key=lambda report: report.epsilon_lower)
         return (
             f"VIOLATION: mode {worst.mode!r} loses at least epsilon={worst.epsilon_lower:.3g} where "
-            f"{at} was promised (confidence {worst.found.confidence:g})."
+            f"{at} was promised (confidence {worst.confidence:g})."
         )
     controls = [report for report in reports if report.noise_factor != 1]
     caught = sum(report.violation for report in controls)
     part = "half" if control == 0.5 else f"{control:.3g}"
     return (
-        f"No violation of {at} was found in {sum(2 * r.found.n_runs for r in audited)} runs; "
+        f"No violation of {at} was found in {sum(2 * r.n_runs for r in audited)} runs; "
         f"{caught} of {len(controls)} controls with {part} of the noise needed were caught."
     )
 

@@ -4,9 +4,8 @@ import math
 import sys
 import webbrowser
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.cli.console import bar_of, counted, first_names, note, print_json, print_table, say
+from fedpower.cli.console import bar_of, counted, note, print_json, print_table, say
 from fedpower.cli.options import PATH, READING, Command, option, options, output, reading_of
 from fedpower.errors import InputError
 from fedpower.linalg import orth, principal_angles
@@ -33,10 +32,10 @@ from fedpower.report.export import (
 )
 from fedpower.report.files import new_file
 from fedpower.report.record import REPORT, plain
-from fedpower.report.result import Result, Scores, read_result, write_report
-from fedpower.report.text import degrees, human_bytes
+from fedpower.report.result import Result, read_result, write_report
+from fedpower.report.text import and_more, degrees, human_bytes
 from fedpower.report.view import findings
-from fedpower.rows.opening import Reading, existing, open_source
+from fedpower.rows.opening import existing, open_source
 from fedpower.rows.ruled import every_problem
 from fedpower.values import pl
 
@@ -70,24 +69,19 @@ def show(result: Path, *, against: Path | None, opens: bool, verbose: bool, as_j
         made = write_report(result)
         if not webbrowser.open(made.absolute().as_uri()):
             note(f"no browser could be started; open {made} yourself")
-    if as_json:
-        print_json(json_of(found, result))
-    else:
-        print_result(found, result, verbose=verbose)
+    print_result(found, result, verbose=verbose, as_json=as_json)
 
 
 _NUMBERS = ("feature_names", "components", "explained_variance", "explained_variance_ratio", "mean")
 
 
-def json_of(result: Result, folder: Path) -> dict[str, Any]:
-    """Return what a command prints of a result for programs."""
-    numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
-    return {"result": str(folder), **result.run, **numbers}
-
-
-def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
+def print_result(result: Result, folder: Path, *, verbose: bool, as_json: bool) -> None:
     """Print what was found from what, what is promised, and where the result is."""
-    if result.absent:
+    if as_json:
+        numbers = {name: plain(getattr(result, name)) for name in _NUMBERS}
+        print_json({"result": str(folder), **result.run, **numbers})
+        return
+    if result.record.absent:
         say(f"{result.headline}.")
     values, ratios = result.denoised_variance, result.denoised_variance_ratio
     headings = ["component", "variance", "ratio", "together", "angle"]
@@ -103,7 +97,7 @@ def print_result(result: Result, folder: Path, *, verbose: bool) -> None:
     record, solver = result.run, result.solver
     things = f"{counted_as(record['parameters'])}s"
     sizes = ", ".join(f"{silo['name']} ({silo.get('rows', '?')} {things})" for silo in record["silos"])
-    names = f" ({first_names(result.feature_names)})" if result.feature_names else ""  # shows identifiers
+    names = f" ({', '.join(and_more(result.feature_names))})" if result.feature_names else ""
     say(
         f"Silos: {sizes}; {result.n_samples} {things} of {result.n_features} columns{names} in all.",
         f"Solver: {solver.solver}, because {solver.reason}.",
@@ -128,104 +122,76 @@ _SMALL_DEGREES, _LOW_COSINE = 15.0, 0.9
 """In subspaces so close, components less alike than that (26 degrees) have turned among themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Axes:
-    """Directions to compare: d×k with columns of norm 1; names and units of the d columns, if known."""
-
-    name: str
-    directions: Array
-    columns: tuple[str, ...] | None
-    standardized: bool | None = None
-    scale: Array | float = 1.0
-
-
 def _compare(a: Path, b: Path, *, as_json: bool) -> None:
-    first = _read_axes(a)
-    second = _comparable(first, _read_axes(b))
-    angles = principal_angles(orth(first.directions), orth(second.directions))
-    sines, degrees = np.sin(angles), np.degrees(angles)
-    ranks = first.directions.shape[1], second.directions.shape[1]
-    pairs = (first.directions[:, : min(ranks)], second.directions[:, : min(ranks)])
-    cosines = np.minimum(np.abs(np.einsum("ij,ij->j", *pairs)), 1.0)
+    (one, result), (other, earlier) = _read_axes(a), _read_axes(b)
+    other = other[_order(f"{a} and {b}", one, other, result, earlier)]
+    ranks = one.shape[1], other.shape[1]
+    angles = principal_angles(orth(one), orth(other))
+    sines, angles = np.sin(angles), np.degrees(angles)
+    cosines = np.abs(np.einsum("ij,ij->j", one[:, : min(ranks)], other[:, : min(ranks)])).clip(max=1.0)
     if as_json:
-        size = {"n_features": len(first.directions), "n_components": list(ranks)}
-        found = {"angles_degrees": degrees, "sines": sines, "component_cosines": cosines}
-        lists = {name: values.tolist() for name, values in found.items()}
-        print_json({"a": first.name, "b": second.name, **size, **lists, "sin_theta": float(sines[-1])})
+        found = {"angles_degrees": angles, "sines": sines, "component_cosines": cosines}
+        sizes = {"a": str(a), "b": str(b), "n_features": len(one), "n_components": list(ranks)}
+        print_json({**sizes, **plain(found), "sin_theta": float(sines[-1])})
         return
     headings = ("", "angle (degrees)", "sin θ", "|cosine| of the components")
-    columns = zip(degrees, sines, cosines, strict=True)
     rows = [
-        (f"{at}", f"{angle:.4g}", f"{sine:.3e}", f"{cos:.6f}")
-        for at, (angle, sine, cos) in enumerate(columns, 1)
+        (f"{place}", f"{angle:.4g}", f"{sine:.3e}", f"{cosine:.6f}")
+        for place, (angle, sine, cosine) in enumerate(zip(angles, sines, cosines, strict=True), 1)
     ]
     print_table(None, headings, rows, numbers=headings)
     say(
-        f"The subspaces of {first.name} and {second.name} are {degrees[-1]:.4g} degrees "
+        f"The subspaces of {a} and {b} are {angles[-1]:.4g} degrees "
         f"apart (largest principal angle; sin θ = {sines[-1]:.3e})."
     )
-    if degrees[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
+    if angles[-1] < _SMALL_DEGREES and cosines.min() < _LOW_COSINE:
         say("Components of nearly equal variance may turn within their plane: compare the angles.")
 
 
-def _read_axes(path: Path) -> _Axes:
-    """Return the directions that a result folder or an array file holds."""
+def _read_axes(path: Path) -> tuple[Array, Result | None]:
+    """Return directions, as columns of norm 1, of a result folder or an array file; the result too."""
+    result, axes = None, None
     if path.suffix.lower() not in (".npz", ".npy") or path.is_dir():
         result = read_result(path)
-        return _Axes(
-            name=str(path),
-            directions=_unit(path, result.components.T),
-            columns=result.feature_names,
-            standardized=result.standardized,
-            scale=np.ones(result.n_features) if result.scale is None else result.scale,
-        )
-    existing(path)
-    try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
-        key = next((key for key in ("", "components", "basis") if key in arrays), None)
-        values = np.asarray([] if key is None else arrays[key], dtype=np.float64)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        raise InputError(f"{path} must be an array file of NumPy, got a damaged or foreign one") from None
-    if key is None:
-        raise InputError(f"{path} must contain an array 'components' or 'basis', got {', '.join(arrays)}")
-    if values.ndim != 2 or values.size == 0 or not np.isfinite(values).all():
-        raise InputError(f"{path} must contain a matrix of finite numbers, got shape {values.shape}")
-    in_rows = key == "components" or (key == "" and values.shape[0] < values.shape[1])
-    return _Axes(name=str(path), directions=_unit(path, values.T if in_rows else values), columns=None)
+        axes = result.components.T
+    else:
+        existing(path)
+        try:
+            loaded: Any = np.load(path, allow_pickle=False)
+            arrays = {"": loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+            key = next(key for key in ("", "components", "basis") if key in arrays)
+            axes = np.asarray(arrays[key], dtype=np.float64)
+            axes = axes.T if key == "components" or (not key and len(axes) < axes.shape[1]) else axes
+        except (ValueError, OSError, EOFError, IndexError, StopIteration, zipfile.BadZipFile):
+            pass
+    if axes is None or axes.ndim != 2 or not axes.size or not np.isfinite(axes).all():
+        raise InputError(f"{path} must hold a matrix 'components' or 'basis' of finite numbers, got none")
+    norms = np.linalg.norm(axes, axis=0)
+    if not (norms > 0).all() or np.linalg.matrix_rank(axes / norms) < axes.shape[1]:
+        raise InputError(f"{path} must contain independent directions, got shape {axes.shape}")
+    return axes / norms, result
 
 
-def _unit(path: Path, directions: Array) -> Array:
-    """Return the columns scaled to norm 1; dependent ones span no subspace of their number."""
-    norms = np.linalg.norm(directions, axis=0)
-    dependent = directions.shape[1] > directions.shape[0] or not (norms > 0).all()
-    if dependent or np.linalg.matrix_rank(directions / norms) < directions.shape[1]:
-        raise InputError(f"{path} must contain independent directions, got shape {directions.shape}")
-    return np.asarray(directions / norms)
-
-
-def _comparable(first: _Axes, second: _Axes) -> _Axes:
-    """Return the second over the columns of the first; refuse one that answers another question."""
-    widths = first.directions.shape[0], second.directions.shape[0]
-    names, others = first.columns, second.columns
-    scale, odd = second.scale, set(names or ()) ^ set(others or ())
-    reason = None
-    if names and others and odd:
-        reason = f"column {min(odd)!r} in one of them only"
-    elif widths[0] != widths[1]:
-        reason = f"{widths[0]} and {widths[1]} columns"
-    elif names and others:
-        order = [others.index(column) for column in names]
-        scale = np.asarray(scale)[order]
-        second = replace(second, directions=second.directions[order])
-    if reason is None and first.standardized is not None and second.standardized is not None:
-        if first.standardized != second.standardized:
+def _order(both: str, one: Array, other: Array, result: Result | None, earlier: Result | None) -> Any:
+    """Return the second's columns in the order of the first's; refuse what answers another question."""
+    order, reason = list(range(len(other))), None
+    names, others = (found and found.feature_names for found in (result, earlier))
+    if names and others:
+        odd = set(names) ^ set(others)
+        reason = f"column {min(odd)!r} in one of them only" if odd else None
+        order = [] if odd else [others.index(name) for name in names]
+    elif len(one) != len(other):
+        reason = f"{len(one)} and {len(other)} columns"
+    if result is not None and earlier is not None and reason is None:
+        scales = [np.ones(len(one)) if each.scale is None else each.scale for each in (result, earlier)]
+        kinds = result.record.standardized, earlier.record.standardized
+        if kinds[0] != kinds[1]:
             reason = "correlations in one and covariances in the other; see --standardize"
-        elif not first.standardized and not np.allclose(first.scale, scale, rtol=1e-9, atol=0.0):
+        elif not kinds[0] and not np.allclose(scales[0], scales[1][order], rtol=1e-9, atol=0.0):
             reason = "covariances of columns in other units; see --scale-file"
     if reason is not None:
-        raise InputError(f"{first.name} and {second.name} must be comparable, got {reason}")
-    return second
+        raise InputError(f"{both} must be comparable, got {reason}")
+    return order
 
 
 # --- transform -------------------------------------------------------------------------------------
@@ -254,61 +220,50 @@ def transform(model: Path, file: Path, **given: Any) -> None:
     if plot is not None and (plot.suffix.lower() != ".svg" or result.n_components < 2):
         raise InputError(f"--plot must be an .svg file and needs two components, got {plot.name}")
     suffix = "" if target is None else score_suffix(target, labelled=given["id_column"] is not None)
-    points: list[Array] = []
     with ExitStack() as stack:
         drawing = None if plot is None else stack.enter_context(new_file(plot, force=force))
         place = None if target is None else stack.enter_context(new_file(target, force=force))
         reading = reading_of(given, "rename")
-        scores = stack.enter_context(_scores_of(result, file, given["id_column"], reading))
+        scores = stack.enter_context(_scores_of(result, file, given["id_column"], **reading))
         scores = scores if given["outliers"] is None else _flagged(result, scores, given["outliers"])
-        scores = scores if drawing is None else _kept(scores, points)
+        scores = scores if drawing is None else list(scores)  # which are written and drawn
         count = write_scores_csv(sys.stdout, scores) if place is None else write_scores(place, scores, suffix)
         if drawing is not None:
+            points = pl.concat(scores).select(result.score_names[:2]).to_numpy()
             title = f"{count} rows of {file.name} on the first two components"
-            drawn = score_picture(scores.names, np.vstack(points), title, result.score_counts)
+            drawn = score_picture(result.score_names, points, title, result.score_counts)
             drawing.write_text(drawn, encoding="utf-8")
     if given["as_json"]:
-        print_json({"file": str(target), "rows": count, "scores": list(scores.names)})
+        names = [*result.score_names, *([] if given["outliers"] is None else ["outlier"])]
+        print_json({"file": str(target), "rows": count, "scores": names})
     elif target is not None:
         click.echo(f"{target}: {count} rows of {result.n_components} scores", err=True)
 
 
 @contextmanager
 def _scores_of(
-    result: Result, file: Path, id_column: str | None, reading: Reading | None = None
-) -> Iterator[Scores]:
+    result: Result, file: Path, id_column: str | None, **reading: Any
+) -> Iterator[Iterable["pl.DataFrame"]]:
     """Give the scores of a file's rows, computed as they are written, with a progress bar."""
-    source = open_source(file, **(reading or {}))
-    scores = result.scored(source, id_column)
-    if scores.label is None and result.feature_names is not None and source.columns is None:
+    source = open_source(file, **reading)
+    if id_column is None and result.feature_names is not None and source.columns is None:
         note(f"{file} has no column names, so its columns are taken in the order of the model's")
     has_names = id_column is None or result.feature_names is not None
     tables = [result.select(source)] if has_names else []
     with bar_of("rows", source.n_rows) as advance, every_problem(tables):
-        yield replace(scores, frames=counted(scores.frames, advance))
+        yield counted(result.scored(source, id_column), advance)
 
 
-def _kept(scores: Scores, points: list[Array]) -> Scores:
-    """Return scores that leave their first two numbers in ``points`` as they go by."""
-
-    def frames() -> Iterator[Any]:
-        for frame in scores.frames:
-            points.append(frame.select(scores.names[:2]).to_numpy())
-            yield frame
-
-    return replace(scores, frames=frames())
-
-
-def _flagged(result: Result, scores: Scores, most: float) -> Scores:
-    """Return scores with one more column: 1 for rows further out on a component than ``most``."""
+def _flagged(result: Result, scores: Iterable["pl.DataFrame"], most: float) -> Iterator["pl.DataFrame"]:
+    """Yield scores with one more column: 1 for rows further out on a component than ``most``."""
     if not most > 0:
         raise InputError(f"--outliers must be a positive number, got {most:g}")
     spread = np.sqrt(np.maximum(result.explained_variance, np.finfo(np.float64).tiny))
     far = pl.any_horizontal(
-        pl.col(name).abs() > most * width for name, width in zip(scores.names, spread, strict=True)
+        pl.col(name).abs() > most * width for name, width in zip(result.score_names, spread, strict=True)
     )
-    frames = (frame.with_columns(far.cast(pl.Float64).alias("outlier")) for frame in scores.frames)
-    return replace(scores, names=(*scores.names, "outlier"), frames=frames)
+    for frame in scores:
+        yield frame.with_columns(far.cast(pl.Float64).alias("outlier"))
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -352,7 +307,7 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
             scores = stack.enter_context(_scores_of(result, rows, given["id_column"]))
             count = write_plink(result, scores, eigenvec=places[0], eigenval=places[1])
             contents = [f"{count} samples", "their eigenvalues"]
-            if scores.label is None:
+            if given["id_column"] is None and rows.suffix.lower() not in (".bed", ".pgen"):
                 note("samples are numbered from 1 as no --id-column was given")
         elif rows is not None:
             count = write_cells(result, rows, places[0])

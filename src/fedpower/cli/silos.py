@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.cli.console import note
-from fedpower.cli.options import READING, TEXT, reading_of
+from fedpower.cli.options import READING, TEXT, read_number, reading_of
 from fedpower.errors import InputError
 from fedpower.options import Options
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes
-from fedpower.rows.opening import (
-    Reading,
-    existing,
-    is_text,
-    name_of_silo,
-    open_source,
-    rows_at,
-    split_by_group,
-)
+from fedpower.rows.opening import existing, is_text, name_of_silo, open_source, rows_at, split_by_group
 from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
+from fedpower.values import public_vector, require_distinct
 
 Silos = dict[str, Path | RowSource]
 
@@ -37,73 +31,53 @@ Silos = dict[str, Path | RowSource]
 def open_silos(given: Mapping[str, Any], *, columns: tuple[str, ...] | None = None) -> Silos:
     """Return the silos by name: each file one, or each value of the column --groups of one file."""
     named = named_files(given["files"])
-    columns, drop, groups = columns or given["columns"], given["drop"], given.get("groups")
-    reading: Reading = {name: given[name] for name in READING.split()}  # type: ignore[assignment]
+    columns, groups, n_features = columns or given["columns"], given.get("groups"), given.get("n_features")
+    reading: Any = {name: given[name] for name in READING.split()}
     if groups is not None:
         if len(named) > 1:
             raise InputError(f"--groups must go with one file, got {len(named)}")
         path = next(iter(named.values()))
-        return dict(split_by_group(path, groups, drop=drop, columns=columns, **reading))
+        return dict(split_by_group(path, groups, drop=given["drop"], columns=columns, **reading))
     _note_parts(named)
-    n_features = given.get("n_features")
-    if columns is None and not drop and n_features is None and not any(reading.values()):
+    if columns is None and not given["drop"] and n_features is None and not any(reading.values()):
         return dict(named)
-    ways = _ways(named, reading)
-    opened = _opened(named, ways)
-    unnamed = [str(named[name]) for name in opened if opened[name] is None]
+    ways = _ways(named, given)
+    unnamed = [str(path) for name, path in named.items() if open_source(path, **ways[name]).columns is None]
     if columns is not None and unnamed:
         note(f"columns without names in {', '.join(unnamed)} are named in the order of --columns")
     return {
-        name: open_source(
-            path,
-            columns=columns,
-            drop=_where_they_are(drop, name, opened),
-            extra="drop",
-            n_features=n_features,
-            **ways[name],
-        )
+        name: open_source(path, columns=columns, extra="drop", n_features=n_features, **ways[name])
         for name, path in named.items()
     }
 
 
-def _ways(named: Mapping[str, Path], reading: Reading) -> dict[str, Reading]:
-    """Return how each file is read; what applies to none of them is left to the first to refuse."""
-    form: Reading = {**reading, "rename": None}
+def _ways(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return how each file is read: text as it is written, columns renamed and dropped where they are.
+
+    What applies to none of the files is left to all of them to refuse.
+    """
     texts = {name for name, path in named.items() if is_text(path)} or set(named)
-    ways: dict[str, Reading] = {name: {**form} if name in texts else {} for name in named}
-    asked = reading.get("rename")
-    if asked:
-        have = _opened(named, ways)
-        for name, way in ways.items():
-            way["rename"] = {old: asked[old] for old in _where_they_are(tuple(asked), name, have)}
+    ways: dict[str, dict[str, Any]] = {name: {} for name in named}
+    for name in texts:
+        ways[name] = {key: given[key] for key in TEXT.split()}
+    for key, kind in {"rename": dict, "drop": list}.items():
+        words = given[key] or {}
+        have = {name: open_source(path, **ways[name]).columns or () for name, path in named.items() if words}
+        known = set(chain.from_iterable(have.values()))
+        for name, columns in have.items():
+            here = [word for word in words if word in columns or word not in known]
+            ways[name][key] = {old: words[old] for old in here} if kind is dict else tuple(here)
     return ways
-
-
-def _opened(named: Mapping[str, Path], ways: Mapping[str, Reading]) -> dict[str, tuple[str, ...] | None]:
-    """Return the names of the columns of each file; None where they have none."""
-    return {name: open_source(path, **ways[name]).columns for name, path in named.items()}
-
-
-def _where_they_are(
-    words: tuple[str, ...], name: str, columns: Mapping[str, tuple[str, ...] | None]
-) -> tuple[str, ...]:
-    """Return those columns that a silo has; one that is nowhere is left to it to refuse as a slip."""
-    known = {column for have in columns.values() for column in have or ()}
-    return tuple(word for word in words if word in (columns[name] or ()) or word not in known)
 
 
 def own_tables(named: Mapping[str, Path], given: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return for each silo the tables of its own file about reading, from the options of a command."""
-    ways = _ways(named, {name: given[name] for name in READING.split()})  # type: ignore[arg-type]
-    opened = _opened(named, ways)
-    tables = {}
-    for name, way in ways.items():
-        data = {key: way.get(key) for key in TEXT.split()}
-        data |= {"drop": list(_where_they_are(given["drop"], name, opened))}
-        data |= {"extra_columns": given["extra_columns"]}
-        both: dict[str, dict[str, Any]] = {"data": data, "columns": {"rename": way.get("rename")}}
-        kept = {table: {key: value for key, value in keys.items() if value} for table, keys in both.items()}
-        tables[name] = {table: keys for table, keys in kept.items() if keys}
+    tables: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, way in _ways(named, given).items():
+        data = {key: value for key, value in way.items() if value and key != "rename"}
+        data |= {"extra_columns": given["extra_columns"]} if given["extra_columns"] else {}
+        tables[name] = {"data": data} if data else {}
+        tables[name] |= {"columns": {"rename": way["rename"]}} if way.get("rename") else {}
     return tables
 
 
@@ -186,37 +160,23 @@ def read_nodes(path: Path) -> list[str]:
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:
     """Return public numbers, one per column, from a ``.npy`` or a CSV of name,value lines."""
     existing(path)
-    if path.suffix.lower() == ".npy":
-        try:
-            loaded: Any = np.load(path, allow_pickle=False)
-            return np.asarray(loaded, dtype=np.float64)
-        except (ValueError, OSError, EOFError):
-            raise InputError(f"{path} must contain an array of numbers, got something else") from None
-    if columns is None:
-        raise InputError(f"{path} must be a .npy file, since the silos' columns have no names; see --columns")
-    values: dict[str, float] = {}
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        for number, row in enumerate(csv.reader(stream), start=1):
-            if not row:
-                continue
-            try:
-                name, text = row
-                value = float(text)
-            except ValueError:
-                if number == 1 and len(row) == 2:  # a heading
-                    continue
-                raise InputError(
-                    f"{path} must have lines of name,value, got something else in line {number}"
-                ) from None
-            if name in values:
-                raise InputError(f"{path} must name every column once, got {name!r} twice")
-            values[name] = value
-    missing = [column for column in columns if column not in values]
-    unknown = [name for name in values if name not in columns]
-    if missing or unknown:
-        got = f"none for {missing[0]!r}" if missing else f"one for {unknown[0]!r}, which is no column"
-        raise InputError(f"{path} must give a number for every column and no other, got {got}")
-    return np.array([values[column] for column in columns])
+    values: Any
+    try:
+        if path.suffix.lower() == ".npy":
+            values = np.load(path, allow_pickle=False)
+        else:
+            with path.open(newline="", encoding="utf-8-sig") as stream:
+                values = [(name, read_number(text)) for name, text in filter(None, csv.reader(stream))]
+    except (ValueError, OSError, EOFError):
+        raise InputError(
+            f"{path} must be numbers in a .npy file or lines of name,value, got others"
+        ) from None
+    if isinstance(values, np.ndarray):
+        return public_vector(str(path), values)
+    if values and math.isnan(values[0][1]):
+        del values[0]  # a heading
+    require_distinct(str(path), [name for name, _ in values])
+    return public_vector(str(path), dict(values), columns=columns)
 
 
 def named_files(files: Sequence[str]) -> dict[str, Path]:

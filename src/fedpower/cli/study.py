@@ -23,7 +23,7 @@ from fedpower.cli.options import (
     reading_of,
     shared,
 )
-from fedpower.cli.results import json_of, print_result
+from fedpower.cli.results import print_result
 from fedpower.cli.silos import own_tables, read_nodes, read_vector
 from fedpower.errors import InputError
 from fedpower.federation import needs_flare
@@ -104,8 +104,8 @@ def check(path: Path, *, as_json: bool) -> None:
     read = read_study(path)
     if as_json:
         print_json({"study": str(path), "name": read.name, "hash": read.digest})
-    else:
-        click.echo(f"{path} is in order: study {read.name}, {read.digest}")
+        return
+    click.echo(f"{path} is in order: study {read.name}, {read.digest}")
 
 
 @study.command()
@@ -168,14 +168,14 @@ def _columns(given: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]
     columns, file = given["columns"], given["columns_of"]
     if (given["network"] is None) != (given["nodes"] is None):
         raise InputError("--network and --nodes must go together, got one of them")
+    named = [f"--{name.replace('_', '-')}" for name in ("columns", "columns_of", "nodes") if given[name]]
+    if len(named) > 1 or (not named and rules is None):
+        got = " and ".join(named) or "none of them"
+        raise InputError(f"one of --columns, --columns-of and --nodes must be given, got {got}")
     if given["nodes"] is not None:
-        if columns or file:
-            raise InputError("--nodes must go without --columns and --columns-of, got both")
         return tuple(read_nodes(given["nodes"]))
-    if columns is None and file is None and rules is not None:
+    if not named and rules is not None:
         columns = rules.columns
-    elif (columns is None) == (file is None):
-        raise InputError("either --columns or --columns-of must be given, got both or neither")
     if columns is None:
         source = open_source(file, **reading_of(given, "rename"))
         columns, _ = match_columns([source if given["unit"] is None else by_unit(source, given["unit"])])
@@ -191,39 +191,26 @@ def _columns(given: dict[str, Any], rules: TableRules | None) -> tuple[str, ...]
 
 def _facts(read: StudyFile) -> dict[str, Any]:
     terms, _, choice = read.terms()
-    given = read.options
-    facts: dict[str, Any] = {"name": read.name, "hash": read.digest}
-    if terms.is_private:
-        facts["hash_in_ledgers"] = terms.ledger_name
-    facts |= {
+    given = read.options.flat()
+    facts = {
+        "name": read.name,
+        "hash": read.digest,
+        **({"hash_in_ledgers": terms.ledger_name} if terms.is_private else {}),
         "silos": list(read.silos),
-        "min_silos": read.min_silos,
         "nodes" if terms.network else "columns": list(read.columns),
         **({} if read.rules is None else {"columns_of_tables": list(read.table_columns)}),
-        "row_norm": given.public.row_norm,
-        "normalize": bool(given.public.normalize),
-        "center": given.centers,
-        **({"network": terms.network, "edge_weight": terms.edge_weight} if terms.network else {}),
-        **({"unit": terms.unit, "rows_per_unit": terms.rows_per_unit} if terms.unit else {}),
-        "offset": plain(given.public.offset),
-        "ranges": plain(given.ranges),
+        **{name: plain(given[name]) for name in FLAT if name in given and FLAT[name].section},
         "prepared_privately": bool(terms.preparation),
-        "n_components": given.n_components,
-        "iteration_rank": terms.iteration_rank,
-        "epsilon": plain(terms.epsilon),
-        "delta": terms.delta,
-        "noise": terms.noise,
-        "aggregation": terms.aggregation,
+        "min_silos": read.min_silos,
+        "grace": read.grace,
+        **{name: plain(getattr(terms, name)) for name in ("iteration_rank", "delta", "noise")},
+        "solver": choice.solver,
+        "why_this_solver": choice.reason,
+        "coordinator": f"{read.host}:{read.port}",
     }
     if terms.is_secure:
         facts |= {"attempts": terms.attempts, "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}")}
-    return facts | {
-        "solver": choice.solver,
-        "why_this_solver": choice.reason,
-        "deadline": read.deadline,
-        "grace": read.grace,
-        "coordinator": f"{read.host}:{read.port}",
-    }
+    return facts
 
 
 # --- run and status ---------------------------------------------------------------------------------
@@ -274,12 +261,9 @@ def run(path: Path, *, output: Path, as_json: bool, force: bool, verbose: bool, 
         except KeyboardInterrupt:
             then = "run the rehearsal again" if local else "continue with --resume: nothing is charged twice"
             raise click.Abort(f"interrupted, so no result was written; {then}") from None
-    result = read_result(output)
-    if as_json:
-        print_json(json_of(result, output))
-    else:
+    if not as_json:
         say(f"Run {state['run']} is complete.")
-        print_result(result, output, verbose=verbose)
+    print_result(read_result(output), output, verbose=verbose, as_json=as_json)
 
 
 @study.command()
@@ -333,42 +317,31 @@ def _runner_kit(study: Path, read: StudyFile, given: dict[str, Any]) -> Iterator
 def _rehearsal_folder() -> Iterator[Path]:
     """Give a new folder, removed in the end; kept, and its logs shown, where parties ran and failed."""
     folder = Path(tempfile.mkdtemp(prefix="fedpower-"))
-    keep = False
+    logs: list[Path] = []
     try:
         yield folder
     except click.Abort:
         raise
     except Exception:
-        keep = _show_logs(folder)
+        logs = sorted(folder.glob("*.log"))
+        for log in logs:
+            lines = log.read_text(errors="replace").rstrip().splitlines()[-_LOG_LINES:]
+            _say("\n  ".join([f"last lines of the log of {log.stem}:", *(lines or ["none"])]))
+        if logs:
+            _say(f"the rehearsal failed, and its folder is kept: {folder}")
         raise
     finally:
-        if not keep:
+        if not logs:
             shutil.rmtree(folder)
-
-
-def _show_logs(folder: Path) -> bool:
-    """Show the last lines of each party's log, and return whether there is any."""
-    logs = sorted(folder.glob("*.log"))
-    for log in logs:
-        lines = log.read_text(errors="replace").rstrip().splitlines()
-        _say(f"last lines of the log of {log.stem}:" if lines else f"the log of {log.stem} is empty")
-        for line in lines[-_LOG_LINES:]:
-            click.echo(f"  {line}", err=True)
-    if logs:
-        _say(f"the rehearsal failed, and its folder is kept: {folder}")
-    return bool(logs)
 
 
 def _check_rehearsed(given: dict[str, Any]) -> None:
     """Refuse options of a rehearsal where there is none, or where its rows are made up."""
-    read, varied = (
-        [name for name in group if given[name] not in (None, ())] for group in (_READ.split(), _AGREED)
-    )
-    for named, needed in (([*varied, *read], "n_local"), (read, "data")):
+    reading = tuple(_READ.split())
+    for listed, needed, missing in ((_AGREED + reading, "n_local", "--local"), (reading, "data", "--data")):
+        named = [name for name in listed if given[name] not in (None, ())]
         if named and given[needed] is None:
-            raise InputError(
-                f"{option_name(named[0])} must go with --{'local' if needed == 'n_local' else needed}"
-            )
+            raise InputError(f"{option_name(named[0])} must go with {missing}")
 
 
 def _say(sentence: str) -> None:

@@ -155,43 +155,28 @@ class _Threads:
         self._begin()
 
     def _begin(self) -> None:
-        self._n_open = 0
-        self._tasks: list[Future[None]] = []
-        self._over = threading.Event()
-        self._arrived: SimpleQueue[Message | BaseException] = SimpleQueue()
+        self._open: set[Future[Message]] = set()
+        self._arrived: SimpleQueue[Future[Message]] = SimpleQueue()
 
     def send(self, question: Message) -> None:
         """Give a silo's thread its question."""
-        self._n_open += 1
-        pool = self._pools[question.silo]
-        self._tasks.append(pool.submit(self._answer, question, self._over, self._arrived))
+        task = self._pools[question.silo].submit(self._silos[question.silo].answer, question)
+        self._open.add(task)
+        task.add_done_callback(self._arrived.put)
 
     def wait(self, seconds: float | None) -> Message | None:
         """Return the next answer; None when that time is over, or all have answered."""
-        if not self._n_open:
+        if not self._open:
             return None
         try:
-            answer = self._arrived.get(timeout=seconds)
+            task = self._arrived.get(timeout=seconds)
         except Empty:
             return None
-        self._n_open -= 1
-        if isinstance(answer, BaseException):
-            raise answer
-        return answer
+        self._open.remove(task)  # which holds the answer
+        return task.result()
 
     def leave(self) -> None:
         """Forget what is unanswered: a slow silo must not begin with a round that is over."""
-        self._over.set()
-        for task in self._tasks:
+        for task in self._open:
             task.cancel()
         self._begin()
-
-    def _answer(
-        self, question: Message, over: threading.Event, arrived: "SimpleQueue[Message | BaseException]"
-    ) -> None:
-        if over.is_set():
-            return
-        try:
-            arrived.put(self._silos[question.silo].answer(question))
-        except BaseException as error:
-            arrived.put(error)

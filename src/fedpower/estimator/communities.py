@@ -15,8 +15,7 @@ from fedpower.estimator.fit_warnings import NoiseWarning, warn
 from fedpower.estimator.fitting import named_sources
 from fedpower.estimator.terms import options_of
 from fedpower.options import Aggregation, Edge, Node
-from fedpower.report.files import new_folder
-from fedpower.report.moment import MOMENT_AND_COMMUNITIES, write_release
+from fedpower.report.moment import save_analysis
 from fedpower.rules.codebook import CodeBook
 
 
@@ -122,9 +121,8 @@ class FedCommunities(ClusterMixin, FedMoment):
         The folder is new or empty, or an earlier one with ``force``; `fedpower analyze` finds other
         communities in it.
         """
-        with new_folder(Path(folder), known=MOMENT_AND_COMMUNITIES, force=force) as place:
-            write_release(place, self.moment_, self.analysis_.account())
-        return Path(folder)
+        account = self.analysis_.account()
+        return save_analysis(account, self.moment_, Path(folder), force=force, released=True)
 
 
 _OF_ANALYSES = (

@@ -415,14 +415,13 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 _OF_RESULTS = (
     "components", "explained_variance", "explained_variance_ratio", "singular_values", "component_angles",
     "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
-    "n_samples", "silo_sizes", "basis", "n_steps", "solver", "privacy", "study", "kernels", "warnings",
-    "moment", "score_counts",
+    "n_samples", "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "moment", "score_counts",
 )  # fmt: skip
-"""What an estimator shows of its result by the same name, with scikit-learn's underscore."""
+_RENAMED = {"n_steps": "record.n_steps", "warnings": "record.remarks", "history": "rounds"}
+"""What an estimator shows of its result, with scikit-learn's underscore."""
 
-for _name in _OF_RESULTS:
-    setattr(FedPCA, f"{_name}_", property(attrgetter(f"result_.{_name}")))
-FedPCA.history_ = property(attrgetter("result_.rounds"))
+for _name, _place in {**{name: name for name in _OF_RESULTS}, **_RENAMED}.items():
+    setattr(FedPCA, f"{_name}_", property(attrgetter(f"result_.{_place}")))
 
 
 class FedMoment(BaseEstimator):

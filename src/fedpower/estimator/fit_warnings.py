@@ -4,8 +4,10 @@ import math
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import repeat
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import STAGES, Survey, levels_warnings, pooled_columns, units_warning
-from fedpower.values import is_sparse, pl
+from fedpower.values import is_sparse
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -116,7 +118,6 @@ _ALIKE = 8
 """Sets of rows overlap where one in so many hashes is in both sketches: about a seventh of the rows."""
 
 _MOST_CELLS = 4_000_000
-_MOST_KEPT = 64
 
 
 class RepeatedFitWarning(UserWarning):
@@ -130,11 +131,10 @@ class _Spent:
     sketch: frozenset[int | str]
     squared_mu: float = 0.0
     n_fits: int = 0
-    warned: bool = False
 
 
 _lock = threading.Lock()
-_spent: list[_Spent] = []
+_spent: deque[_Spent] = deque(maxlen=64)
 
 
 def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
@@ -149,13 +149,11 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     with _lock:
         known = next((spent for spent in _spent if _overlap(spent.sketch, sketch)), None)
         if known is None:
-            known = _Spent(sketch)
-            _spent[:] = [*_spent[1 - _MOST_KEPT :], known]
+            _spent.append(known := _Spent(sketch))
         known.squared_mu += mu**2
         known.n_fits += fits
-        if known.n_fits < 2 or known.warned:
+        if known.n_fits != 2 or not fits:
             return
-        known.warned = True
     rows = "networks" if study.network else "rows"
     warn(
         f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
@@ -175,14 +173,11 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    some = max(1, min(65_536, most_cells // source.n_features))
+    some = max(1, min(8_192, most_cells // source.n_features))
     block = next(iter(with_gaps(source).blocks(some)), np.zeros((0, 1)))
     rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
-    odd = np.random.default_rng(0).integers(2**64, size=rows.shape[1], dtype=np.uint64) | np.uint64(1)
-    words = np.ascontiguousarray(rows + 0.0).view(np.uint64) @ odd  # −0 as 0
-    words = (words ^ (words >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = words[words != 0]  # anybody's data may have rows of zeros
-    return frozenset(pl.Series(words ^ (words >> np.uint64(32))).unique().sort()[:_SKETCH].to_list())
+    rows = rows[rows.any(axis=1)] + 0.0  # anybody's data may have rows of zeros; −0 is 0
+    return frozenset(nsmallest(_SKETCH, {hash(row.tobytes()) for row in rows}))
 
 
 def _overlap(one: frozenset[int | str], other: frozenset[int | str]) -> bool:

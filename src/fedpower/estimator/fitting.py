@@ -1,12 +1,11 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
-
-from msgspec import structs
 
 from fedpower.engines.embedded import (
     LedgerPaths,
@@ -149,9 +148,10 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     if not items:
         raise InputError("silos must hold at least one silo, got none")
     owners: dict[object, str] = {}
+    times = Counter(name for name, _ in items)
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
-        if [known for known, _ in items].count(name) > 1:
+        if times[name] > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
                 "data, or on the command line NAME=PATH"
@@ -227,7 +227,7 @@ class _Fit:
             )
         public = options.public
         bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or options.by_edge or bounded):
+        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
             raise InputError(
                 "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
                 "or normalize, or leave the ledgers out"
@@ -374,11 +374,13 @@ _MOST_SHOWN = 5
 
 def show_warnings(result: Result, *, quiet: bool = False) -> None:
     """Warn of the first few sentences of a result, and of a fit that found nothing for certain."""
-    for sentence in result.warnings[:_MOST_SHOWN]:
+    remarks = result.record.remarks
+    for sentence in remarks[:_MOST_SHOWN]:
         warn(sentence)
-    if len(result.warnings) > _MOST_SHOWN:
-        warn(f"{len(result.warnings) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    cause = None if quiet else cause_of_noise(result)
+    if len(remarks) > _MOST_SHOWN:
+        warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
+    surely = result.is_surely_determined
+    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 
@@ -434,8 +436,7 @@ def result_from(moment: Moment, options: Options) -> Result:
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    made = structs.replace(found.record, **origin, parameters={**record.parameters, **chosen})
-    return replace(found, record=made, moment=moment)
+    return replace(found, moment=moment).with_record(**origin, parameters={**record.parameters, **chosen})
 
 
 def _check_same(moment: Moment, options: Options) -> None:
@@ -454,5 +455,4 @@ def released_moment(result: Result) -> Moment:
     moment = result.moment
     assert moment is not None, "an upload is kept"
     open_terms = {"n_components": None, "standardize": None, "solver": "auto"}
-    terms = {**moment.record.parameters, **open_terms}
-    return moment.with_record(structs.replace(moment.record, parameters=terms))
+    return moment.with_record(parameters={**moment.record.parameters, **open_terms})

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning, warn
-from fedpower.options import Auto, Options, Plain, PowerMethod, Secure
+from fedpower.options import Auto, Edge, Options, Plain, PowerMethod, Secure
 from fedpower.privacy.accounting import default_delta, mu_of
 from fedpower.privacy.budget import SMALLEST_EPSILON, Outlook, scores_share, shares_of
 from fedpower.protocol.pooled import Gains, fixed, unit_variances
@@ -65,7 +65,7 @@ def options_of(model: Any) -> Options:
 
 def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -> RowTreatment:
     """Return what the options do to each row; ``columns`` are names, where there are any."""
-    if options.by_edge:
+    if isinstance(options.unit, Edge):
         given = [name for name in ("codebook", "ranges", "device") if getattr(options, name) is not None]
         given += [] if options.noise.scores_epsilon is None else ["scores_epsilon"]
         given += [] if options.aggregation.weights == "rows" else ["weights"]
@@ -167,25 +167,25 @@ def build_study(
     if center and n_rows is not None and n_rows < 2:
         raise InputError(f"centring needs at least 2 rows, got n_samples = {n_rows}; pass center=False")
     noise = noise_of(options, n_features, n_rows)
-    rank, width = rank_and_width(options, n_features if options.by_edge else n_rows, n_features, noise)
+    rank, width = rank_and_width(
+        options, n_features if isinstance(options.unit, Edge) else n_rows, n_features, noise
+    )
     n_steps = getattr(options.solver, "n_steps", None)
     if noise in ("step", "paper") and n_steps is None:
         n_steps = PRIVATE_STEPS
     pairs = n_features * (n_features - 1) // 2
-    delta = _delta(options, max(pairs, 1) if options.by_edge else n_rows) if noise != "none" else 0.0
+    delta = (
+        _delta(options, max(pairs, 1) if isinstance(options.unit, Edge) else n_rows)
+        if noise != "none"
+        else 0.0
+    )
     scores = _scores_of(options, noise, delta, n_features)
     more: dict[str, Any] = _secure_terms(options, noise, identities or {}, attempts)
     if noise == "clipped":
         if (odd := _odd_with_clipped(options)) is not None:
             raise InputError(odd)
         assert isinstance(rank, int), "others were refused"
-        outlook = Outlook(
-            n_features=n_features,
-            rank=rank,
-            n_rows=n_rows,
-            multiplier=1.0 / mu_of(float(options.epsilon), delta),
-            energy=options.noise.energy,
-        )
+        outlook = _outlook(options, n_features, n_rows, rank)
         design = outlook.design(center=center, width=options.solver.iteration_rank)
         queries = design.queries(n_features, center=center)
         more["design"] = tuple(terms._replace(share=terms.share * (1.0 - scores)) for terms in queries)
@@ -279,27 +279,20 @@ def noise_of(options: Options, n_features: int, n_rows: int | None = None) -> No
     kind: NoiseMode | Literal["auto"] = options.noise.kind
     if kind != "auto":
         return kind
-    if _gains_by_clipping(options, n_features, n_rows):
+    rank, guessed = options.n_components, options.noise.energy is not None
+    whole = isinstance(rank, Integral) and not isinstance(rank, bool) and 1 <= int(rank) < n_features
+    may_clip = whole and guessed and not options.prepares and options.person.column is None
+    fits = may_clip and _odd_with_clipped(options) is None
+    if fits and _outlook(options, n_features, n_rows, int(rank)).gains_by_clipping():
         return "clipped"
     return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
 
 
-def _gains_by_clipping(options: Options, n_features: int, n_rows: int | None) -> bool:
-    """Return whether clipped products are predicted to be clearly more accurate than the covariance."""
-    rank, energy = options.n_components, options.noise.energy
-    whole = isinstance(rank, Integral) and not isinstance(rank, bool) and 1 <= int(rank) < n_features
-    if not whole or energy is None or options.prepares or options.person.column is not None:
-        return False
-    if _odd_with_clipped(options) is not None:
-        return False
-    outlook = Outlook(
-        n_features=n_features,
-        rank=int(rank),
-        n_rows=n_rows,
-        multiplier=1.0 / mu_of(float(options.epsilon), _delta(options, n_rows)),
-        energy=float(energy),
+def _outlook(options: Options, n_features: int, n_rows: int | None, rank: int) -> Outlook:
+    multiplier = 1.0 / mu_of(float(options.epsilon), _delta(options, n_rows))
+    return Outlook(
+        n_features=n_features, rank=rank, n_rows=n_rows, multiplier=multiplier, energy=options.noise.energy
     )
-    return outlook.gains_by_clipping()
 
 
 def _odd_with_clipped(options: Options) -> str | None:
@@ -422,32 +415,28 @@ def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver = options.solver
-    given = {each.name: getattr(solver, each.name) for each in fields(solver)}
-    given |= {
+    solver, locally = options.solver, _opens_locally(options)
+    gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
+    if not study.is_private and options.standardizes:
+        gains = unit_variances(groups=study.groups)
+    elif not study.is_private and options.book is not None:
+        gains = fixed(options.book.units)  # a public scale is a choice of units; one that was found is not
+    given = {
+        **vars(PowerMethod()),
+        **vars(solver),
         "study": study,
         "rank": rank,
         "standardize": options.standardizes,
         "keep_moment": study.noise == "moment" or solver.name == "moment" or options.network is not None,
         "code_book": options.book,
         "shortens": shortens(study, options.rules, normalize=bool(options.public.normalize)),
-        "gains": _exact_gains(options, study),
+        "gains": gains,
+        "local": not study.is_private if locally is None else bool(locally),
+        "n_steps": n_steps,
     }
-    if choice.solver == "krylov":
-        locally = _opens_locally(options)
-        locally = not study.is_private if locally is None else bool(locally)
-        given |= {"local": locally, "n_steps": study.n_steps}
     if choice.solver == "fedpower":
-        power = solver if isinstance(solver, PowerMethod) else PowerMethod()
-        given |= {
-            "schedule": _schedule_of(power),
-            "n_steps": n_steps,
-            "alignment": power.alignment,
-            "reference": power.reference,
-            "corrected": bool(power.drift_correction),
-        }
-        if study.noise in ("step", "paper"):
-            given["tol"] = 0.0
+        given |= {"schedule": _schedule_of(given), "corrected": bool(given["drift_correction"])}
+        given["tol"] = 0.0 if study.noise in ("step", "paper") else given["tol"]
     kind = SETTINGS[choice.solver]
     names = {each.name for each in fields(kind)}
     settings: SolverSettings = kind(**{name: value for name, value in given.items() if name in names})
@@ -464,16 +453,6 @@ def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool
     return study.is_private and not normalize and not fixed_length
 
 
-def _exact_gains(options: Options, study: Study) -> Gains | None:
-    """Return what products of exact columns are multiplied by; those of a private study are not."""
-    if study.is_private:
-        return None
-    if options.standardizes:
-        return unit_variances(groups=study.groups)
-    # A public scale is a choice of units, and stays; one that was found is not.
-    return None if options.book is None else fixed(options.book.units)
-
-
 def public_rng(options: Options, study: Study | None = None) -> np.random.Generator:
     """Return the public randomness of a fit: start basis and sampling of silos, never noise."""
     seed = options.random_state
@@ -487,20 +466,18 @@ def public_rng(options: Options, study: Study | None = None) -> np.random.Genera
     return np.random.default_rng(check_random_state(seed).randint(2**31 - 1))
 
 
-def _schedule_of(solver: PowerMethod) -> Schedule:
+def _schedule_of(given: Mapping[str, Any]) -> Schedule:
     """Return the schedule of rounds."""
-    schedule = solver.schedule
+    schedule, must = given["schedule"], "'every', 'decaying', 'halving' or whole steps"
     if isinstance(schedule, Schedule):
         return schedule
-    must = "'every', 'decaying', 'halving' or whole steps"
     if isinstance(schedule, str):
         require(schedule in _DECAYS, "schedule", must, schedule)
-        return Schedule(local_steps=solver.local_steps, decay=_DECAYS[schedule])
+        return Schedule(local_steps=given["local_steps"], decay=_DECAYS[schedule])
     require(not isinstance(schedule, Iterator), "schedule", must, schedule)  # it would be used up here
     try:
         return explicit(schedule)
-    except InputError:
-        raise
-    except (TypeError, ValueError):
-        require(False, "schedule", must, schedule, "give e.g. [2, 4, 5]")
-        raise
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"schedule must be {must}, got {schedule!r}; give e.g. [2, 4, 5]") from None

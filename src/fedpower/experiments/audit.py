@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal
@@ -41,7 +41,7 @@ from fedpower.protocol.query import (
     vectors_to_bytes,
 )
 from fedpower.protocol.secure import Identity, total
-from fedpower.protocol.silo import Silo, assemble
+from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import UploadSettings
 from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.rows.opening import open_source
@@ -89,6 +89,40 @@ class AuditResult:
     n_runs: int
     delta: float
     confidence: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport(AuditResult):
+    """What an audit of one noise mode found."""
+
+    mode: _Mode
+    center: bool
+    n_steps: int
+    n_rows: int
+    noise_factor: float
+    claimed_epsilon: float
+    exact_epsilon: float
+    reachable_epsilon: float
+    seconds: float
+    unit: Literal["row", "person"] = "row"
+
+    @property
+    def violation(self) -> bool:
+        return self.epsilon_lower > self.claimed_epsilon
+
+    @property
+    def exceeds_accounting(self) -> bool:
+        """Whether more was lost than exact accounting of the product's own noise allows."""
+        return self.epsilon_lower > self.exact_epsilon
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        more = ("violation", "exceeds_accounting", "verdict")
+        return asdict(self) | {name: getattr(self, name) for name in more}
+
+    @property
+    def verdict(self) -> str:
+        return "VIOLATION" if self.violation else "no violation found"
 
 
 def audit_scores(
@@ -172,7 +206,8 @@ class Game:
         is_secure: bool = False,
         pair: tuple[Array, Array] | None = None,
     ) -> None:
-        self._keys = {name: Identity.new() for name in (_AUDITED, _HONEST, _COLLUDER)} if is_secure else {}
+        self._names = (_AUDITED, _HONEST, _COLLUDER) if is_secure else (_AUDITED,)
+        self._keys = {name: Identity.new() for name in self._names} if is_secure else {}
         self.study = study
         if is_secure:
             identities = tuple((name, key.public) for name, key in self._keys.items())
@@ -182,7 +217,7 @@ class Game:
         self.budget = _budget(self.study)
         self._source = source
         self._played = 0
-        n_silos = max(1, len(self._keys))
+        n_silos = len(self._names)
         self.asked = _asked(self.study, self.budget, n_rows)
         self._worlds = [
             _as_held(rows, self.study, world) for world, rows in enumerate(_neighbours(study, n_rows, pair))
@@ -208,48 +243,35 @@ class Game:
         scores = np.empty((n_runs, 2))
         for run in range(n_runs):
             for world in (0, 1):
-                seen = self._sums(world) if self._keys else self._answers(world)
-                scores[run, world] = sum(
-                    float(weight @ values) for weight, values in zip(self.weights, seen, strict=True)
-                )
+                pairs = zip(self.weights, self._seen(world), strict=True)
+                scores[run, world] = sum(float(weight @ values) for weight, values in pairs)
             if on_progress and ((run + 1) % _PROGRESS_EVERY == 0 or run + 1 == n_runs):
                 on_progress(run + 1, n_runs)
         return scores[:, 0], scores[:, 1]
 
-    def _answers(self, world: int) -> list[Array]:
-        """Return what a fresh silo with a fresh ledger answers to every query."""
-        seen = []
-        with self._silo(_AUDITED, self._worlds[world], self._source) as silo:
-            for place, ((body, _), noise) in enumerate(zip(self.asked, self.noises, strict=True)):
-                message = Message(study=self.study.digest, run=_RUN, round=place, silo=_AUDITED, body=body)
-                seen.append(_numbers(silo.answer(message).body, noise))
-        return seen
-
-    @contextmanager
-    def _silo(self, name: str, rows: Rows | Survey, source: NoiseSource) -> Iterator[Silo]:
-        """Give a fresh silo with a fresh ledger."""
-        with Ledger.in_memory(self.study.epsilon, self.study.delta, silo=name) as ledger:
-            yield assemble(
-                name, rows, self.study, ledger=ledger, identity=self._keys.get(name), source=source
-            )
-
-    def _sums(self, world: int) -> list[Array]:
-        """Return the sums of a run of the whole protocol, less what the colluder added to them."""
+    def _seen(self, world: int) -> list[Array]:
+        """Return what the attacker reads of a run: each sum of answers, less what the colluder added."""
         self._played += 1
         others = self._worlds[0]  # rows that the attacker knows
-        held = {
-            _AUDITED: (self._worlds[world], self._source),
-            _HONEST: (others, self._source),
-            _COLLUDER: (others, SeededNoiseForExperiments(self._played)),
-        }
         with ExitStack() as stack:
-            silos = {name: stack.enter_context(self._silo(name, *given)) for name, given in held.items()}
-            settings = UploadSettings(study=self.study, rank=1)
-            solver = settings.solve(np.random.default_rng(0), _RUN)
-            coordinator = Coordinator(solver, list(silos), study=self.study, run=_RUN)
+            silos = {}
+            for name in self._names:  # fresh silos with fresh ledgers
+                rows = self._worlds[world] if name == _AUDITED else others
+                source = SeededNoiseForExperiments(self._played) if name == _COLLUDER else self._source
+                made = Ledger.in_memory(self.study.epsilon, self.study.delta, silo=name)
+                ledger, identity = stack.enter_context(made), self._keys.get(name)
+                silos[name] = assemble(
+                    name, rows, self.study, ledger=ledger, identity=identity, source=source
+                )
+            if not self._keys:
+                facts: dict[str, Any] = {"study": self.study.digest, "run": _RUN, "silo": _AUDITED}
+                messages = [Message(**facts, round=n, body=body) for n, (body, _) in enumerate(self.asked)]
+                answers = [silos[_AUDITED].answer(message).body for message in messages]
+                return [_numbers(*pair) for pair in zip(answers, self.noises, strict=True)]
+            solver = UploadSettings(study=self.study, rank=1).solve(np.random.default_rng(0), _RUN)
+            coordinator = Coordinator(solver, self._names, study=self.study, run=_RUN)
             drive(coordinator, in_turn(silos))
-        known = SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
-        seen = []
+        seen, known = [], SeededNoiseForExperiments(self._played)  # the colluder reveals its seed
         rounds = coordinator.history[-len(self.asked) :]
         for (_, query), noise, closed in zip(self.asked, self.noises, rounds, strict=True):
             colluder = query.evaluate(others, noise.exponents) + noise.draw(known)
@@ -377,50 +399,6 @@ def _as_held(rows: Array, study: Study, world: int) -> Rows | Survey:
 # --- an audit --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
-    """What an audit of one noise mode found."""
-
-    mode: _Mode
-    center: bool
-    n_steps: int
-    n_rows: int
-    noise_factor: float
-    claimed_epsilon: float
-    exact_epsilon: float
-    reachable_epsilon: float
-    found: AuditResult
-    seconds: float
-    unit: Literal["row", "person"] = "row"
-
-    @property
-    def epsilon_lower(self) -> float:
-        return self.found.epsilon_lower
-
-    @property
-    def violation(self) -> bool:
-        return self.epsilon_lower > self.claimed_epsilon
-
-    @property
-    def exceeds_accounting(self) -> bool:
-        """Whether more was lost than exact accounting of the product's own noise allows."""
-        return self.epsilon_lower > self.exact_epsilon
-
-    @property
-    def verdict(self) -> str:
-        return "VIOLATION" if self.violation else "no violation found"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
-        return {
-            **{name: value for name, value in asdict(self).items() if name != "found"},
-            **asdict(self.found),
-            "violation": self.violation,
-            "exceeds_accounting": self.exceeds_accounting,
-            "verdict": self.verdict,
-        }
-
-
 def audit_mode(
     mode: _Mode,
     *,
@@ -463,7 +441,7 @@ def audit_mode(
         claimed_epsilon=epsilon,
         exact_epsilon=epsilon_of(promised.study_mu, promised.left_delta),
         reachable_epsilon=epsilon_of(game.mu, promised.left_delta),
-        found=audit_scores(*scores, delta=delta, confidence=confidence),
+        **asdict(audit_scores(*scores, delta=delta, confidence=confidence)),
         seconds=time.perf_counter() - started,
         unit=unit,
     )

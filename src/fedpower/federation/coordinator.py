@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
-from msgspec import structs
 
 from fedpower.engines.inprocess import Pace, paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
@@ -105,7 +104,7 @@ class StudyRun:
             solver=self.choice,
             rules=self.file.rules,
             code_book=book,
-        ).with_origin(started=self.started)
+        )
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)
         federation = FederationRecord(
@@ -120,7 +119,7 @@ class StudyRun:
                 for name, problem in closed.set_aside.items()
             },
         )
-        return result.with_record(structs.replace(result.record, federation=federation))
+        return result.with_record(started=self.started.isoformat(), federation=federation)
 
     def write_result(self, folder: Path) -> dict[str, Any]:
         """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""

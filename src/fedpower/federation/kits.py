@@ -3,13 +3,12 @@
 import functools
 import hashlib
 import ipaddress
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from string import Template
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -20,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, SILO_FILE, STUDY_FILE, TLS
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
-from fedpower.report.files import staged
+from fedpower.report.files import write_whole
 
 COORDINATOR, RUNNER, AUTHORITY = "coordinator", "runner", "authority"
 AUTHORITY_KEY, SIGNED = "authority.key", "signed"
@@ -33,7 +32,7 @@ _CURVE = ec.SECP256R1()
 _PEM = serialization.Encoding.PEM
 _UNREADABLE = (OSError, ValueError, TypeError, LookupError, InvalidSignature, UnsupportedAlgorithm)
 
-_SILO_TEMPLATE = Path(__file__).with_name("silo.toml")
+_T = TypeVar("_T")
 
 
 # Keys, checkpoints and kits have mode 0600 in folders of mode 0700, whatever the umask.
@@ -46,24 +45,7 @@ def private_folder(folder: Path) -> Path:
     return folder
 
 
-def open_private(path: Path, flags: int) -> int:
-    """Return a descriptor of a file that only its owner may read."""
-    handle = os.open(path, flags, 0o600)
-    os.fchmod(handle, 0o600)  # the file may be older, and the umask may have removed bits
-    return handle
-
-
-def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all; it is on disk afterwards."""
-    with staged(path) as new, os.fdopen(open_private(new, os.O_WRONLY), "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # else the new name may be lost with the power
-    finally:
-        os.close(folder)
+write_private = functools.partial(write_whole, private=True)
 
 
 def parties(study: StudyFile) -> tuple[str, ...]:
@@ -81,10 +63,7 @@ def fingerprint(key: Any) -> str:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except _UNREADABLE:
-        raise InputError(f"{path} must be a certificate signed by `fedpower node sign`") from None
+    return _read(path, x509.load_pem_x509_certificate, "a certificate signed by `fedpower node sign`")
 
 
 def party_of(certificate: x509.Certificate) -> str:
@@ -101,13 +80,13 @@ def days_left(certificate: x509.Certificate) -> int:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except _UNREADABLE:
-        key = None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} must be a private key made by `fedpower node request`")
-    return key
+    def load(content: bytes) -> ec.EllipticCurvePrivateKey:
+        key = serialization.load_pem_private_key(content, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError
+        return key
+
+    return _read(path, load, "a private key made by `fedpower node request`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,18 +98,27 @@ class Request:
     key: ec.EllipticCurvePublicKey
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path) -> "Request":
         """Return the request in a file; refuse one whose sender does not have the key."""
-        try:
-            request = x509.load_pem_x509_csr(path.read_bytes())
+
+        def load(content: bytes) -> Request:
+            request = x509.load_pem_x509_csr(content)
             names = (NameOID.COMMON_NAME, NameOID.SERIAL_NUMBER)
             party, study = (_attribute(request.subject, name) for name in names)
-            key, is_sound = request.public_key(), request.is_signature_valid
-        except _UNREADABLE:
-            key, is_sound = None, False
-        if not is_sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-            raise InputError(f"{path} must be a request made by `fedpower node request`")
-        return cls(party=party, study=study, key=key)
+            key = request.public_key()
+            is_known = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == _CURVE.name
+            if not (is_known and request.is_signature_valid):
+                raise ValueError
+            return cls(party=party, study=study, key=cast("ec.EllipticCurvePublicKey", key))
+
+        return _read(path, load, "a request made by `fedpower node request`")
+
+
+def _read(path: Path, load: Callable[[bytes], _T], must: str) -> _T:
+    try:
+        return load(path.read_bytes())
+    except _UNREADABLE:
+        raise InputError(f"{path} must be {must}") from None
 
 
 def new_request(study: StudyFile, party: str, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -220,10 +208,13 @@ class Kit:
 
     def check(self, *, with_key: bool = True) -> int:
         """Return how many days the certificate is still valid; refuse a kit that could not connect."""
-        key = self.tls / KEY  # which a vault's kit does not have
-        if not _issued(self.certificate, self.authority) or (
-            with_key and read_key(key).public_key() != self.certificate.public_key()
-        ):
+        held = self.certificate.public_key()
+        fits = not with_key or read_key(self.tls / KEY).public_key() == held  # a vault's kit has no key
+        try:
+            self.certificate.verify_directly_issued_by(self.authority)
+        except _UNREADABLE:
+            fits = False
+        if not fits:
             raise InputError(f"key, certificate and authority in {self.tls} must belong together")
         for certificate, renewed in ((self.certificate, "request --renew"), (self.authority, "ca-init")):
             if days_left(certificate) < 0:
@@ -269,13 +260,7 @@ def accept(folder: Path, signed: Path) -> Kit:
     if len(requests) != 1:
         raise InputError(f"{folder} must hold the request that was signed and no other, got {len(requests)}")
     request, study, tls = Request.read(requests[0]), read_study(folder / STUDY_FILE), folder / TLS
-    try:
-        certificate, authority = x509.load_pem_x509_certificates(signed.read_bytes())
-        is_signed = _issued(certificate, authority)
-    except _UNREADABLE:
-        is_signed = False
-    if not is_signed:
-        raise InputError(f"{signed} must be a certificate signed by `fedpower node sign`")
+    certificate, authority = _read(signed, _chain, "a certificate signed by `fedpower node sign`")
     waiting, known = tls / NEXT_KEY, tls / AUTHORITY_CERTIFICATE
     own = read_key(waiting if waiting.exists() else tls / KEY).public_key()
     if certificate.public_key() != own:
@@ -289,7 +274,7 @@ def accept(folder: Path, signed: Path) -> Kit:
     if waiting.exists():
         waiting.replace(tls / KEY)
     if request.party in study.silos and not (folder / SILO_FILE).exists():
-        text = Template(_SILO_TEMPLATE.read_text(encoding="utf-8"))
+        text = Template(Path(__file__).with_name(SILO_FILE).read_text(encoding="utf-8"))
         write_private(folder / SILO_FILE, text.substitute(name=request.party, digest=study.digest))
     write_private(known, authority.public_bytes(_PEM))  # last: a kit that has it is complete
     return Kit(folder)
@@ -353,12 +338,11 @@ def _attribute(name: x509.Name, kind: x509.ObjectIdentifier) -> str:
     return str(name.get_attributes_for_oid(kind)[0].value)
 
 
-def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except _UNREADABLE:
-        return False
-    return True
+def _chain(content: bytes) -> tuple[x509.Certificate, x509.Certificate]:
+    """Return a party's certificate and that of the authority which issued it."""
+    certificate, authority = x509.load_pem_x509_certificates(content)
+    certificate.verify_directly_issued_by(authority)
+    return certificate, authority
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import os
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.federation import SILO_FILE
-from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits, open_private
+from fedpower.federation.kits import COORDINATOR, RUNNER, make_kits
 from fedpower.federation.processes import start_party, stop
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile, read_study, to_toml
@@ -81,11 +80,8 @@ class LocalFederation:
         for name in names:
             kit = (self.kits / name).absolute()
             own = [] if name == COORDINATOR else [str(kit / SILO_FILE)]
-            log = open_private(self.folder / f"{name}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-            try:
+            with (self.folder / f"{name}.log").open("ab") as log:
                 self.processes[name] = start_party("node", "start", str(kit), *own, log=log)
-            finally:
-                os.close(log)
 
     def stop(self, *names: str) -> None:
         """Stop parties by name, all by default."""

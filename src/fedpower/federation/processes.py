@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 PROGRAM = "fedpower"  # the module that a party's process runs
 _LIFELINE = "FEDPOWER_LIFELINE"  # a variable that says: standard input is open while the starter lives
@@ -32,7 +32,7 @@ def start_process(
     )
 
 
-def start_party(*words: str, log: int) -> subprocess.Popen[bytes]:
+def start_party(*words: str, log: IO[bytes] | int) -> subprocess.Popen[bytes]:
     """Return the process of `fedpower WORDS`, which ends with this one and writes to a log."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FEDPOWER_")}
     command = [sys.executable, "-u", "-m", PROGRAM, *words]

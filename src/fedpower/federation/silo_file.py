@@ -29,10 +29,10 @@ from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study, attempt_epsilon, worst_epsilon
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
-from fedpower.rows.opening import Reading, open_query, open_source
+from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.ruled import every_problem, ruled
 from fedpower.rows.source import RowSource
-from fedpower.rows.sql import parse_address
+from fedpower.rows.sql import parse_address, query_of
 from fedpower.rows.units import by_unit
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
@@ -172,7 +172,9 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             return self._network(study, name)
         reading = cast("Reading", {**data.given(*_OF_PATH), **msgspec.to_builtins(self.columns)})
         if data.query is not None:
-            source = open_query(data.given("query", *_OF_QUERY), name=name, folder=folder, **reading)
+            source = open_source(
+                query_of(data.given("query", *_OF_QUERY), name=name, folder=folder), name=name, **reading
+            )
         else:
             source = open_source(folder / str(data.path), name=name, **reading)
         unit = study.options.person.column

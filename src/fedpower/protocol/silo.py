@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, is_orthonormal, lower_of, misalignment, orth, symmetric_of
-from fedpower.linalg.subspace import LARGE, give_back
 from fedpower.options import check_sums_are_noised
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
@@ -248,8 +247,6 @@ class PrivateReleases:
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
-        if ask.basis.nbytes >= LARGE:
-            give_back()
         return structs.replace(
             outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
         )

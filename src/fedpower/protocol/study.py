@@ -442,8 +442,6 @@ def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") 
     )
 
 
-Solver = Literal["fedpower", "krylov", "moment", "clipped"]
-
 _SECONDS_PER_ROUND = 2.0
 _BYTES_PER_SECOND = 2e6
 """What a round and a byte are counted at: about what a federation over a wide-area network takes."""
@@ -459,7 +457,7 @@ _NARROW = 2048
 class SolverChoice:
     """A solver and the reason for it, in one sentence."""
 
-    solver: Solver
+    solver: str
     reason: str
 
 
@@ -468,7 +466,7 @@ def choose_solver(
 ) -> SolverChoice:
     """Return the solver that reaches the answer first."""
 
-    def chosen(solver: Solver, reason: str) -> SolverChoice:
+    def chosen(solver: str, reason: str) -> SolverChoice:
         return SolverChoice(solver=solver, reason=reason)
 
     if paper_settings:

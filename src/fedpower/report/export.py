@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import shutil
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
@@ -13,21 +14,22 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError, installing
 from fedpower.report.charts import element
 from fedpower.report.files import as_text
-from fedpower.report.result import Result, Scores
+from fedpower.report.result import Result
 from fedpower.report.view import ScoreHistogram
 from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
 
 Array = NDArray[np.float64]
+Frames = Iterable["pl.DataFrame"]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON
 OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023
 
 
-def write_scores_csv(stream: IO[str], scores: Scores) -> int:
+def write_scores_csv(stream: IO[str], frames: Frames) -> int:
     """Write scores as text that reads back to the same numbers; return how many rows."""
     count = 0
-    for frame in scores.frames:
+    for frame in frames:
         stream.write(_safe(frame).write_csv(include_header=not count))
         count += len(frame)
     return count
@@ -48,12 +50,12 @@ def score_suffix(path: Path, *, labelled: bool = False) -> str:
     return suffix
 
 
-def write_scores(path: Path, scores: Scores, suffix: str) -> int:
+def write_scores(path: Path, frames: Frames, suffix: str) -> int:
     """Write scores to a file in the form of a suffix; return how many rows."""
     if suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as text:
-            return write_scores_csv(text, scores)
-    together = pl.concat(scores.frames)
+            return write_scores_csv(text, frames)
+    together = pl.concat(frames)
     if suffix == ".parquet":
         together.write_parquet(path)
     else:
@@ -133,7 +135,7 @@ def write_loadings_parquet(result: Result, path: Path) -> None:
     pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
 
 
-def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Path) -> int:
+def write_plink(result: Result, frames: Frames, *, eigenvec: Path, eigenval: Path) -> int:
     """Write both files and return the number of samples."""
     empty = np.flatnonzero(~(result.singular_values > 0))
     if empty.size:
@@ -146,10 +148,11 @@ def write_plink(result: Result, scores: Scores, *, eigenvec: Path, eigenval: Pat
     names = [f"PC{place}" for place in range(1, result.n_components + 1)]
     count, seen = 0, set[str]()
     with eigenvec.open("w", encoding="utf-8", newline="") as stream:
-        for frame in scores.frames:
-            vectors = frame.select(scores.names).to_numpy() / result.singular_values
+        for frame in frames:
+            label = frame.columns[0] if len(frame.columns) > result.n_components else None
+            vectors = frame.select(result.score_names).to_numpy() / result.singular_values
             places = range(count + 1, count + len(frame) + 1)
-            labels = places if scores.label is None else _checked(frame[scores.label], places, seen)
+            labels = places if label is None else _checked(frame[label], places, seen)
             table = pl.DataFrame(vectors, names, orient="row").insert_column(0, pl.Series("#IID", labels))
             stream.write(table.write_csv(separator="\t", quote_style="never", include_header=not count))
             count += len(frame)
@@ -241,14 +244,11 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
         )
     write_element = _imported("anndata", "cells").io.write_elem
     source = open_source(rows)
-    scores = result.transform(source)
+    annotations = result.annotations(source)
     shutil.copyfile(rows, place)
     with h5py().File(place, "r+") as file:  # the matrix of cells stays on disk
-        for group in ("obsm", "varm", "uns"):
-            if group not in file:
-                write_element(file, group, {})
-        write_element(file, "obsm/X_pca", scores)
-        write_element(file, "varm/PCs", result.loadings_of(source))
-        for key, value in result.unstructured().items():
-            write_element(file, f"uns/{key}", value)
-    return len(scores)
+        for group in {"obsm", "varm", "uns"} - set(file):
+            write_element(file, group, {})
+        for name, value in annotations.items():
+            write_element(file, name, value)
+    return len(annotations["obsm/X_pca"])

@@ -55,13 +55,19 @@ def room_for(n_features: int, *, moment: bool) -> int:
     return 2**12 * n_features + 8 * n_features**2 * moment
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
+def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Write a file that appears whole or not at all, and is on disk when this returns."""
-    data = content.encode() if isinstance(content, str) else content
     with staged(path) as staging, staging.open("wb") as file:
-        file.write(data)
+        if private:
+            staging.chmod(0o600)
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # else the new name may be lost with the power
+    finally:
+        os.close(folder)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -7,39 +7,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.privacy.statement import featured_as
 from fedpower.protocol.pooled import Pooled
-from fedpower.protocol.study import PREPARED
-from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_folder, write_csv
 from fedpower.report.page import Account, Table, analysis_page
 from fedpower.report.record import (
+    CODE_BOOK,
     MOMENT,
     PRIVACY,
     REPORT,
     RUN,
-    Record,
     Released,
     read_folder,
-    signature,
     write_arrays,
     write_json,
-    write_text,
-)  # fmt: skip
+    write_pages,
+    write_record,
+)
 from fedpower.report.text import count, number
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 
 Array = NDArray[np.float64]
 
-CODE_BOOK, ANALYSIS = "codebook.toml", "analysis.json"
-RELEASED = (RUN, MOMENT, CODE_BOOK, PRIVACY, REPORT)  # all that the folder of a moment may hold
-# All that the folder of `FedCommunities.save` may hold
-MOMENT_AND_COMMUNITIES = (RUN, MOMENT, ANALYSIS, "communities.csv", "rates.csv", PRIVACY, REPORT)
+ANALYSIS = "analysis.json"
+_NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")
+_TREATMENT = ("center", "scale", "low", "high", "row_norm", "normalize")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -149,9 +145,17 @@ class Moment(Released):
         force
             Whether an earlier moment in the folder is replaced.
         """
-        with new_folder(Path(folder), known=RELEASED, force=force) as place:
-            write_release(place, self)
-        return Path(folder)
+        return save_analysis(self.account(), self, Path(folder), force=force, released=True)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what the file of a moment holds, by name."""
+        return {
+            **{name: getattr(self.pooled, name) for name in _NUMBERS},
+            **{name: getattr(self.treatment, name) for name in _TREATMENT},
+            "mean": self.pooled.center,
+            "remarks": tuple(map(str, self.pooled.remarks)),
+            "feature_names": self.feature_names,
+        }
 
     def account(self) -> Account:
         """Return what is known of a moment by itself: means, variances and how much of them is noise."""
@@ -186,55 +190,22 @@ class Moment(Released):
         )
 
 
-_NUMBERS = ("moment", "total_variance", "noise_std", "mean_weight", "remarks", "present")
-_TREATMENT = ("center", "scale", "low", "high", "row_norm", "normalize")
-
-
-def write_moment(place: Path, moment: Moment) -> Record:
-    """Write the arrays of a moment into an existing folder, and return the record that goes with them."""
-    pooled, treatment = moment.pooled, moment.treatment
-    arrays = {
-        **{name: getattr(pooled, name) for name in _NUMBERS},
-        **{name: getattr(treatment, name) for name in _TREATMENT},
-        "mean": pooled.center,
-        "remarks": tuple(map(str, pooled.remarks)),
-        "feature_names": moment.feature_names,
-    }
-    write_arrays(place / MOMENT, arrays)
-    return structs.replace(moment.record, moment_sha256=signature(place / MOMENT, moment.record))
-
-
-def write_release(place: Path, moment: Moment, account: Account | None = None) -> None:
-    """Write a moment, or a moment and an analysis of it, into an existing folder."""
-    write_json(place / RUN, write_moment(place, moment).as_dict())
-    if account is not None:
-        _write_analysis(place, account, moment)
-        return
-    if moment.code_book is not None:
-        write_text(place / CODE_BOOK, rendered(moment.code_book))
-    write_pages(place, moment, analysis_page(moment.account(), moment.record))
-
-
-def save_analysis(account: Account, moment: Moment, folder: Path, *, force: bool = False) -> Path:
-    """Write an analysis as a folder, whole or not at all, and return where it is."""
-    files = (ANALYSIS, *(table.file for table in account.tables), PRIVACY, REPORT)
-    with new_folder(folder, known=files, force=force) as place:
-        _write_analysis(place, account, moment)
+def save_analysis(
+    account: Account, moment: Moment, folder: Path, *, force: bool = False, released: bool = False
+) -> Path:
+    """Write an analysis, and the moment if it was released for it, as a folder, whole or not at all."""
+    tables = {table.file: table for table in account.tables}
+    known = (RUN, MOMENT, CODE_BOOK, ANALYSIS, PRIVACY, REPORT, *tables)
+    with new_folder(folder, known=known, force=force) as place:
+        if released:
+            write_arrays(place / MOMENT, moment.arrays())
+            write_record(place, moment.record, moment.code_book)
+        for name, table in tables.items():
+            heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
+            write_csv(place / name, heads, table.rows)
+        write_json(place / ANALYSIS, account.facts)
+        write_pages(place, moment.privacy, analysis_page(account, moment.record))
     return folder
-
-
-def _write_analysis(place: Path, account: Account, moment: Moment) -> None:
-    for table in account.tables:
-        heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
-        write_csv(place / table.file, heads, table.rows)
-    write_json(place / ANALYSIS, account.facts)
-    write_pages(place, moment, analysis_page(account, moment.record))
-
-
-def write_pages(place: Path, release: Released, page: str) -> None:
-    """Write the privacy statement and the page of a folder."""
-    write_text(place / PRIVACY, f"{release.privacy}\n")
-    write_text(place / REPORT, page)
 
 
 def read_moment(folder: str | PathLike[str]) -> Moment:
@@ -251,28 +222,10 @@ def read_moment(folder: str | PathLike[str]) -> Moment:
             f"{place} must hold a released moment, got a result that was fitted without keeping it; fit "
             "with --solver moment"
         )
-    return read_folder(place, MOMENT, _moment_of, command="release")
-
-
-def _moment_of(record: Record, arrays: dict[str, Any]) -> Moment | None:
-    moment = Moment(
+    record, arrays = read_folder(place, MOMENT, command="release")
+    return Moment(
         pooled=Pooled(center=arrays.get("mean"), **{name: arrays.get(name) for name in _NUMBERS}),  # type: ignore[arg-type]
         treatment=RowTreatment(**{name: arrays.get(name) for name in _TREATMENT}),  # type: ignore[arg-type]
         feature_names=arrays.get("feature_names"),
         record=record,
     )
-    values, study = moment.pooled.moment, moment.study
-    vectors = (moment.pooled.center, moment.treatment.center, moment.treatment.scale)
-    fits = (
-        values.shape == (study.n_features, study.n_features)
-        and bool(np.isfinite(values).all())
-        # Centring rounds the two triangles apart by a last digit.
-        and bool(np.abs(values - values.T).max() <= 1e-12 * np.abs(values).max())
-        and all(vector is None or vector.shape == (study.n_features,) for vector in vectors)
-        and record.n_features == study.n_features
-        and (moment.pooled.center is not None) == study.center
-        and (moment.pooled.noise_std > 0) == study.is_private
-        and moment.feature_names == study.columns
-        and study.treatment in (PREPARED, moment.treatment.digest())
-    )
-    return moment if fits else None

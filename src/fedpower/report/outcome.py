@@ -1,7 +1,6 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exa
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.codebook_file import CodeBookFile
 from fedpower.report.moment import Moment
-from fedpower.report.record import FORMAT, Record, plain, versions
+from fedpower.report.record import FORMAT, AngleRecord, Record, plain, versions
 from fedpower.report.result import Result
 from fedpower.report.view import POOLED
 from fedpower.rules.codebook import CodeBook
@@ -67,13 +66,6 @@ def result_of(
         options,
         solver,
         rules=rules,
-        angles={
-            **asdict(angles),
-            "confidence": CONFIDENCE,
-            "determined": angles.components <= DETERMINED,
-            "variances": denoised * to_variance,
-            "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
-        },
         clipping=cut,
         row_bound=None if cut is None else treatment.row_norm or 1.0,
         scores=None
@@ -85,6 +77,20 @@ def result_of(
         },
     )
     pooled = solution.pooled
+
+    def angle_record() -> AngleRecord:
+        content = {
+            "confidence": CONFIDENCE,
+            "components": angles.components,
+            "subspaces": angles.subspaces,
+            "determined": angles.components <= DETERMINED,
+            "noise_components": angles.noise_components,
+            "noise_subspaces": angles.noise_subspaces,
+            "variances": denoised * to_variance,
+            "variance_ratios": denoised / total if total > 0 else np.full_like(denoised, np.nan),
+        }
+        return msgspec.convert(plain(content), AngleRecord)
+
     return Result(
         components=fix_signs(solution.vectors[:, : solution.rank]).T.copy(),
         explained_variance=values * to_variance,
@@ -98,6 +104,8 @@ def result_of(
         spectrum=spectrum * to_variance,
         record=record,
         basis=solution.basis,
+        drawn_angles=angle_record,
+        is_surely_determined=angles.surely,
         moment=None
         if pooled is None
         else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),

@@ -5,14 +5,11 @@ import importlib.metadata
 import json
 import math
 import platform
-import zipfile
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
@@ -21,23 +18,17 @@ from msgspec import Meta, structs
 from fedpower.errors import InputError
 from fedpower.privacy.statement import PrivacyStatement, counted_as
 from fedpower.protocol.pooled import Clipping
-from fedpower.protocol.study import Study
-from fedpower.report.codebook_file import CodeBookFile, Part
+from fedpower.protocol.study import SolverChoice, Study
+from fedpower.report.codebook_file import CodeBookFile, Part, rendered
 from fedpower.report.text import and_more
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules, table_rules
 
 FORMAT = "fedpower-record/1"
 RUN, ARRAYS, MOMENT = "run.json", "components.npz", "moment.npz"
-PRIVACY, REPORT = "privacy.txt", "report.html"
+PRIVACY, REPORT, CODE_BOOK = "privacy.txt", "report.html", "codebook.toml"
 PACKAGES = ("fedpower", "numpy", "scipy", "scikit-learn", "polars")
-# What a damaged or foreign file may raise when it is read
-_UNREADABLE = (
-    zipfile.BadZipFile, zlib.error, msgspec.MsgspecError, EOFError, OSError, ValueError, KeyError, TypeError,
-    AttributeError,
-)  # fmt: skip
 Time = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$")]
-T = TypeVar("T")
 
 
 class StudyTerms(Part):
@@ -49,13 +40,6 @@ class StudyTerms(Part):
     def __post_init__(self) -> None:
         if self.terms.digest != self.hash:
             raise ValueError("the terms of the study do not have their hash")
-
-
-class SolverRecord(Part):
-    """The solver and the reason for it."""
-
-    solver: str
-    reason: str
 
 
 class AngleRecord(Part):
@@ -135,7 +119,7 @@ class Record(Part):
     versions: dict[str, str]
     study: StudyTerms
     parameters: dict[str, Any]
-    solver: SolverRecord
+    solver: SolverChoice
     n_components: int
     n_features: int
     n_samples: int
@@ -147,7 +131,7 @@ class Record(Part):
     bytes_down: int
     rounds: list[RoundRecord]
     privacy: PrivacyStatement
-    angles: AngleRecord
+    angles: AngleRecord | None = None
     absent: list[str] = msgspec.field(default_factory=list)
     row_bound: float | None = None
     clipping: Clipping | None = None
@@ -155,23 +139,21 @@ class Record(Part):
     code_book: CodeBookFile | None = None
     rules: dict[str, Any] | None = None
     federation: FederationRecord | None = None
-    moment_sha256: str | None = None
+    sha256: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of each file of arrays together with this record: only in a folder."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any], name: object = "the record of a result") -> Self:
         """Return the record that JSON's types give; error messages call it ``name``."""
         try:
-            record = msgspec.convert(content, cls, strict=False)  # "inf" is a number
-            if not record.rounds:
-                raise msgspec.ValidationError("Expected at least one round - at `$.rounds`")
+            return msgspec.convert(content, cls, strict=False)  # "inf" is a number
         except msgspec.ValidationError as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{name} must be as fedpower wrote it, got another ({reason})") from None
-        return record
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record in JSON's types."""
-        content: dict[str, Any] = plain(_builtins(self))
+        content: dict[str, Any] = plain(msgspec.to_builtins(self, enc_hook=str))  # sentences become text
         return {**content, "privacy": plain(self.privacy.as_dict())}
 
     @property
@@ -254,42 +236,9 @@ class Released:
         """The terms of the study."""
         return self.record.study.terms
 
-    def with_record(self, record: Record) -> Self:
-        """Return the same numbers with another record of their run."""
-        return replace(self, record=record)
-
-    def with_origin(
-        self,
-        *,
-        command: Sequence[str] | None = None,
-        silos: Mapping[str, Mapping[str, Any]] | None = None,
-        started: datetime | None = None,
-    ) -> Self:
-        """Return the same numbers with the origin of their run; what is left out stays as it is.
-
-        Parameters
-        ----------
-        command
-            The words of the command line, where there was one.
-        silos
-            By silo: what else is known about it: ``source``, ``rows``, ``budget``.
-        started
-            When the run began.
-        """
-        record, more = self.record, silos or {}
-        known = [{**_builtins(silo), **more.get(silo.name, {})} for silo in record.silos]
-        origin = structs.replace(
-            record,
-            command=record.command if command is None else list(command),
-            started=record.started if started is None else started.astimezone(UTC).isoformat(),
-            silos=msgspec.convert(known, list[SiloRecord]),
-        )
-        return self.with_record(origin)
-
-
-def _builtins(part: Part) -> dict[str, Any]:
-    content: dict[str, Any] = msgspec.to_builtins(part, enc_hook=str)  # sentences become plain text
-    return content
+    def with_record(self, **changed: Any) -> Self:
+        """Return the same numbers with other entries in the record of their run."""
+        return replace(self, record=structs.replace(self.record, **changed))
 
 
 @cache
@@ -337,10 +286,23 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     np.savez(path, **stored)
 
 
-def read_folder(
-    place: Path, name: str, make: Callable[[Record, dict[str, Any]], T | None], *, command: str
-) -> T:
-    """Return what ``make`` makes of the record and the arrays of a folder; None is refused as damaged.
+def write_pages(place: Path, privacy: PrivacyStatement, page: str) -> None:
+    """Write the privacy statement and the page of a folder."""
+    write_text(place / PRIVACY, f"{privacy}\n")
+    write_text(place / REPORT, page)
+
+
+def write_record(place: Path, record: Record, book: CodeBook | None) -> None:
+    """Write the record and the code book of a folder that has its arrays, with their hashes."""
+    if book is not None:
+        write_text(place / CODE_BOOK, rendered(book))
+    written = Record.of(structs.replace(record, sha256={}).as_dict())
+    hashes = {name: _hash(place / name, written) for name in (ARRAYS, MOMENT) if (place / name).is_file()}
+    write_json(place / RUN, structs.replace(written, sha256=hashes).as_dict())
+
+
+def read_folder(place: Path, name: str, *, command: str) -> tuple[Record, dict[str, Any]]:
+    """Return the record of a folder and one of its files of arrays, as they were written.
 
     Texts are tuples and numbers read-only float64.
     """
@@ -351,26 +313,23 @@ def read_folder(
     if absent:
         raise InputError(f"{expected} one without {absent[0]}; check the path")
     try:
-        content = msgspec.json.decode((place / RUN).read_bytes())
-        written = content["format"]
-    except _UNREADABLE:
-        raise _damaged(place / RUN) from None
-    if written != FORMAT:
-        raise InputError(f"{place} must be of format {FORMAT!r}, got {written!r}")
-    record = Record.of(content, place / RUN)
-    try:
-        with np.load(place / name, allow_pickle=False) as stored:
-            arrays = {key: _value(stored[key]) for key in stored.files}
-    except _UNREADABLE:
-        raise _damaged(place / name) from None
-    _check_signature(place, record)
-    try:
-        made = make(structs.replace(record, moment_sha256=None), arrays)
-    except _UNREADABLE:
-        made = None
-    if made is None:
-        raise _damaged(place / name)
-    return made
+        content = msgspec.json.decode((place / RUN).read_bytes(), type=dict[str, Any])
+    except msgspec.MsgspecError:
+        raise InputError(
+            f"{place / RUN} must be as fedpower wrote it, got a damaged or foreign file; fit again or "
+            "restore the folder"
+        ) from None
+    if content.get("format") != FORMAT:
+        raise InputError(f"{place} must be of format {FORMAT!r}, got {content.get('format')!r}")
+    signed = Record.of(content, place / RUN)
+    record = structs.replace(signed, sha256={})
+    if signed.sha256.get(name) != _hash(place / name, record):
+        raise InputError(
+            f"{place} must be as `fedpower {command}` wrote it, got files that were changed since; restore "
+            "the folder, or release again: with the same ledgers that costs nothing"
+        )
+    with np.load(place / name, allow_pickle=False) as stored:
+        return record, {key: _value(stored[key]) for key in stored.files}
 
 
 def _value(stored: Any) -> Any:
@@ -383,21 +342,7 @@ def _value(stored: Any) -> Any:
     return numbers
 
 
-def _damaged(path: Path) -> InputError:
-    return InputError(
-        f"{path} must be as fedpower wrote it, got a damaged or foreign file; fit again or restore the folder"
-    )
-
-
-def signature(arrays: Path, record: Record) -> str:
+def _hash(arrays: Path, record: Record) -> str:
     """Return SHA-256 of a file of arrays and of their record: it shows a change, not who made it."""
-    content = structs.replace(record, moment_sha256=None).as_dict()
-    return hashlib.sha256(arrays.read_bytes() + json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _check_signature(place: Path, record: Record) -> None:
-    if (place / MOMENT).is_file() and record.moment_sha256 != signature(place / MOMENT, record):
-        raise InputError(
-            f"{place} must be as `fedpower fit` wrote it, got files that were changed since; restore "
-            "the folder, or release again: with the same ledgers that costs nothing"
-        )
+    content = json.dumps(record.as_dict(), sort_keys=True).encode()
+    return hashlib.sha256(arrays.read_bytes() + content).hexdigest()

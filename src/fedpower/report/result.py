@@ -1,11 +1,12 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import structs
@@ -13,23 +14,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
 from fedpower.protocol.study import SolverChoice
-from fedpower.report.codebook_file import rendered
 from fedpower.report.files import new_file, new_folder, write_csv
-from fedpower.report.moment import CODE_BOOK, Moment, read_moment, write_moment, write_pages
+from fedpower.report.moment import Moment, read_moment
 from fedpower.report.page import result_page
 from fedpower.report.record import (
     ARRAYS,
+    CODE_BOOK,
     MOMENT,
     PRIVACY,
     REPORT,
     RUN,
+    AngleRecord,
     Record,
     plain,
     read_folder,
     write_arrays,
-    write_json,
-    write_text,
-)  # fmt: skip
+    write_pages,
+    write_record,
+)
 from fedpower.report.view import Fitted
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
@@ -52,50 +54,39 @@ FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every re
 KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hold
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Scores on their way to a file: tables of numbers, and of ids first where they have a label."""
-
-    names: tuple[str, ...]
-    frames: Iterable["pl.DataFrame"]
-    label: str | None = None
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Result(Fitted):
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
-    Components and all that goes with them, the scores of new rows, and the ways to keep it.
-
-    Attributes
-    ----------
-    components
-        k×d, orthonormal rows by decreasing variance; each one's largest loading is positive.
-    explained_variance, explained_variance_ratio, singular_values
-        One per component; the ratio is NaN where the total was not released.
-    mean
-        What is subtracted from rows (from unit rows where the fit normalised them).
-    feature_names
-        Names of the columns in order; None where they have none.
-    scale
-        Public divisors of the columns; None for ones.
-    normalize
-        Whether rows are scaled to norm 1 before they are projected.
-    center
-        The public centre of the rows; None where there was none.
-    spectrum
-        All eigenvalues that the release gives, by decreasing size and in the units of
-        ``explained_variance``; None where it is not known.
-    record
-        The record of the run; ``run`` is the same in JSON's types, as ``run.json`` holds it.
-    basis
-        The iterated basis, d×r; None in a result read back.
-    moment
-        The pooled moment, where the fit kept it.
+    Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
+    ``run`` gives it in JSON's types, as ``run.json`` holds it. ``center`` and ``scale`` are public numbers of
+    the columns, and ``normalize`` says whether rows are scaled to norm 1 before they are projected. ``basis``
+    is None in a result read back.
     """
 
     basis: Array | None = None
     moment: Moment | None = None
+    drawn_angles: Callable[[], AngleRecord] | None = None
+    is_surely_determined: Callable[[], bool] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What draws the angles has no place in a pickle; the angles have.
+        return {
+            **self.__dict__,
+            "record": self.whole_record,
+            "drawn_angles": None,
+            "is_surely_determined": None,
+        }
+
+    @cached_property
+    def angles(self) -> AngleRecord:
+        """The angles of the components, at 90% confidence: computed when first asked for."""
+        return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def whole_record(self) -> Record:
+        """The record with the angles in it, as ``run.json`` holds it."""
+        return structs.replace(self.record, angles=self.angles)
 
     def __repr__(self) -> str:
         return self._described(f"{self.n_components} components of {self.n_features} columns")
@@ -103,42 +94,12 @@ class Result(Fitted):
     @property
     def run(self) -> dict[str, Any]:
         """The record of the run in JSON's types: what ``run.json`` holds."""
-        return self.record.as_dict()
-
-    @property
-    def standardized(self) -> bool:
-        """Whether components are those of correlations, else of covariances in units of `scale`."""
-        return self.record.standardized
-
-    @property
-    def clipping(self) -> str | None:
-        """What the bound did to the rows, by what was released; None where nothing is known of it."""
-        return self.record.clipping_summary
-
-    @property
-    def n_steps(self) -> int:
-        """Steps taken."""
-        return self.record.n_steps
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Silos of the study that were lost before their rows counted; the result is without them."""
-        return tuple(self.record.absent)
+        return self.whole_record.as_dict()
 
     @property
     def kernels(self) -> dict[str, str]:
         """By silo: how its products were computed, and why; empty where only the silos know."""
         return {silo.name: silo.kernel for silo in self.record.silos if silo.kernel}
-
-    @property
-    def warnings(self) -> list[str]:
-        """What a reader must know before trusting the numbers."""
-        return list(self.record.remarks)
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """The parameters of the fit, in JSON's types."""
-        return dict(self.record.parameters)
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -153,7 +114,7 @@ class Result(Fitted):
     @property
     def solver(self) -> SolverChoice:
         """The solver taken and the reason for it."""
-        return SolverChoice(**structs.asdict(self.record.solver))
+        return self.record.solver
 
     @property
     def code_book(self) -> CodeBook | None:
@@ -179,7 +140,7 @@ class Result(Fitted):
         rows
             Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
-        return np.vstack(list(self._projected(self.select(open_source(rows)))))
+        return np.vstack([self.scores(block) for _, block in self._blocks(open_source(rows), None)])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -206,11 +167,6 @@ class Result(Fitted):
             rows = rows * self.scale
         return np.asarray(rows + self.mean)
 
-    def with_record(self, record: Record) -> Self:
-        """Return the result, and the moment that it kept, with another record of their run."""
-        moment = None if self.moment is None else self.moment.with_record(record)
-        return replace(self, record=record, moment=moment)
-
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, with its report, whole or not at all, and return where it is.
 
@@ -227,33 +183,29 @@ class Result(Fitted):
 
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
-        record = self.record if self.moment is None else write_moment(place, self.moment)
-        write_json(place / RUN, Record.of(record.as_dict()).as_dict())
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
+        if self.moment is not None:
+            write_arrays(place / MOMENT, self.moment.arrays())
+        write_record(place, self.whole_record, self.code_book)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
         numbers = (self.explained_variance.tolist(), ratios, self.singular_values.tolist())
         heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
         write_csv(place / EIGENVALUES, heads, zip(self.score_names, *numbers, strict=True))
-        if self.code_book is not None:
-            write_text(place / CODE_BOOK, rendered(self.code_book))
         counts = self.score_counts
         if counts is not None:
             heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
             cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
             write_csv(place / SCORE_COUNTS, heads, cells)
-        write_pages(place, self, result_page(self))
+        write_pages(place, self.privacy, result_page(self))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return the fit in scikit-learn's own objects, for tools that want nothing else.
+        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
 
-        Returns
-        -------
-        PCA or Pipeline
-            A :class:`sklearn.decomposition.PCA` that transforms as this does. Where rows are scaled or
-            normalised, a pipeline that does so first and ends in one; with ``normalize=True`` it has no
-            ``inverse_transform``. ``noise_variance_`` is NaN where the total variance was not released.
+        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
+        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
+        variance was not released.
         """
         from sklearn.decomposition import PCA  # noqa: PLC0415
         from sklearn.pipeline import Pipeline  # noqa: PLC0415
@@ -273,7 +225,10 @@ class Result(Fitted):
         for name in ("components", "explained_variance", "explained_variance_ratio", "singular_values"):
             setattr(pca, f"{name}_", getattr(self, name).copy())
         pca.mean_ = self.mean.copy() if self.normalize or scale is None else self.mean / scale
-        pca.noise_variance_ = self._noise_variance()
+        n_left = min(self.n_samples, self.n_features) - self.n_components
+        explained = float(self.explained_variance_ratio.sum()) or np.nan
+        rest = float(self.explained_variance.sum()) * (1 / explained - 1)
+        pca.noise_variance_ = max(rest / n_left, 0.0) if n_left > 0 else 0.0
         pca.n_components_, pca.n_samples_ = self.n_components, self.n_samples
         steps.append(("pca", pca))
         for _, step in steps:
@@ -282,46 +237,34 @@ class Result(Fitted):
             steps[0][1].feature_names_in_ = np.asarray(self.feature_names, dtype=object)
         return pca if len(steps) == 1 else Pipeline(steps)
 
-    def _noise_variance(self) -> float:
-        n_left = min(self.n_samples, self.n_features) - self.n_components
-        if n_left <= 0:
-            return 0.0
-        explained = float(self.explained_variance_ratio.sum())
-        if not explained > 0:
-            return float("nan")
-        return max(0.0, float(self.explained_variance.sum()) * (1 / explained - 1)) / n_left
-
     def to_anndata(self, adata: Any) -> Any:
         """Return an AnnData with this result in it, where scanpy looks for it; changed in place.
 
         Scores go to ``obsm["X_pca"]``, components to ``varm["PCs"]``, variances to ``uns["pca"]``.
         """
-        source = open_source(adata)
-        adata.obsm["X_pca"] = self.transform(source)
-        adata.varm["PCs"] = self.loadings_of(source)
-        for key, value in self.unstructured().items():
-            adata.uns[key] = value
+        for place, value in self.annotations(open_source(adata)).items():
+            group, key = place.split("/")
+            getattr(adata, group)[key] = value
         return adata
 
-    def loadings_of(self, source: RowSource) -> Array:
-        """Return the loadings by column of a source, 0 for those that are not in the fit: d×k."""
-        loadings = np.zeros((source.n_features, self.n_components))
-        if self.feature_names is None or source.columns is None:
-            loadings[:] = self.components.T
-        else:
+    def annotations(self, source: RowSource) -> dict[str, Any]:
+        """Return what annotated data get, by place; loadings of columns that are not in the fit are 0."""
+        scores, loadings = self.transform(source), np.zeros((source.n_features, self.n_components))
+        order: Any = slice(None)
+        if self.feature_names is not None and source.columns is not None:
             places = {name: place for place, name in enumerate(source.columns)}
-            loadings[[places[name] for name in self.feature_names]] = self.components.T
-        return loadings
-
-    def unstructured(self) -> dict[str, Any]:
-        """Return what goes to ``uns`` of annotated data, by key."""
+            order = [places[name] for name in self.feature_names]
+        loadings[order] = self.components.T
+        center = self.record.parameters["center"] is not False
         return {
-            "pca": {
-                "params": {"zero_center": self.parameters["center"] is not False, "mask_var": None},
+            "obsm/X_pca": scores,
+            "varm/PCs": loadings,
+            "uns/pca": {
+                "params": {"zero_center": center, "mask_var": None},
                 "variance": np.array(self.explained_variance),
                 "variance_ratio": np.array(self.explained_variance_ratio),
             },
-            "fedpower": json.dumps(self.provenance(), allow_nan=False),
+            "uns/fedpower": json.dumps(self.provenance(), allow_nan=False),
         }
 
     def provenance(self) -> dict[str, Any]:
@@ -355,15 +298,22 @@ class Result(Fitted):
         """Return the scores of rows that are float64 and have the columns of the fit."""
         return self._projection()(rows)
 
-    def scored(self, source: RowSource, id_column: str | None = None) -> "Scores":
-        """Return the scores of a source block by block, with its ids: those of a column, or of samples."""
+    def scored(self, source: RowSource, id_column: str | None = None) -> Iterator["pl.DataFrame"]:
+        """Yield the scores of a source by block, its ids first: those of a column, or of samples."""
+        samples = source.samples if isinstance(source, PlinkSource) else None
+        label, pairs = "IID" if id_column is None else id_column, self._blocks(source, id_column)
+        project, done = self._projection(), 0
+        for cells, block in pairs:
+            ids = cells if samples is None else samples[done : done + len(block)]
+            frame = pl.DataFrame(project(block), list(self.score_names), orient="row")
+            yield frame if ids is None else frame.insert_column(0, pl.Series(label, ids))
+            done += len(block)
+
+    def _blocks(self, source: RowSource, id_column: str | None) -> Iterator[tuple[Any, Block]]:
+        """Return blocks of the columns of the fit, with the cells of an id column."""
         if id_column is None:
-            blocks = self._projected(self.select(source))
-            if isinstance(source, PlinkSource):
-                return self._labelled("IID", _beside(source.samples, blocks))
-            return Scores(
-                names=self.score_names, frames=(_frame(self.score_names, block) for block in blocks)
-            )
+            selected = self.select(source)
+            return ((None, block) for block in selected.blocks(_rows_at_once(selected)))
         if isinstance(source, PlinkSource):
             raise InputError(
                 f"no id column may be given with {source.name}, whose samples have ids of their own"
@@ -375,18 +325,7 @@ class Result(Fitted):
         features = tuple(name for name in source.columns if name != id_column)
         labelled = self.select(source.select(features, extra="drop"))
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
-        project, pairs = self._projection(), labelled.labelled(id_column, _rows_at_once(labelled))
-        return self._labelled(id_column, ((cells, project(block)) for cells, block in pairs))
-
-    def _labelled(self, label: str, pairs: Iterable[tuple[Any, Array]]) -> "Scores":
-        frames = (
-            _frame(self.score_names, block).insert_column(0, pl.Series(label, cells))
-            for cells, block in pairs
-        )
-        return Scores(names=self.score_names, frames=frames, label=label)
-
-    def _projected(self, selected: RowSource) -> Iterator[Array]:
-        return map(self._projection(), selected.blocks(_rows_at_once(selected)))
+        return labelled.labelled(id_column, _rows_at_once(labelled))
 
     def _projection(self) -> Callable[[Block], Array]:
         treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
@@ -400,17 +339,6 @@ class Result(Fitted):
             return np.asarray(rows @ axes - offset)
 
         return project
-
-
-def _frame(names: tuple[str, ...], block: Array) -> Any:
-    return pl.DataFrame(block, list(names), orient="row")
-
-
-def _beside(samples: Any, blocks: Iterable[Array]) -> Iterator[tuple[Any, Array]]:
-    done = 0
-    for block in blocks:
-        yield samples[done : done + len(block)], block
-        done += len(block)
 
 
 _ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")
@@ -444,28 +372,10 @@ def read_result(folder: str | PathLike[str]) -> Result:
     2
     """
     place = Path(folder)
-    result = read_folder(place, ARRAYS, _result_of, command="fit")
-    return replace(result, moment=read_moment(place)) if (place / MOMENT).is_file() else result
-
-
-def _result_of(record: Record, arrays: dict[str, Any]) -> Result | None:
-    result = Result(record=record, **{name: arrays.get(name) for name in _ARRAY_NAMES})  # type: ignore[arg-type]
-    k, d = record.n_components, record.n_features
-    per_component = (result.explained_variance, result.explained_variance_ratio, result.singular_values)
-    per_column = [values for values in (result.mean, result.scale, result.center) if values is not None]
-    spectrum = np.zeros(0) if result.spectrum is None else result.spectrum
-    finite = (result.components, *per_column, result.explained_variance, spectrum)
-    fits = (
-        result.components.shape == (k, d)
-        and k * d > 0
-        and all(values.shape == (k,) for values in per_component)
-        and all(values.shape == (d,) for values in per_column)
-        and (result.feature_names is None or len(result.feature_names) == d)
-        and len(record.angles.components) == k
-        and spectrum.ndim == 1
-        and all(bool(np.isfinite(values).all()) for values in finite)
-    )
-    return result if fits else None
+    record, arrays = read_folder(place, ARRAYS, command="fit")
+    moment = read_moment(place) if (place / MOMENT).is_file() else None
+    known = {name: arrays.get(name) for name in _ARRAY_NAMES}
+    return Result(record=record, moment=moment, **known)  # type: ignore[arg-type]
 
 
 def _rows_at_once(source: RowSource) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
-from fedpower.report.record import Released, ScoreRecord
+from fedpower.report.record import AngleRecord, Released, ScoreRecord
 from fedpower.report.text import count, degrees, listed
 
 Array = NDArray[np.float64]
@@ -106,6 +106,12 @@ class Fitted(Released):
     spectrum: Array | None
 
     @property
+    def angles(self) -> AngleRecord:
+        """The angles of the components, at 90% confidence."""
+        assert self.record.angles is not None, "a folder has them"
+        return self.record.angles
+
+    @property
     def n_components(self) -> int:
         """The number of components, k."""
         return int(self.components.shape[0])
@@ -118,17 +124,17 @@ class Fitted(Released):
     @property
     def component_angles(self) -> Array:
         """Degrees that each component may be off, at 90% confidence."""
-        return np.array(self.record.angles.components)
+        return np.array(self.angles.components)
 
     @property
     def subspace_angles(self) -> Array:
         """The same for the subspaces of the first component, of the first two and so on."""
-        return np.array(self.record.angles.subspaces)
+        return np.array(self.angles.subspaces)
 
     @property
     def determined(self) -> list[bool]:
         """Whether each component is within 45° at that confidence."""
-        return [angle <= DETERMINED for angle in self.record.angles.components]
+        return [angle <= DETERMINED for angle in self.angles.components]
 
     @property
     def n_determined(self) -> int:
@@ -142,12 +148,12 @@ class Fitted(Released):
     @property
     def denoised_variance(self) -> Array:
         """The variances without what noise adds to them."""
-        return np.array(self.record.angles.variances)
+        return np.array(self.angles.variances)
 
     @property
     def denoised_variance_ratio(self) -> Array:
         """Their shares of all variance; NaN where the total was not released."""
-        return np.array(self.record.angles.variance_ratios, dtype=np.float64)
+        return np.array(self.angles.variance_ratios, dtype=np.float64)
 
     @property
     def headline(self) -> str:
@@ -164,7 +170,7 @@ class Fitted(Released):
 
 def findings(fit: Fitted) -> list[str]:
     """Return which components are determined, which only together, and what limits them."""
-    exact, angles, clipping = fit.record.privacy.mode == "none", fit.record.angles, fit.record.clipping
+    exact, angles, clipping = fit.record.privacy.mode == "none", fit.angles, fit.record.clipping
     sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
     if not exact and clipping is not None and any(fit.determined):
         place = fit.determined.index(True)

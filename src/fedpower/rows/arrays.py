@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
@@ -16,13 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
-from fedpower.linalg.subspace import own_memory
 from fedpower.rows.source import (
     Extra,
     RowSource,
     is_wide,
     pick_columns,
-    require_block_size,
     require_exact,
     require_finite,
     require_matrix,
@@ -80,7 +79,6 @@ class ArraySource:
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the kept columns of the rows, checked to be finite and, as integers, exact."""
-        require_block_size(max_rows)
         row = 0
         for stored in self.read(max_rows):
             block = stored
@@ -172,40 +170,6 @@ def sparse_source(matrix: Any, name: str) -> ArraySource:
     return placed(name, stored.shape, matrix.dtype, lambda: nullcontext(rows), **facts)
 
 
-def _csr_file(
-    path: Path,
-    name: str,
-    shape: tuple[int, ...],
-    indptr: NDArray[np.int64],
-    dtype: np.dtype[Any],
-    *,
-    opened: Callable[[], AbstractContextManager[Stored]],
-    error: InputError,
-) -> ArraySource:
-    """Return the source of a CSR matrix in a file, of which only the row pointers are held in memory."""
-    require_matrix(name, shape, dtype)
-    n_rows, width = shape
-    if indptr.size != n_rows + 1 or indptr[0] != 0 or (np.diff(indptr) < 0).any():
-        raise error
-
-    @contextmanager
-    def rows() -> Iterator[Stored]:
-        with opened() as entries:
-
-            def stored(start: int, stop: int) -> Any:
-                pointers = indptr[start : stop + 1]
-                places, values = entries(int(pointers[0]), int(pointers[-1]))
-                if places.size and not 0 <= int(places.min()) <= int(places.max()) < width:
-                    raise error
-                parts = values.astype(np.float64), places, pointers - pointers[0]
-                return sparse.csr_array(parts, shape=(stop - start, width))
-
-            yield stored
-
-    density = float(indptr[-1]) / (n_rows * width)
-    return placed(name, shape, dtype, rows, path=path, sparse=True, stored_density=density)
-
-
 def _damaged(name: str, kind: str = "NumPy") -> InputError:
     return InputError(f"{name} must be a complete {kind} file, got one that is truncated or damaged")
 
@@ -235,10 +199,8 @@ def npy_source(path: Path, name: str) -> ArraySource:
             mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
         except (OSError, ValueError):
             raise _damaged(name) from None
-        copy: NDArray[np.float64] = own_memory((stop - start, shape[1]))
         with np.errstate(over="ignore"):
-            copy[...] = mapped[start:stop]
-        return copy
+            return np.array(mapped[start:stop], dtype=np.float64, order="C")
 
     source = placed(name, shape, dtype, lambda: nullcontext(rows), path=path)
     if path.stat().st_size < offset + int(np.prod(shape, dtype=object)) * dtype.itemsize:
@@ -298,24 +260,24 @@ def npz_source(path: Path, name: str) -> ArraySource:
 
 
 def _sparse_npz(path: Path, name: str) -> ArraySource:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if archive["format"].item() not in ("csr", b"csr"):
-                return sparse_source(sparse.load_npz(path), name)
-            shape = tuple(int(size) for size in archive["shape"])
-            indptr = archive["indptr"].astype(np.int64)
-    except InputError:
-        raise
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError):
-        raise _damaged(name) from None
+    def load() -> Any:
+        try:
+            matrix: Any = sparse.load_npz(path)
+            matrix.check_format()
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError, AttributeError):
+            raise _damaged(name) from None
+        return matrix
 
-    @contextmanager
-    def opened() -> Iterator[Stored]:
-        with _member(path, "indices", name) as (places, _), _member(path, "data", name) as (values, _):
-            yield lambda start, stop: (places(stop - start), values(stop - start))
+    return _read_whole(path, name, load)
 
-    with _member(path, "data", name) as (_, (_, _, dtype)):
-        return _csr_file(path, name, shape, indptr, dtype, opened=opened, error=_damaged(name))
+
+def _read_whole(path: Path, name: str, load: Callable[[], Any]) -> ArraySource:
+    """Return the source of a file that is read into a sparse matrix in every pass."""
+
+    def reader(max_rows: int) -> Iterator[Block]:
+        return sparse_source(load(), name).read(max_rows)
+
+    return replace(sparse_source(load(), name), array=None, path=path, reader=reader)
 
 
 # --- svmlight ---------------------------------------------------------------------------------------------
@@ -325,12 +287,14 @@ def svmlight_source(
     path: Path, name: str, *, n_features: int | None = None, zero_based: bool = False, **others: Any
 ) -> ArraySource:
     """Return the source of a svmlight file, which scikit-learn reads whole in every pass."""
+    width = n_features
 
-    def read(width: int | None) -> Any:
+    def load() -> Any:
+        nonlocal width
         from sklearn.datasets import load_svmlight_file  # noqa: PLC0415 - takes a second
 
         try:
-            return load_svmlight_file(path, n_features=width, zero_based=zero_based)[0]
+            matrix = load_svmlight_file(path, n_features=width, zero_based=zero_based)[0]
         except (ValueError, OverflowError):
             raise InputError(
                 f"every line of {name} must be a label and index:value pairs in order, from index "
@@ -339,13 +303,10 @@ def svmlight_source(
             ) from None
         except (EOFError, OSError):
             raise _damaged(name, "svmlight") from None
+        width = matrix.shape[1]
+        return matrix
 
-    first = sparse_source(read(n_features), name)
-
-    def reader(max_rows: int) -> Iterator[Block]:
-        return sparse_source(read(first.width), name).read(max_rows)
-
-    return replace(first, array=None, path=path, reader=reader)
+    return _read_whole(path, name, load)
 
 
 # --- AnnData ----------------------------------------------------------------------------------------------
@@ -381,10 +342,17 @@ def h5ad_source(path: Path, name: str) -> ArraySource:
     def opened() -> Iterator[Stored]:
         with _opened_h5ad(path, name) as file:
             x = file["X"]
-            if hasattr(x, "keys"):
-                yield lambda start, stop: (x["indices"][start:stop], x["data"][start:stop])
-            else:
-                yield lambda start, stop: x[start:stop]
+
+            def csr_rows(start: int, stop: int) -> Any:
+                pointers = indptr[start : stop + 1]
+                first, last = int(pointers[0]), int(pointers[-1])
+                places = x["indices"][first:last]
+                if places.size and not 0 <= int(places.min()) <= int(places.max()) < shape[1]:
+                    raise _damaged(name, ".h5ad")
+                parts = x["data"][first:last].astype(np.float64), places, pointers - first
+                return sparse.csr_array(parts, shape=(stop - start, shape[1]))
+
+            yield csr_rows if hasattr(x, "keys") else lambda start, stop: x[start:stop]
 
     with _opened_h5ad(path, name) as file:
         index, stored = file["var"][file["var"].attrs["_index"]], file["X"]
@@ -396,14 +364,20 @@ def h5ad_source(path: Path, name: str) -> ArraySource:
         if kind not in ("csr_matrix", "csc_matrix"):
             raise InputError(f"X of {name} must be a dense or sparse matrix, got {kind!r}")
         shape = tuple(int(size) for size in stored.attrs["shape"])
-        indptr, error = stored["indptr"][:].astype(np.int64), _damaged(name, ".h5ad")
-        if indptr[-1] != stored["data"].shape[0]:
-            raise error
-        if kind == "csc_matrix":  # SciPy checks its pointers
+        require_matrix(name, shape, stored["data"].dtype)
+        indptr, n_entries = stored["indptr"][:].astype(np.int64), stored["data"].shape[0]
+        n_lines = shape[0] if kind == "csr_matrix" else shape[1]
+        if (
+            indptr.size != n_lines + 1
+            or (indptr[0], indptr[-1]) != (0, n_entries)
+            or (np.diff(indptr) < 0).any()
+        ):
+            raise _damaged(name, ".h5ad")
+        if kind == "csc_matrix":
             parts = (stored["data"][:], stored["indices"][:], indptr)
             return sparse_source(sparse.csc_array(parts, shape=(shape[0], shape[1])), name).named(names)
-        dtype = stored["data"].dtype
-        return _csr_file(path, name, shape, indptr, dtype, opened=opened, error=error).named(names)
+        facts = {"path": path, "sparse": True, "stored_density": n_entries / (shape[0] * shape[1])}
+        return placed(name, shape, stored["data"].dtype, opened, **facts).named(names)
 
 
 def is_anndata(data: Any) -> bool:
@@ -438,17 +412,17 @@ class DaskSource(ArraySource):
 
     partitions: tuple[Any, ...]
 
-    def opener(self, place: int) -> PartitionOpener:
-        """Return what makes a source of the partition at a place, wherever it is."""
-        name = f"partition {place + 1} of {self.name}"
-        return PartitionOpener(name=name, width=self.width, columns=self.columns, keep=self.keep)
+    def openers(self) -> Iterator[tuple[Any, Callable[[Any], RowSource | None]]]:
+        """Yield each partition, and what makes a source of it at the worker that holds it."""
+        for place, partition in enumerate(self.partitions):
+            name = f"partition {place + 1} of {self.name}"
+            yield partition, partial(_partition_source, name, self.width, self.columns, self.keep)
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows, one partition after the other."""
-        require_block_size(max_rows)
         seen = 0
-        for place, partition in enumerate(self.partitions):
-            opened = self.opener(place)(partition.compute())
+        for partition, opener in self.openers():
+            opened = opener(partition.compute())
             if opened is not None:
                 for block in opened.blocks(max_rows):
                     seen += int(block.shape[0])
@@ -456,29 +430,19 @@ class DaskSource(ArraySource):
         require_shape(self.name, seen, self.n_features)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionOpener:
-    """Makes a source of one partition; travels to the worker that holds it."""
-
-    name: str
-    width: int
-    columns: tuple[str, ...] | None
-    keep: tuple[int, ...] | None
-
-    def __call__(self, partition: Any) -> RowSource | None:
-        """Return the partition's rows as a source, None where it has none."""
-        if len(partition) == 0:
-            return None
-        table = frame_table(partition, self.name)
-        if table is not None:
-            source = table_source(table)
-            return source if self.columns is None else source.select(self.columns, extra="drop")
-        rows = array_source(partition, self.name)
-        if rows.width != self.width:
-            raise InputError(
-                f"{self.name} must have {self.width} columns as the others have, got {rows.width}"
-            )
-        return replace(rows, columns=self.columns, keep=self.keep)
+def _partition_source(
+    name: str, width: int, columns: tuple[str, ...] | None, keep: tuple[int, ...] | None, partition: Any
+) -> RowSource | None:
+    """Return a partition's rows as a source, None where it has none."""
+    if len(partition) == 0:
+        return None
+    table = frame_table(partition, name)
+    if table is not None:
+        return table_source(table).select(columns or table.columns, extra="drop")
+    rows = array_source(partition, name)
+    if rows.width != width:
+        raise InputError(f"{name} must have {width} columns as the others have, got {rows.width}")
+    return replace(rows, columns=columns, keep=keep)
 
 
 def is_dask(data: Any) -> bool:

@@ -14,7 +14,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,7 +25,7 @@ from urllib.parse import unquote
 
 from fedpower.errors import InputError, installing, require
 from fedpower.rows.source import require_shape
-from fedpower.rows.tables import Part, Read, Table, cells_of, lazy_read, pandas_index, polars_runs
+from fedpower.rows.tables import Part, Table, cells_of, lazy_read, pandas_index, polars_runs
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct, shown
 
@@ -160,7 +160,8 @@ def _text_part(path: Path, name: str, *, form: TextForm, usual: str, **_: Any) -
         column: text_cells(column, words, decimal=decimal, separator=separator)
         for column, words in zip(heading, columns, strict=True)
     }
-    text = _Text(path, name, heading, separator, decimal, encoding)
+    # With decimal commas Polars would take a point for one too.
+    text = _Text(path, name, heading, separator, encoding, as_text=decimal == ",")
     return Part(name=name, cells=cells, read=text.read, path=path)
 
 
@@ -176,26 +177,26 @@ for _suffix, _usual in ((".csv", ","), (".tsv", "\t")):
         FORMATS[_suffix + _gz] = Format(partial(_text_part, usual=_usual), is_text=True)
 
 
+@dataclass
 class _Text:
     """A delimited text: numbers are parsed while it is read, and come as text once one of them is none."""
 
-    def __init__(  # noqa: PLR0917
-        self, path: Path, name: str, columns: list[str], separator: str, decimal: str, encoding: str
-    ) -> None:
-        self._path, self._name, self._columns = path, name, columns
-        self._separator, self._encoding = separator, encoding
-        # With decimal commas Polars would take a point for one too.
-        self._as_text = set(columns) if decimal == "," else set[str]()
-        self._blank: list[int] | None = None if len(columns) > 1 else []
+    path: Path
+    name: str
+    columns: list[str]
+    separator: str
+    encoding: str
+    as_text: bool
+    blank: list[int] | None = None
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        past, wanted, last = 0, [*numbers, *words], self._columns[-1]
+        past, wanted, last = 0, [*numbers, *words], self.columns[-1]
         while True:
-            typed = [] if self._as_text.intersection(numbers) else numbers
-            schema = {name: pl.Float64 if name in typed else pl.String for name in self._columns}
+            typed = [] if self.as_text else numbers
+            schema = {name: pl.Float64 if name in typed else pl.String for name in self.columns}
             row = 0
             try:
-                frame = self._scan(schema, self._separator).select(list(dict.fromkeys([*wanted, last])))
+                frame = self._scan(schema, self.separator).select(list(dict.fromkeys([*wanted, last])))
                 for batch in frame.collect_batches(chunk_size=max_rows, maintain_order=True):
                     start, row = row, row + len(batch)
                     if row > past:
@@ -210,57 +211,56 @@ class _Text:
             except (pl.exceptions.PolarsError, OSError, EOFError, UnicodeError):
                 if not typed:  # or again as text: Polars' own words quote the cell
                     break
-                self._as_text |= set(typed)
+                self.as_text = True
         with suppress(csv.Error, OSError, EOFError, UnicodeError):
-            list(self._irregular())
-        raise _unreadable(self._name, self._encoding)
+            self._irregular()
+        raise _unreadable(self.name, self.encoding)
 
     def _scan(self, schema: Mapping[str, Any], separator: str, **more: Any) -> pl.LazyFrame:
-        source = self._path if self._encoding == "utf-8" else self._bytes().read()
+        source = self.path if self.encoding == "utf-8" else _bytes_in(self.path, self.encoding).read()
         options = {"has_header": False, "skip_rows": 1, "glob": False, **more}
         return pl.scan_csv(source, schema=schema, separator=separator, **options)
 
-    def _bytes(self) -> IO[bytes]:
-        if self._encoding == "utf-8":
-            return _opened_text(self._path)
-        with _opened_text(self._path) as stream:
-            return io.BytesIO(stream.read().decode(self._encoding).encode())
-
     def _blank_rows(self) -> list[int]:
         """Return the numbers of lines without a cell; a row of another length than the heading is refused."""
-        if self._blank is None:
-            self._blank = [] if self._is_regular() else list(self._irregular())
-        return self._blank
+        if self.blank is None:
+            # In a fast pass: every line has as many separators as the heading, and no quotes.
+            line = pl.col("line")
+            count = line.str.count_matches(self.separator, literal=True)
+            odd = line.is_null() | line.str.contains('"', literal=True) | (count != len(self.columns) - 1)
+            lines = self._scan({"line": pl.String}, "\0", quote_char=None).select(odd.any())
+            self.blank = []
+            if len(self.columns) > 1 and lines.collect(engine="streaming").item():
+                self.blank = self._irregular()
+        return self.blank
 
-    def _is_regular(self) -> bool:
-        """Return whether every line has as many separators as the heading and no quotes, in a fast pass."""
-        line = pl.col("line")
-        count = line.str.count_matches(self._separator, literal=True)
-        odd = line.is_null() | line.str.contains('"', literal=True) | (count != len(self._columns) - 1)
-        lines = self._scan({"line": pl.String}, "\0", quote_char=None)
-        try:
-            return not lines.select(odd.any()).collect(engine="streaming").item()
-        except pl.exceptions.PolarsError:
-            return False
-
-    def _irregular(self) -> Iterator[int]:
-        expected, blank = len(self._columns), 0
-        with io.TextIOWrapper(self._bytes(), encoding="utf-8", newline="") as stream:
-            rows = csv.reader(stream, delimiter=self._separator)
+    def _irregular(self) -> list[int]:
+        blank: list[int] = []
+        stream = _bytes_in(self.path, self.encoding)
+        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+            rows = csv.reader(text, delimiter=self.separator)
             next(rows)
             for number, row in enumerate(rows):
                 if not row:
-                    blank += 1
-                    yield number
-                elif len(row) != expected:
+                    blank.append(number)
+                elif len(row) != len(self.columns):
                     raise InputError(
-                        f"every row of {self._name} must have {expected} cells like its first line, got "
-                        f"{len(row)} at row {number - blank + 1}"
+                        f"every row of {self.name} must have {len(self.columns)} cells like its first line, "
+                        f"got {len(row)} at row {number - len(blank) + 1}"
                     )
+        return blank
 
 
 def _opened_text(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _bytes_in(path: Path, encoding: str) -> IO[bytes]:
+    """Return a text in UTF-8; one in another encoding is held whole."""
+    if encoding == "utf-8":
+        return _opened_text(path)
+    with _opened_text(path) as stream:
+        return io.BytesIO(stream.read().decode(encoding).encode())
 
 
 def _sample(path: Path, encoding: str) -> str:
@@ -444,37 +444,20 @@ def folder_table(path: Path, name: str, form: TextForm) -> Table:
         if missing or more:
             got = f"none named {shown(missing)}" if missing else f"also {shown(more)}"
             raise InputError(f"{part.name} must have the columns of {parts[0].name}, got {got}")
-    keys = [_keys_of(file.relative_to(base_of(path)), parts[0].cells) for file in tables]
-    odd = next((file for file, own in zip(tables, keys, strict=True) if list(own) != list(keys[0])), None)
+    made = [_with_keys(part, parts[0], file.relative_to(base_of(path)))
+            for part, file in zip(parts, tables, strict=True)]  # fmt: skip
+    odd = next((part.path for part in made if list(part.keys) != list(made[0].keys)), None)
     if odd is not None:
         raise InputError(f"every part of {name} must be in folders of the same keys, got others for {odd}")
-    return Table(
-        name=name, parts=tuple(_with_keys(part, parts[0], own) for part, own in zip(parts, keys, strict=True))
-    )
+    return Table(name=name, parts=tuple(made))
 
 
-def _keys_of(file: Path, columns: Collection[str]) -> dict[str, str | None]:
-    """Return the keys in the names of a file's folders, as Hive writes them: ``year=2024``."""
+def _with_keys(part: Part, first: Part, file: Path) -> Part:
+    """Return a part with columns in the order of the first, and the keys of its folders: ``year=2024``."""
     words = [word.partition("=") for word in file.parent.parts if "=" in word]
     null = "__HIVE_DEFAULT_PARTITION__"
-    found = {key: None if value == null else unquote(value) for key, _, value in words}
-    return {key: value for key, value in found.items() if key not in columns}
-
-
-def _with_keys(part: Part, first: Part, keys: Mapping[str, str | None]) -> Part:
-    """Return a part with columns in the order of the first, and with the keys of its folders as text."""
+    keys = {key: None if value == null else unquote(value)
+            for key, _, value in words if key not in first.cells}  # fmt: skip
     cells = {name: part.cells[name] for name in first.cells}
-    if not keys:
-        return replace(part, cells=cells)
-    read: Read = part.read
-
-    def reading(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        own, others = ([name for name in names if name not in keys] for names in (numbers, words))
-        if not own and not others:  # the number of rows is wanted still, of whatever column
-            others = [next(iter(cells.values())).own]
-        added = [pl.lit(value, dtype=pl.String()).alias(key) for key, value in keys.items()]
-        for batch in read(own, others, max_rows):
-            yield batch.with_columns(added).select([*numbers, *words])
-
-    more = {key: text_cells(key, (), decimal=".") for key in keys}
-    return replace(part, cells=cells | more, read=reading, keys=keys)
+    cells |= {key: text_cells(key, (), decimal=".") for key in keys}
+    return replace(part, cells=cells, keys=keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -72,64 +73,56 @@ class ColumnLook:
     low: float | None = None
     high: float | None = None
     doubts: list[str] = field(default_factory=list)
-
-
-class _Counts:
-    def __init__(self, name: str) -> None:
-        self.look = ColumnLook(name=name)
-        self._covered = dict.fromkeys(_TRIED, 0)
-        self._missing = dict.fromkeys(_TRIED, 0)
-        self._numbers: list[Vector] = []
+    covered: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    numbers: list[Vector] = field(default_factory=list)
 
     def add(self, part: Part, batch: pl.DataFrame) -> None:
-        look, own = self.look, part.cells[self.look.name].own
-        look.n_rows += len(batch)
+        """Count a batch's cells by what they can be read as, and remember levels and numbers."""
+        self.n_rows += len(batch)
         for kind, rule in _TRIED.items():
-            made = compiled(replace(rule, column=look.name), part.cells, batch.schema)
+            made = compiled(replace(rule, column=self.name), part.cells, batch.schema)
             ready = staged(batch, [made])
             for problem, (count, _) in zip(
                 made.problems, counted_problems(ready, made.problems), strict=True
             ):
-                self._missing[kind] += count if problem.got == MISSING else 0
-                self._covered[kind] -= count
-            self._covered[kind] += len(batch)
-            if kind == "number":
+                self.missing[kind] += count if problem.got == MISSING else 0
+                self.covered[kind] -= count
+            self.covered[kind] += len(batch)
+            if kind == "number" and sum(map(len, self.numbers)) < _MOST_REMEMBERED:
                 numbers = ready.select(made.values[0].alias("x"))["x"].drop_nulls().to_numpy()
-                numbers = numbers[np.isfinite(numbers)]
-                if numbers.size:
-                    look.low = float(min(numbers.min(), np.inf if look.low is None else look.low))
-                    look.high = float(max(numbers.max(), -np.inf if look.high is None else look.high))
-                if sum(map(len, self._numbers)) < _MOST_REMEMBERED:
-                    self._numbers.append(numbers)
-        if look.levels is not None:
-            for value, count in batch[own].drop_nulls().value_counts().iter_rows():
-                word = str(value).strip()
-                if word:
-                    look.levels[word] = look.levels.get(word, 0) + count
-            if len(look.levels) > _MOST_LEVELS:
-                look.levels = None
+                self.numbers.append(numbers[np.isfinite(numbers)])
+        if self.levels is not None:
+            for value, count in batch[part.cells[self.name].own].drop_nulls().value_counts().iter_rows():
+                if word := str(value).strip():
+                    self.levels[word] = self.levels.get(word, 0) + count
+            if len(self.levels) > _MOST_LEVELS:
+                self.levels = None
 
-    def finished(self, stored: _Type) -> ColumnLook:
-        """Return what the column holds, by its cells unless it is stored as truths or days."""
-        look, covered = self.look, self._covered
-        typed = stored if stored in ("yes/no", "date") else None
-        is_number = 2 * covered["number"] >= look.n_rows - self._missing["number"]
-        look.n_missing = self._missing["number" if is_number else "yes/no"]
-        present = look.n_rows - look.n_missing
+    def finish(self, stored: _Type) -> ColumnLook:
+        """Conclude what the column holds: by its cells, unless it is stored as truths or days."""
+        covered = self.covered
+        is_number = 2 * covered["number"] >= self.n_rows - self.missing["number"]
+        self.n_missing = self.missing["number" if is_number else "yes/no"]
+        present = self.n_rows - self.n_missing
         if present:
-            likely: _Type = "number"
-            if 2 * covered["number"] < present:
-                likely = "date" if 2 * covered["date"] >= present else "text"
-                likely = "yes/no" if covered["yes/no"] == present else likely
-            look.type = typed or likely
-            look.n_odd = 0 if typed else present - covered.get(look.type, present)
-        if look.levels is not None:
-            look.levels = dict(sorted(look.levels.items(), key=lambda level: (-level[1], level[0])))
-        numbers = np.concatenate([*self._numbers, np.zeros(0)])
-        if look.type != "number":
-            look.low, look.high, numbers = None, None, numbers[:0]
-        look.doubts = list(_doubts(look, numbers))
-        return look
+            if stored in ("yes/no", "date"):
+                self.type = stored
+            elif 2 * covered["number"] >= present:
+                self.type = "number"
+            elif covered["yes/no"] == present:
+                self.type = "yes/no"
+            else:
+                self.type = "date" if 2 * covered["date"] >= present else "text"
+            self.n_odd = 0 if self.type == stored != "number" else present - covered.get(self.type, present)
+        if self.levels is not None:
+            self.levels = dict(sorted(self.levels.items(), key=lambda level: (-level[1], level[0])))
+        numbers = np.concatenate([*self.numbers, np.zeros(0)])
+        numbers = numbers if self.type == "number" else numbers[:0]
+        if numbers.size:
+            self.low, self.high = float(numbers.min()), float(numbers.max())
+        self.doubts = list(_doubts(self, numbers))
+        return self
 
 
 def _doubts(look: ColumnLook, numbers: Vector) -> Iterator[str]:
@@ -165,12 +158,12 @@ def look_at(source: RowSource) -> list[ColumnLook]:
         raise InputError(
             f"{source.name} must be a table with named columns to be inspected, got rows without"
         )
-    columns = [_Counts(name) for name in source.columns]
+    columns = [ColumnLook(name=name) for name in source.columns]
     for part, _, batch in source.table.batches((), _ROWS, words=source.columns):
         for column in columns:
             column.add(part, batch)
     types = stored_types(source)
-    return [column.finished(types[column.look.name]) for column in columns]
+    return [column.finish(types[column.name]) for column in columns]
 
 
 def stored_types(source: RowSource) -> dict[str, _Type]:

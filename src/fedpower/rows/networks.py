@@ -14,7 +14,7 @@ import numpy as np
 from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
-from fedpower.rows.source import Extra, RowSource, pick_columns, require_block_size
+from fedpower.rows.source import Extra, RowSource, pick_columns
 from fedpower.rows.tables import Table, TableSource, frame_table
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
@@ -73,7 +73,6 @@ class NetworkSource:
 
     def blocks(self, max_rows: int) -> Iterator[SparseBlock]:
         """Yield the rows of all layers; no block has rows of two."""
-        require_block_size(max_rows)
         for layer in self.layers:
             for start in range(0, self.n_features, max_rows):
                 yield layer[start : start + max_rows]

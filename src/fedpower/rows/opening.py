@@ -38,17 +38,7 @@ from fedpower.rows.files import (
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_of, query_table
-from fedpower.rows.tables import (
-    Group,
-    Part,
-    Table,
-    as_labels,
-    frame_table,
-    harmonised,
-    is_lazy,
-    lazy_table,
-    table_source,
-)  # fmt: skip
+from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, is_lazy, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import is_sparse, shown
 
@@ -111,18 +101,6 @@ def open_source(
     return source
 
 
-def open_query(
-    data: Mapping[str, Any],
-    *,
-    name: str | None = None,
-    folder: Path | None = None,
-    **reading: Unpack[Reading],
-) -> RowSource:
-    """Return the source of the query that a mapping describes, as in the table ``[data]`` of a file."""
-    query = query_of(data, name=name or "the query", folder=folder)
-    return open_source(query, name=name, **reading)
-
-
 def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, ...]:
     unwanted = (drop,) if isinstance(drop, str) else tuple(drop)
     unknown = [column for column in unwanted if column not in columns]
@@ -135,9 +113,9 @@ def _renamed(source: Any, name: str) -> Any:
     return replace(source, name=name) if can_be else source
 
 
-_KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Table | RowSource]], ...] = (
+_KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Any]], ...] = (
     (lambda data: isinstance(data, np.ndarray), "the array", array_source),
-    (is_lazy, "the query", lazy_table),  # before what looks at attributes: its columns may fail
+    (is_lazy, "the query", frame_table),  # before what looks at attributes: its columns may fail
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
     (lambda data: isinstance(data, RowSource), "", _renamed),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),

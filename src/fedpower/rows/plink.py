@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.arrays import ArraySource
-from fedpower.rows.source import Extra, RowSource, require_block_size, surplus_columns
+from fedpower.rows.source import Extra, RowSource, surplus_columns
 from fedpower.rows.units import FilledRows, with_gaps
 from fedpower.values import Matrix, require_distinct, shown
 
@@ -71,7 +71,6 @@ class PlinkSource(ArraySource):
 
     def blocks(self, max_rows: int) -> Iterator[Matrix]:
         """Yield counts of alleles, a row for each sample; by columns, as the file has them."""
-        require_block_size(max_rows)
         keep = np.arange(self.width) if self.keep is None else np.array(self.keep)
         second = np.array(self.counts_second)[:, np.newaxis]
         for start in range(0, len(self.samples), max_rows):

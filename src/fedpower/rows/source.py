@@ -72,30 +72,12 @@ class OverRows:
 
     def __init__(self, rows: RowSource) -> None:
         self.rows = rows
-
-    @property
-    def name(self) -> str:
-        return self.rows.name
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        return self.rows.columns
-
-    @property
-    def n_features(self) -> int:
-        return self.rows.n_features
+        self.name, self.columns, self.n_features = rows.name, rows.columns, rows.n_features
+        self.sparse, self.density = rows.sparse, rows.density
 
     @property
     def n_rows(self) -> int | None:
         return self.rows.n_rows
-
-    @property
-    def sparse(self) -> bool:
-        return self.rows.sparse
-
-    @property
-    def density(self) -> float | None:
-        return self.rows.density
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> RowSource:
         raise NotImplementedError("columns are selected before rows are read")
@@ -175,12 +157,6 @@ def require_count(name: str, known: int | None, counted: int) -> None:
         raise other_rows(name)
 
 
-def require_block_size(max_rows: int) -> None:
-    """Refuse a block size below one row."""
-    if max_rows < 1:
-        raise InputError(f"max_rows must be at least 1, got {max_rows}")
-
-
 def not_a_number(name: str, column: str, dtype: str, row: int) -> InputError:
     """Return the error for a cell or column that is not numeric; `row` counts from 0."""
     return CellError(
@@ -199,11 +175,11 @@ def require_finite(
             return
     wrong = np.isinf(values) if gaps else ~np.isfinite(values)
     if wrong.any():  # else the sum itself overflowed
-        row, column, value = _first(block, wrong)
+        place, column, value = _first(block, wrong, name, columns, rows)
         what = "a missing value (empty, null or NaN)" if np.isnan(value) else "an infinite value"
         raise CellError(
-            f"{label_of(columns, column)} of {name} must hold finite numbers, got {what} at row "
-            f"{rows + row + 1}; leave that row out, or give the column a rule in a code book"
+            f"{column} must hold finite numbers, got {what} at row {place}; leave that row out, or give the "
+            "column a rule in a code book"
         )
 
 
@@ -217,20 +193,24 @@ def require_exact(block: Block, *, name: str, columns: tuple[str, ...] | None, r
     with np.errstate(invalid="ignore"):
         large = np.abs(block.data if is_sparse(block) else block) >= LARGEST_EXACT
     if large.any():
-        row, column, _ = _first(block, large)
+        place, column, _ = _first(block, large, name, columns, rows)
         raise CellError(
-            f"{label_of(columns, column)} of {name} must hold integers that are exact in float64, below 2^53 "
-            f"in size, got a larger one at row {rows + row + 1}; subtract a public number first"
+            f"{column} must hold integers that are exact in float64, below 2^53 in size, got a larger one at "
+            f"row {place}; subtract a public number first"
         )
 
 
-def _first(block: Block, chosen: NDArray[np.bool_]) -> tuple[int, int, float]:
+def _first(
+    block: Block, chosen: NDArray[np.bool_], name: str, columns: tuple[str, ...] | None, rows: int
+) -> tuple[int, str, float]:
+    """Return the first chosen cell: its row from 1, what its column is called, and its value."""
+    places: Any = np.unravel_index(int(np.argmax(chosen)), chosen.shape)
     if is_sparse(block):
-        entry = int(np.flatnonzero(chosen)[0])
-        row = int(np.searchsorted(block.indptr, entry, side="right")) - 1
-        return row, int(block.indices[entry]), float(block.data[entry])
-    row, column = (int(index) for index in np.argwhere(chosen)[0])
-    return row, column, float(block[row, column])
+        entry = int(places[0])
+        places = int(np.searchsorted(block.indptr, entry, side="right")) - 1, int(block.indices[entry])
+    row, column = int(places[0]), int(places[1])
+    value = block.data[entry] if is_sparse(block) else block[row, column]
+    return rows + row + 1, f"{label_of(columns, column)} of {name}", float(value)
 
 
 # --- agreement between silos ------------------------------------------------------------------------------

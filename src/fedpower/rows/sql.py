@@ -7,9 +7,12 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +22,12 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
-from fedpower.rows.tables import Part, Table
+from fedpower.rows.tables import Part, Table, as_texts
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct
+
+Batches = Iterator[tuple["pl.DataFrame", Callable[[], Iterable[str]]]]
+"""Raw batches, and what makes a text of each of their rows, of all columns."""
 
 # --- where a database is ----------------------------------------------------------------------------------
 
@@ -192,58 +198,15 @@ def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) 
     return SqlQuery(**given)
 
 
-# --- dialects ---------------------------------------------------------------------------------------------
+# --- connections ------------------------------------------------------------------------------------------
 
-_CONNECT_SECONDS = "10"
-"""How long a PostgreSQL server may take to accept a connection, unless the user sets another limit."""
+_CONNECT_SECONDS = 10
+"""How long a file may be locked, or a server take to accept a connection unless the user sets a limit."""
 
-_REAL = "CASE typeof({c}) WHEN 'real' THEN {c} WHEN 'integer' THEN CAST({c} AS REAL) "
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Dialect:
-    """How a database is opened, and how its cells are selected; ``{c}`` is a column, ``{q}`` the query."""
-
-    driver: str
-    package: str
-    extra: str = "sql"
-    first: tuple[str, ...] = ()
-    number: str = "{c}"
-    text: str = "CAST({c} AS VARCHAR)"
-    cell: str = "CAST({c} AS VARCHAR)"  # for digests: no two cells that differ are the same text
-    select: str = "SELECT {chosen} FROM (\n{q}\n) AS fedpower_rows({names})"
-    option: str = ""
-    of_bytes: bool = False  # whether a batch is limited by its bytes, not by its rows
-
-
-_DIALECTS = {
-    "sqlite": _Dialect(
-        driver="adbc_driver_sqlite.dbapi",
-        package="adbc-driver-sqlite",
-        first=("PRAGMA busy_timeout = 10000",),
-        number=_REAL + "END",
-        text="CASE WHEN typeof({c}) = 'real' AND {c} = CAST({c} AS INTEGER) "
-        "THEN CAST(CAST({c} AS INTEGER) AS TEXT) ELSE CAST({c} AS TEXT) END",
-        cell="CASE typeof({c}) WHEN 'real' THEN printf('%!.17g', {c} + 0.0) WHEN 'null' THEN NULL "
-        "ELSE quote({c}) END",
-        select="WITH fedpower_rows({names}) AS (\n{q}\n) SELECT {chosen} FROM fedpower_rows",
-        option="adbc.sqlite.query.batch_rows",
-    ),
-    "duckdb": _Dialect(driver="adbc_driver_duckdb", package="duckdb", extra="duckdb"),
-    "postgresql": _Dialect(
-        driver="adbc_driver_postgresql.dbapi",
-        package="adbc-driver-postgresql",
-        first=(
-            "SET default_transaction_read_only = on",
-            "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
-        ),
-        option="adbc.postgresql.batch_size_hint_bytes",
-        of_bytes=True,
-    ),
-}
-_EXACT_NUMBER = "CAST(CAST({c} AS numeric) AS float8)"
-"""PostgreSQL's numeric and money, which its driver gives as text or in cents, as numbers."""
-
+_READ_ONLY = (
+    "SET default_transaction_read_only = on",
+    "BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+)
 _CODES = {
     "25006": "a statement that changes data",
     "42501": "no permission for a table or column in it",
@@ -251,47 +214,50 @@ _CODES = {
 }
 """What an SQLSTATE means here, where a plain word helps."""
 
-# --- connections ------------------------------------------------------------------------------------------
-
 
 @contextmanager
 def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     """Yield a DBAPI connection to the query's database that cannot change it."""
     address, secret = query.address, query.password()
-    dialect = _DIALECTS[address.kind]
-    if address.path is not None and not address.path.is_file():
+    path = address.path
+    if path is not None and not path.is_file():
         raise InputError(
-            f"the database of {name} must be a file that exists, got none at {address.path}; write "
+            f"the database of {name} must be a file that exists, got none at {path}; write "
             f"{address.kind}:////… where its path begins with a slash"
         )
     try:
-        driver = import_module(dialect.driver)
-    except ImportError:
-        extra = installing(dialect.extra)
-        raise InputError(f"{name} must be read with {dialect.package}, got none; run {extra}") from None
-    try:
-        if address.kind == "duckdb":  # its own ``connect`` has no option to open a file read-only
+        if path is None:
+            driver = import_module("adbc_driver_postgresql.dbapi")
+            connection = driver.connect(conninfo(address, query.user, secret), autocommit=True)
+        elif address.kind == "duckdb":  # the driver's own `connect` has no option to open a file read-only
             connection = import_module("adbc_driver_manager.dbapi").connect(
-                driver=driver.driver_path(),
+                driver=import_module("adbc_driver_duckdb").driver_path(),
                 entrypoint="duckdb_adbc_init",
-                db_kwargs={"path": str(address.path), "access_mode": "READ_ONLY"},
+                db_kwargs={"path": str(path), "access_mode": "READ_ONLY"},
                 autocommit=True,
             )
-        elif address.path is not None:
-            connection = driver.connect(f"{address.path.resolve().as_uri()}?mode=ro", autocommit=True)
         else:
-            connection = driver.connect(conninfo(address, query.user, secret), autocommit=True)
-    except import_module("adbc_driver_manager").Error as error:
+            connection = sqlite3.connect(
+                f"{path.resolve().as_uri()}?mode=ro",
+                uri=True,
+                timeout=_CONNECT_SECONDS,
+                check_same_thread=False,
+            )
+    except ImportError:
+        package, extra = ("duckdb", "duckdb") if path else ("adbc-driver-postgresql", "sql")
+        raise InputError(f"{name} must be read with {package}, got none; run {installing(extra)}") from None
+    except _failures() as error:
         reason = " ".join((str(error).partition("Failed to connect:")[2] or str(error)).split())
         if secret is not None and secret in str(error):
             reason = "the reason is withheld because the password, or a word like it, is in it"
         raise InputError(
             f"{name} must be able to reach {address.label}, got no connection ({reason})"
         ) from None
-    with connection:
-        with _preparing(name), connection.cursor() as cursor:
-            for statement in dialect.first:
-                cursor.execute(statement)
+    with closing(connection):
+        if path is None:
+            with _preparing(name), closing(connection.cursor()) as cursor:
+                for statement in _READ_ONLY:
+                    cursor.execute(statement)
         yield connection
 
 
@@ -300,19 +266,20 @@ def conninfo(address: Address, user: str | None, password: str | None) -> str:
     settings = {"fallback_application_name": "fedpower", **dict(address.settings)}
     settings |= {key: word for key, word in (("user", user), ("password", password)) if word is not None}
     if "service" not in settings and "PGCONNECT_TIMEOUT" not in os.environ:
-        settings.setdefault("connect_timeout", _CONNECT_SECONDS)
+        settings.setdefault("connect_timeout", str(_CONNECT_SECONDS))
     quoted = {key: value.replace("\\", "\\\\").replace("'", "\\'") for key, value in settings.items()}
     return " ".join(f"{key}='{value}'" for key, value in quoted.items())
 
 
 @contextmanager
 def _preparing(name: str) -> Iterator[None]:
+    """Turn a query that is refused before it has read a row into one line with the database's reason."""
     try:
         yield
     except _failures() as error:
-        text = str(error)
-        reason = text.partition("Failed to prepare query: ")[2] or text.partition(" Error: ")[2]
-        reason = reason.partition("\nquery:")[0].partition("\n\nLINE ")[0]
+        reason = str(error)
+        if not isinstance(error, sqlite3.Error | sqlite3.Warning):
+            reason = reason.partition(" Error: ")[2].partition("\n\nLINE ")[0]
         for key, value in getattr(error, "details", None) or ():
             if key in ("PG_DIAG_MESSAGE_PRIMARY", b"PG_DIAG_MESSAGE_PRIMARY"):
                 reason = str(value, "utf-8", "replace") if isinstance(value, bytes) else str(value)
@@ -334,57 +301,10 @@ def _reading(name: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    arrow = import_module("pyarrow")
-    return (import_module("adbc_driver_manager").Error, arrow.ArrowException, OSError)
-
-
-def _find_columns(connection: Any, query: SqlQuery, name: str) -> dict[str, tuple[Any, str]]:
-    """Return by column, from no row, its type (None where every row may have its own) and its number."""
-    kind = query.address.kind
-    number = _DIALECTS[kind].number
-    # Nothing but a query may be in brackets.
-    bracketed = f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
-    with _preparing(name), connection.cursor() as cursor:
-        if kind == "sqlite":
-            names = _sqlite_columns(cursor, query.text)
-            require_distinct(name, names)
-            return dict.fromkeys(names, (None, number))
-        schema = cursor.adbc_execute_schema(bracketed)
-        if kind == "duckdb":  # in brackets a name that occurs twice is changed
-            schema = cursor.adbc_execute_schema(query.text)
-    require_distinct(name, schema.names)
-    types = _frame_of(schema.empty_table().combine_chunks()).dtypes
-    columns = {}
-    for column, dtype in zip(schema, types, strict=True):
-        is_exact = (column.metadata or {}).get(b"POSTGRESQL:type", b"") in (b"numeric", b"money")
-        columns[column.name] = (pl.Float64(), _EXACT_NUMBER) if is_exact else (dtype, number)
-    return columns
-
-
-def _sqlite_columns(cursor: Any, query: str) -> tuple[str, ...]:
-    cursor.execute(f"SELECT * FROM (\n{query}\n) LIMIT 0")  # noqa: S608
-    names = tuple(cursor.fetch_record_batch().schema.names)
-    lower = {name.lower() for name in names}
-    parts = [name.rpartition(":") for name in names]
-    if any(sign and number.isdigit() and stem.lower() in lower for stem, sign, number in parts):
-        # "a:1" may stand for a second column "a", which only the query by itself shows.
-        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "1"})
-        cursor.execute(query)
-        names = tuple(cursor.fetch_record_batch().schema.names)
-    return names
-
-
-def _frame_of(batch: Any) -> pl.DataFrame:
-    """Return a batch as a frame; intervals, which Polars does not import, become texts."""
-    arrow = import_module("pyarrow")
-    columns = []
-    for column in batch.columns:
-        if arrow.types.is_interval(column.type):
-            texts = [None if cell is None else str(cell) for cell in column.to_pylist()]
-            columns.append(pl.Series(values=texts, dtype=pl.String))
-        else:
-            columns.append(pl.Series(values=column))
-    return pl.DataFrame([column.alias(f"r{place}") for place, column in enumerate(columns)])
+    kinds: tuple[type[Exception], ...] = (sqlite3.Error, sqlite3.Warning, OSError)
+    if "adbc_driver_manager" in sys.modules:
+        kinds += (sys.modules["adbc_driver_manager"].Error, import_module("pyarrow").ArrowException)
+    return kinds
 
 
 # --- rows -------------------------------------------------------------------------------------------------
@@ -393,72 +313,109 @@ _LANES = 8
 _DIGEST_ROWS = 2**14
 
 
-class _CellTally:
-    """The number of rows, and the sum of a 512-bit digest of each: the same in any order."""
-
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self._columns = columns
-        self._n_rows = 0
-        self._sum = np.zeros(_LANES, dtype=np.uint64)
-
-    def add(self, batch: pl.DataFrame) -> None:
-        """Count rows of cells as text, each with its length before it, -1 for null."""
-        size = pl.all().str.len_bytes().cast(pl.Int64).fill_null(-1)
-        cells = pl.format("{} {} ", size, pl.all().fill_null(""))
-        lines = batch.cast(pl.String).select(cells).select(pl.concat_str(pl.all()).alias("line"))
-        digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines["line"])
-        self._sum += np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES).sum(axis=0, dtype="<u8")
-        self._n_rows += len(batch)
-
-    def digest(self) -> str:
-        head = json.dumps(["fedpower.rows in any order/3", self._columns, self._n_rows])
-        return hashlib.sha256(head.encode() + self._sum.astype("<u8").tobytes()).hexdigest()
-
-
 class StoredQuery:
-    """A query as what reads raw batches; every pass makes a connection of its own and closes it."""
+    """A query as what reads raw batches; every pass makes a connection of its own and closes it.
+
+    Every pass reads all columns, so that a digest of its rows is one of the query, whatever is made of it.
+    """
 
     def __init__(self, query: SqlQuery, name: str) -> None:
         self.name, self.query = name, query
-        with connected(query, name) as connection:
-            self.columns = _find_columns(connection, query, name)
-        self._dialect = _DIALECTS[query.address.kind]
         self._watched = False
         self._digest: str | None = None
+        # Nothing but a query may be in brackets.
+        self._statement = f"SELECT * FROM (\n{query.text}\n) AS fedpower_rows"  # noqa: S608
+        self._is_sqlite = query.address.kind == "sqlite"
+        with connected(query, name) as connection, closing(connection.cursor()) as cursor:
+            find = self._sqlite_columns if self._is_sqlite else self._typed_columns
+            self.columns: dict[str, Any] = find(cursor)
+
+    def _sqlite_columns(self, cursor: Any) -> dict[str, Any]:
+        """Return the columns, of which every row may have a type of its own."""
+        with _preparing(self.name):
+            cursor.execute(f"{self._statement} LIMIT 0")
+        self._statement = self.query.text  # in brackets a name that occurs twice is changed
+        with _reading(self.name):
+            cursor.execute(self._statement)
+        names = [column[0] for column in cursor.description]
+        require_distinct(self.name, names)
+        return dict.fromkeys(names)
+
+    def _typed_columns(self, cursor: Any) -> dict[str, Any]:
+        """Return the columns and their types; what Polars has no type for is made a number or text."""
+        types = import_module("pyarrow").types
+        with _preparing(self.name):
+            cursor.adbc_execute_schema(self._statement)
+            schema = cursor.adbc_execute_schema(self.query.text)
+            require_shape(self.name, None, len(schema))
+            require_distinct(self.name, schema.names)
+            chosen = []
+            for place, column in enumerate(schema):
+                kind, cell = column.type, f"c{place}"
+                if (column.metadata or {}).get(b"POSTGRESQL:type", b"") in (b"numeric", b"money"):
+                    cell = f"CAST(CAST({cell} AS numeric) AS float8)"
+                elif types.is_interval(kind) or not (
+                    types.is_primitive(kind) or types.is_string(kind) or types.is_decimal(kind)
+                ):
+                    cell = f"CAST({cell} AS VARCHAR)"
+                chosen.append(f"{cell} AS r{place}")
+            names = ", ".join(f"c{place}" for place in range(len(chosen)))
+            self._statement = (
+                f"SELECT {', '.join(chosen)} FROM (\n{self.query.text}\n) AS fedpower_rows({names})"  # noqa: S608
+            )
+            frame = pl.DataFrame(cursor.adbc_execute_schema(self._statement).empty_table())
+        return dict(zip(schema.names, frame.dtypes, strict=True))
 
     def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        places = {column: f"c{place}" for place, column in enumerate(self.columns)}
-        wanted = [self.columns[name][1].format(c=places[name]) for name in numbers]
-        wanted += [self._dialect.text.format(c=places[name]) for name in words]
-        tally = _CellTally(tuple(self.columns)) if self._watched else None
-        cells = [self._dialect.cell.format(c=place) for place in places.values() if tally]
-        for received in self._run([*wanted, *cells], max_rows, width=len(wanted)):
-            batch = received[:, : len(wanted)]
-            if tally is not None:
-                tally.add(received[:, len(wanted) :])
-            if self.query.address.kind == "sqlite" and any(
-                batch[:, at].null_count() for at in range(len(numbers))
-            ):
-                self._refuse_text(numbers, places)
-            batch.columns = [*numbers, *words]
-            yield from batch.iter_slices(max_rows)
-            del batch, received  # or two batches are held while the next one is read
-        if tally is not None:
-            if self._digest not in (None, tally.digest()):
+        n_rows, total = 0, np.zeros(_LANES, dtype=np.uint64)
+        with (
+            connected(self.query, self.name) as connection,
+            _reading(self.name),
+            closing(connection.cursor()) as cursor,
+        ):
+            batches = self._sqlite_batches if self._is_sqlite else self._typed_batches
+            for batch, lines in batches(cursor, numbers, words, max_rows):
+                if self._watched:
+                    digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines())
+                    parts = np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES)
+                    total += parts.sum(axis=0, dtype="<u8")
+                    n_rows += len(parts)
+                yield from batch.iter_slices(max_rows)
+                del batch, lines  # or two batches are held while the next one is read
+        if self._watched:
+            # The sum of 512-bit digests of rows: the same in any order.
+            head = json.dumps(["fedpower.rows in any order/4", list(self.columns), n_rows])
+            digest = hashlib.sha256(head.encode() + total.astype("<u8").tobytes()).hexdigest()
+            if self._digest not in (None, digest):
                 raise other_rows(self.name)
-            self._digest = tally.digest()
+            self._digest = digest
 
-    def _refuse_text(self, numbers: list[str], places: Mapping[str, str]) -> None:
-        """Find out whether SQLite's first null is a null or text, by a second pass over the types."""
+    def _sqlite_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+        cursor.execute(self._statement)
         row = 0
-        for batch in self._run([f"typeof({places[name]})" for name in numbers], 2**12, width=len(numbers)):
-            for offset, words in enumerate(batch.iter_rows()):
-                for name, word in zip(numbers, words, strict=True):
-                    if word in ("text", "blob"):
-                        raise not_a_number(self.name, name, word, row + offset)
-                if "null" in words:
-                    return
-            row += len(batch)
+        while rows := cursor.fetchmany(max_rows):
+            cells = dict(zip(self.columns, zip(*rows, strict=True), strict=True))
+            for name in numbers:
+                odd = next((at for at, cell in enumerate(cells[name]) if isinstance(cell, str | bytes)), None)
+                if odd is not None:
+                    kind = "text" if isinstance(cells[name][odd], str) else "blob"
+                    raise not_a_number(self.name, name, kind, row + odd)
+            made = {name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False) for name in numbers}
+            yield (
+                pl.DataFrame(made | {name: as_texts(cells[name]) for name in words}),
+                partial(map, repr, rows),
+            )
+            row += len(rows)
+
+    def _typed_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+        if self.query.address.path is None:
+            size = min(max(8 * len(self.columns) * max_rows, 2**16), 2**24)
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(size)})
+        cursor.execute(self._statement)
+        for received in cursor.fetch_record_batch():
+            frame = pl.DataFrame(received)
+            frame.columns = list(self.columns)
+            yield frame.select([*numbers, *words]), partial(_lines, frame)
 
     def watch_cells(self) -> None:
         """Require every pass from now on to be over the same cells, and keep their digest."""
@@ -472,26 +429,17 @@ class StoredQuery:
                 pass
         return str(self._digest)
 
-    def _run(self, chosen: Sequence[str], max_rows: int, *, width: int) -> Iterator[pl.DataFrame]:
-        names = ", ".join(f"c{place}" for place in range(len(self.columns)))
-        selected = ", ".join(f"{cell} AS r{place}" for place, cell in enumerate(chosen))
-        statement = self._dialect.select.format(names=names, chosen=selected, q=self.query.text)
-        size = min(max(8 * width * max_rows, 2**16), 2**24) if self._dialect.of_bytes else max_rows
-        with (
-            connected(self.query, self.name) as connection,
-            _reading(self.name),
-            connection.cursor() as cursor,
-        ):
-            if self._dialect.option:
-                cursor.adbc_statement.set_options(**{self._dialect.option: str(size)})
-            cursor.execute(statement)
-            for batch in cursor.fetch_record_batch():
-                yield _frame_of(batch)
+
+def _lines(frame: pl.DataFrame) -> pl.Series:
+    """Return rows as text: of each cell its length, -1 for null, and the cell."""
+    cells = frame.cast(pl.String).select(
+        pl.format("{} {} ", pl.all().str.len_bytes().cast(pl.Int64).fill_null(-1), pl.all().fill_null(""))
+    )
+    return cells.select(pl.concat_str(pl.all()).alias("line"))["line"]
 
 
 def query_table(query: SqlQuery, name: str) -> Table:
     """Return the table of a query, after its database was asked for the columns."""
     stored = StoredQuery(query, name)
-    require_shape(name, None, len(stored.columns))
-    cells = {column: Cells(own=column, dtype=dtype) for column, (dtype, _) in stored.columns.items()}
+    cells = {column: Cells(own=column, dtype=dtype) for column, dtype in stored.columns.items()}
     return Table(name=name, parts=(Part(name=name, cells=cells, read=stored.read),), query=stored)

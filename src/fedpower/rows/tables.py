@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
-from fedpower.rows.source import Extra, pick_columns, require_block_size, require_shape
+from fedpower.rows.source import Extra, pick_columns, require_shape
 from fedpower.rules.expressions import Cells, Compiled, Problem, compiled, first_problem, staged
 from fedpower.rules.rules import Rule, TableRules
 from fedpower.values import Block, Matrix, is_number, pl, require_distinct, shown
@@ -47,7 +47,6 @@ class Table:
     parts: tuple[Part, ...]
     query: Any = None  # of a database: what digests its cells
     sheet: str | None = None
-    in_memory: bool = False
     long_of: tuple[TableSource, TableRules] | None = None  # what one row per person was made from
 
     @property
@@ -71,9 +70,14 @@ class Table:
             row = 0
             own = [part.cells[name].own for name in numbers]
             others = dict.fromkeys(part.cells[name].own for name in words)
-            for batch in part.read(own, [name for name in others if name not in own], max_rows):
+            stored = [name for name in own if name not in part.keys]
+            more = [name for name in others if name not in own and name not in part.keys]
+            if not stored and not more:  # the number of rows is wanted still, of whatever column
+                more = [next(iter(part.cells.values())).own]
+            keys = [pl.lit(value, dtype=pl.String()).alias(key) for key, value in part.keys.items()]
+            for batch in part.read(stored, more, max_rows):
                 if len(batch):
-                    yield part, row, batch
+                    yield part, row, batch.with_columns(keys) if keys else batch
                 row += len(batch)
                 del batch  # or two batches are held while the next one is read
 
@@ -151,10 +155,6 @@ class TableSource:
         return len(self.columns)
 
     @property
-    def in_memory(self) -> bool:
-        return self.table.in_memory
-
-    @property
     def sparse(self) -> bool:
         return False
 
@@ -170,24 +170,14 @@ class TableSource:
 
     def labelled(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Block]]:
         """Yield the cells of a column that is no feature with each block of rows."""
-        self._require_label(column)
+        if column not in self.table.columns:
+            have = shown(self.table.columns)
+            raise InputError(f"{self.name} must have the column '{column}' of labels, got {have}")
         return self._read(column, max_rows)
-
-    def labels(self, column: str, max_rows: int) -> Iterator[tuple[pl.Series, Rows, str]]:
-        """Yield the cells of such a column, their row numbers, and what the table of these is called."""
-        self._require_label(column)
-        for part, rows, batch in self.picked((), (column,), max_rows):
-            yield batch[part.cells[column].own], rows, self.table.called(part, self.name)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> TableSource:
         pick_columns(self.name, self.columns, columns, extra=extra)
         return replace(self, columns=columns)
-
-    def _require_label(self, column: str) -> None:
-        if column not in self.table.columns:
-            raise InputError(
-                f"{self.name} must have the column '{column}' of labels, got {shown(self.table.columns)}"
-            )
 
     def picked(
         self, numbers: Sequence[str], words: Sequence[str], max_rows: int
@@ -205,7 +195,6 @@ class TableSource:
                 yield part, row + rows, batch[rows]
 
     def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
-        require_block_size(max_rows)
         rules = self._used()
         numbers, words = numbers_and_words(rules)
         words += [] if label is None else [label]
@@ -348,22 +337,46 @@ def pandas_index(metadata: Mapping[str, Any] | None) -> list[str]:
 
 
 def frame_table(data: Any, name: str | None) -> Table | None:
-    """Return the table of a data frame, an Arrow table or dataset; None for anything else."""
-    pandas, datasets = sys.modules.get("pandas"), sys.modules.get("pyarrow.dataset")
+    """Return the table of a data frame, a query, an Arrow table or dataset; None for anything else."""
+    pandas, arrow = sys.modules.get("pandas"), sys.modules.get("pyarrow")
+    datasets = sys.modules.get("pyarrow.dataset")
+    if is_lazy(data):
+        return _lazy_table(data, name or "the query")
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _pandas_table(data, name or "the data frame")
     if datasets is not None and isinstance(data, datasets.Dataset):
         return _dataset_table(data, name or "the dataset")
-    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return _arrow_table(data, name or "the table")
-    return None
+    if not (hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")):
+        return None
+    name = name or "the table"
+    if arrow is not None and isinstance(data, arrow.RecordBatchReader):
+        raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
+    schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
+    require_distinct(name, getattr(schema, "names", ()))
+    try:
+        frame = pl.DataFrame(data)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
+        frame = None
+    is_array = arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)
+    if frame is None or is_array or (hasattr(data, "name") and not hasattr(data, "columns")):
+        kind = type(data).__name__
+        raise InputError(f"{name} must be a 2-d table of rows by columns, got a {kind} of one dimension")
+    index = pandas_index(getattr(schema, "pandas_metadata", None))
+    return _held_table(frame, name, cells_of(frame.schema, without=index))
 
 
 def is_lazy(data: Any) -> bool:
     return "polars" in sys.modules and isinstance(data, pl.LazyFrame)
 
 
-def lazy_table(frame: pl.LazyFrame, name: str) -> Table:
+def _held_table(frame: pl.DataFrame, name: str, cells: Mapping[str, Cells]) -> Table:
+    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+        return frame.select([*numbers, *words]).iter_slices(max_rows)
+
+    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, n_rows=len(frame)),))
+
+
+def _lazy_table(frame: pl.LazyFrame, name: str) -> Table:
     must = "a query that runs to its end"
     with polars_runs(name, must):
         schema = frame.collect_schema()
@@ -376,80 +389,33 @@ def lazy_table(frame: pl.LazyFrame, name: str) -> Table:
     return Table(name=name, parts=(Part(name=name, cells=cells_of(schema), read=read),))
 
 
-def _arrow_table(data: Any, name: str) -> Table:
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None and isinstance(data, arrow.RecordBatchReader):
-        raise InputError(f"{name} must be readable more than once, got a stream; give reader.read_all()")
-    schema = None if isinstance(data, pl.DataFrame) else getattr(data, "schema", None)
-    require_distinct(name, getattr(schema, "names", ()))
-    try:
-        frame = data if isinstance(data, pl.DataFrame) else pl.DataFrame(data)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError):
-        frame = None
-    is_array = arrow is not None and isinstance(data, arrow.Array | arrow.ChunkedArray)
-    if frame is None or is_array or (hasattr(data, "name") and not hasattr(data, "columns")):
-        kind = type(data).__name__
-        raise InputError(f"{name} must be a 2-d table of rows by columns, got a {kind} of one dimension")
-    cells = cells_of(frame.schema, without=pandas_index(getattr(schema, "pandas_metadata", None)))
-
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        return frame.select([*numbers, *words]).iter_slices(max_rows)
-
-    part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
-    return Table(name=name, parts=(part,), in_memory=True)
-
-
 def _dataset_table(dataset: Any, name: str) -> Table:
-    ds, must = sys.modules["pyarrow.dataset"], "readable to its end in every pass"
+    must = "readable to its end in every pass"
     require_distinct(name, dataset.schema.names)
-    parquet = isinstance(dataset, ds.FileSystemDataset) and isinstance(dataset.format, ds.ParquetFileFormat)
     with polars_runs(name, must):
-        n_rows = int(dataset.count_rows()) if parquet else None
-        empty = pl.DataFrame(dataset.schema.empty_table())
-    options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True) if parquet else None
+        schema = pl.DataFrame(dataset.schema.empty_table()).schema
+    few = {"batch_readahead": 1, "fragment_readahead": 1, "use_threads": False}
 
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         with polars_runs(name, must):
-            scanner = dataset.scanner(
-                columns=[*numbers, *words],
-                batch_size=max_rows,
-                batch_readahead=1,
-                fragment_readahead=1,
-                fragment_scan_options=options,
-                use_threads=False,
-            )
-            for batch in scanner.to_batches():
-                if batch.num_rows:
-                    yield from pl.DataFrame(batch).iter_slices(max_rows)
+            for batch in dataset.to_batches(columns=[*numbers, *words], batch_size=max_rows, **few):
+                yield from pl.DataFrame(batch).iter_slices(max_rows)
 
-    cells = cells_of(empty.schema, without=pandas_index(dataset.schema.pandas_metadata))
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=read, n_rows=n_rows),))
+    cells = cells_of(schema, without=pandas_index(dataset.schema.pandas_metadata))
+    return Table(name=name, parts=(Part(name=name, cells=cells, read=read),))
 
 
 def _pandas_table(frame: Any, name: str) -> Table:
+    """Return the table of a pandas frame; Python objects, and what Polars has no type for, are text."""
     columns = [str(label) for label in frame.columns]
     require_distinct(name, columns)
-    series = {column: frame.iloc[:, place] for place, column in enumerate(columns)}
-    cells = {}
-    for column, values in series.items():
-        sample = _from_pandas(values.iloc[:1])
-        is_object = sample.dtype == pl.String and not str(values.dtype).startswith("str")
-        as_text = {"decimal": ".", "logical": True} if is_object else {}
-        cells[column] = Cells(own=column, dtype=sample.dtype, **as_text)  # type: ignore[arg-type]
-
-    def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
-        for start in range(0, len(frame), max_rows):
-            parts = {column: series[column].iloc[start : start + max_rows] for column in (*numbers, *words)}
-            yield pl.DataFrame({column: _from_pandas(values) for column, values in parts.items()})
-
-    part = Part(name=name, cells=cells, read=read, n_rows=len(frame))
-    return Table(name=name, parts=(part,), in_memory=True)
-
-
-def _from_pandas(values: Any) -> pl.Series:
-    """Return a pandas column; Python objects, and what Polars has no type for, as text."""
-    made: Any = None
-    if values.dtype != object:
-        with suppress(Exception):
-            made = pl.from_pandas(values, nan_to_null=False)
-    return as_texts(values) if made is None else made
+    made, cells = {}, {}
+    for place, column in enumerate(columns):
+        values, series = frame.iloc[:, place], cast("pl.Series | None", None)
+        if values.dtype != object:
+            with suppress(Exception):
+                series = cast("pl.Series", pl.from_pandas(values, nan_to_null=False))
+        is_text = {"decimal": ".", "logical": True} if series is None else {}
+        made[column] = as_texts(values) if series is None else series
+        cells[column] = Cells(own=column, dtype=made[column].dtype, **is_text)  # type: ignore[arg-type]
+    return _held_table(pl.DataFrame(made), name, cells)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.rows.arrays import ArraySource
-from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns, require_block_size
+from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns
 from fedpower.rows.tables import TableSource, as_texts
 from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
 
@@ -95,7 +95,7 @@ class UnitRows(OverRows):
 
     def __init__(self, rows: RowSource, *, label: str, most: int, keys: Keys | None = None) -> None:
         super().__init__(rows)
-        self.label, self.most = label, most
+        self.label, self.most, self.sparse = label, most, False
         self._keys = keys  # given for rows in memory; else the ids are in the table's column `label`
         self._counted: Persons | None = None
         self._lock = threading.Lock()
@@ -104,10 +104,6 @@ class UnitRows(OverRows):
     def n_rows(self) -> int | None:
         """Number of rows that a pass reads, where known."""
         return self.rows.n_rows if self._counted is None else self.n_read
-
-    @property
-    def sparse(self) -> bool:
-        return False
 
     @property
     def n_units(self) -> int:
@@ -123,7 +119,6 @@ class UnitRows(OverRows):
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows and, after the features, m; refused at the end where a person has other rows."""
-        require_block_size(max_rows)
         persons = self._persons()
         seen = np.zeros_like(persons.counts)
         for keys, block in self._with_keys(max_rows):
@@ -166,8 +161,9 @@ class UnitRows(OverRows):
             yield self._keys
             return
         assert isinstance(self.rows, TableSource)
-        for cells, rows, name in self.rows.labels(self.label, _ID_ROWS):
-            yield keys_of(cells, name=name, column=self.label, rows=rows)
+        for part, rows, batch in self.rows.picked((), (self.label,), _ID_ROWS):
+            called = self.rows.table.called(part, self.rows.name)
+            yield keys_of(batch[part.cells[self.label].own], name=called, column=self.label, rows=rows)
 
     def _with_keys(self, max_rows: int) -> Iterator[tuple[Keys, Block]]:
         if self._keys is None:

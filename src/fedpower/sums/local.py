@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg.symmetric import moment_factor
-from fedpower.rows.arrays import DaskSource, PartitionOpener, dask
+from fedpower.rows.arrays import DaskSource, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
@@ -394,10 +394,7 @@ def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
     delayed, source = dask().delayed, rows.rows
     assert isinstance(source, DaskSource)
     how = delayed((make, max_rows, rows.key), pure=False)
-    parts = [
-        delayed(_dask_sum, pure=False)(partition, source.opener(place), how)
-        for place, partition in enumerate(source.partitions)
-    ]
+    parts = [delayed(_dask_sum, pure=False)(partition, opener, how) for partition, opener in source.openers()]
     while len(parts) > 1:
         pairs = [parts[place : place + 2] for place in range(0, len(parts), 2)]
         parts = [delayed(_dask_merged, pure=False)(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
@@ -408,7 +405,9 @@ def _dask_total(rows: EnrolledRows, make: Callable[[], S], max_rows: int) -> S:
     return found[1]
 
 
-def _dask_sum(partition: Any, opener: PartitionOpener, how: tuple[Any, ...]) -> tuple[Seen, Sum] | None:
+def _dask_sum(
+    partition: Any, opener: Callable[[Any], RowSource | None], how: tuple[Any, ...]
+) -> tuple[Seen, Sum] | None:
     make, max_rows, key = how
     source = opener(partition)
     if source is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adversary.hostile import Stage, untouched, wait_for
+from adversary.hostile import Stage, wait_for
 from federations import ASK_MOMENT
 from fedpower.federation import isolation
 from fedpower.federation.kits import COORDINATOR
@@ -35,7 +35,7 @@ if "FEDPOWER_NODE" in os.environ:
 """Runs in every process; in the node it starts the attacker's program, which has the node's rights."""
 
 LOOT = r'''
-import ctypes, gc, json, os, shutil, socket, subprocess, sys, time
+import gc, hashlib, json, os, shutil, socket, subprocess, sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -60,26 +60,8 @@ def write(path):
         file.write(b"x")
 
 
-def raw_open(path):
-    handle = ctypes.CDLL(None, use_errno=True).open(str(path).encode(), os.O_RDONLY)
-    if handle < 0:
-        raise OSError(ctypes.get_errno(), "open")
-    return os.read(handle, 100)
-
-
 def cat(path):
     return subprocess.run(["/bin/cat", path], capture_output=True, check=True).stdout
-
-
-def new_python(path):
-    code = f"print(open({path!r}).read(100))"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
-
-
-def linked(path):
-    place = f"/tmp/linked-{os.getpid()}"
-    os.symlink(path, place)
-    return read(place)
 
 
 def unix(path):
@@ -95,7 +77,6 @@ def ask_vault(stream, content):
 
 def questions(stream):
     """Return the digests of what the vault gives away, for questions that the test prepared."""
-    import hashlib
     return [[name, hashlib.sha256(ask_vault(stream, bytes.fromhex(text))).hexdigest()]
             for name, text in PLAN["questions"]]
 
@@ -104,28 +85,15 @@ def go():
     found = {}
     for path in PLAN["secrets"]:
         for name, attempt in {
-            "read": lambda: read(path), "write": lambda: write(path), "raw": lambda: raw_open(path),
-            "delete": lambda: os.unlink(path), "rename": lambda: os.rename(path, path + "x"),
-            "chmod": lambda: os.chmod(path, 0o666), "truncate": lambda: os.truncate(path, 0),
-            "utime": lambda: os.utime(path), "hard link": lambda: os.link(path, path + "l"),
+            "read": lambda: read(path), "write": lambda: write(path), "delete": lambda: os.unlink(path),
+            "rename": lambda: os.rename(path, path + "x"), "chmod": lambda: os.chmod(path, 0o666),
+            "truncate": lambda: os.truncate(path, 0), "utime": lambda: os.utime(path),
             "copy": lambda: shutil.copy(path, "/tmp/stolen"), "cat": lambda: cat(path),
-            "python": lambda: new_python(path), "symlink": lambda: linked(path),
         }.items():
             found[f"{name} {path}"] = tried(attempt)
     vault = os.getppid()
-    for name in ("mem", "environ", "maps"):
+    for name in ("mem", "environ", *(f"fd/{number}" for number in range(3, 30))):
         found[f"proc {name}"] = tried(lambda: read(f"/proc/{vault}/{name}"))
-    for name in ("root", "cwd"):
-        found[f"proc {name}"] = tried(lambda: os.listdir(f"/proc/{vault}/{name}"))
-    for number in range(3, 30):
-        found[f"proc fd {number}"] = tried(lambda: read(f"/proc/{vault}/fd/{number}"))
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def ptrace():
-        if libc.ptrace(16, vault, 0, 0) < 0:
-            raise OSError(ctypes.get_errno(), "ptrace")
-
-    found["ptrace"] = tried(ptrace)
     found["kill"] = tried(lambda: os.kill(vault, 0))
     found["unix"] = tried(lambda: unix(PLAN["listener"]))
     found["list kit"] = tried(lambda: os.listdir(PLAN["kit"]))
@@ -190,14 +158,11 @@ def looted(request, tmp_path_factory):
     stage.stop()
 
 
-def test_nothing_could_be_read_written_deleted_or_renamed(looted):
-    _, found, _, _ = looted
+def test_what_a_node_taken_over_gets_is_what_the_ledger_paid_for_and_nothing_else(looted):
+    """One release where the study is plain, however often it asks; nothing where sums are masked."""
+    stage, found, before, kind = looted
     assert found["tried"], "the attacker tried"
     assert {name: how for name, how in found["tried"].items() if how[0] != "refused"} == {}
-
-
-def test_files_are_what_they_were(looted):
-    stage, _, before, _ = looted
     after = stage.record()
     ledger = str(stage.ledger("north"))
     changed = {path for path in before.files if after.files.get(path) != before.files[path]}
@@ -205,23 +170,7 @@ def test_files_are_what_they_were(looted):
     assert set(after.files) - set(before.files) <= {f"{ledger}-wal", f"{ledger}-shm"}
     assert not Path("/tmp/stolen").exists()  # noqa: S108
     assert not Path("/tmp/planted-by-node").exists()  # noqa: S108
-
-
-def test_what_it_got_is_what_the_ledger_paid_for(looted):
-    """One release where the study is plain, the same bytes each time; nothing where sums are masked."""
-    stage, found, _, kind = looted
     given = dict(found["given"])
-    charged = stage.record().charges["north"]
-    if kind == "plain":
-        assert len(charged) == 1
-    else:
-        assert len(charged) == 0
-        assert given["session"], "a place on the session is public"
+    assert len(after.charges["north"]) == (kind == "plain")
     assert len({given["another study"], given["moment"], given["enrol"]}) == 3
-
-
-def test_the_vault_answers_on(looted):
-    stage, _, _, _ = looted
-    assert stage.processes["north"].poll() is None
-    with untouched(stage):
-        pass
+    assert stage.processes["north"].poll() is None, "the vault answers on"

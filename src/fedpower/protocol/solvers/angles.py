@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ DETERMINED = 45.0
 
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
+_A_FEW, _SURELY = 5, 8.0  # draws, and degrees: none of the hundred then reaches 45
 _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
@@ -29,15 +30,41 @@ _STEADY = 0.03  # up to such angles, in radians, subspaces of draws are taken to
 _LEADING, _TAIL = 24, 40  # in that basis: eigenvectors that count by themselves, and groups of the others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Angles:
-    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`."""
+    """Angles between what is reported and what the rows have, in degrees, at `CONFIDENCE`.
 
-    components: Array
-    subspaces: Array
-    noise_components: Array
-    noise_subspaces: Array
+    They take longer than the rest of a small fit, so they are computed when first asked for.
+    """
+
     variances: Array
+    drawn: Callable[[], tuple[Array, Array, Array, Array]]
+    surely: Callable[[], bool] = lambda: False
+
+    @cached_property
+    def _parts(self) -> tuple[Array, Array, Array, Array]:
+        return self.drawn()
+
+    @property
+    def components(self) -> Array:
+        return self._parts[0]
+
+    @property
+    def subspaces(self) -> Array:
+        return self._parts[1]
+
+    @property
+    def noise_components(self) -> Array:
+        return self._parts[2]
+
+    @property
+    def noise_subspaces(self) -> Array:
+        return self._parts[3]
+
+    @property
+    def is_surely_determined(self) -> bool:
+        """Whether the first component is determined by far, as a few draws show in little time."""
+        return self.surely()
 
     @property
     def n_determined(self) -> int:
@@ -46,8 +73,12 @@ class Angles:
 
     def first(self, rank: int) -> "Angles":
         """Return the angles of the first components."""
-        names = ("components", "subspaces", "noise_components", "noise_subspaces")
-        return replace(self, **{name: getattr(self, name)[:rank] for name in names})
+
+        def drawn() -> tuple[Array, Array, Array, Array]:
+            components, subspaces, *noise = (part[:rank] for part in self._parts)
+            return components, subspaces, noise[0], noise[1]
+
+        return replace(self, drawn=drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +249,7 @@ def exact_angles(values: Array, rank: int, *, n_features: int) -> Angles:
     gaps = np.minimum(-np.diff(known, append=0.0), known)[:rank]
     together = np.where(gaps > rounding, 0.0, 90.0)
     single = np.maximum(together, np.append(0.0, together[:-1]))
-    return Angles(
-        components=single,
-        subspaces=together,
-        noise_components=single,
-        noise_subspaces=together,
-        variances=values,
-    )
+    return Angles(variances=values, drawn=lambda: (single, together, single, together))
 
 
 def _semicircle(count: int) -> Array:
@@ -271,12 +296,30 @@ def _angles_of_axes(
 def _angles(
     law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
 ) -> Angles:
-    """Return the quantiles of the angles between what is reported and what all draws, derived, give."""
+    """Return the angles between what is reported and what draws, derived, give."""
+    drawn = partial(_drawn, law, derive=derive, by_size=by_size)
+    return Angles(
+        variances=variances,
+        drawn=partial(drawn, reported),
+        surely=lambda: float(drawn(reported[:, :1], draws=_A_FEW, share=1.0)[0][0]) <= _SURELY,
+    )
+
+
+def _drawn(
+    law: _Law,
+    reported: Array,
+    *,
+    derive: Callable[[Array], Array],
+    by_size: bool,
+    draws: int = _DRAWS,
+    share: float = CONFIDENCE,
+) -> tuple[Array, Array, Array, Array]:
+    """Return angles that a share of the draws keep: components, subspaces, and both from noise alone."""
     asked = reported.shape[1]
     reported = reported[:, :_MOST_RANK]
     dim, rank = len(law.denoised), reported.shape[1]
     # Public: the same release has the same angles.
-    normals = np.random.default_rng(0).standard_normal((_DRAWS, 2 * dim**2 + dim))
+    normals = np.random.default_rng(0).standard_normal((draws, 2 * dim**2 + dim))
     noise, cut = (_symmetric(part.reshape(-1, dim, dim)) for part in np.split(normals[:, :-dim], 2, axis=1))
     lean = law.center[:, np.newaxis] * (np.diagonal(law.noise) * normals[:, -dim:])[:, np.newaxis]
     drawn = law.denoised + law.noise * noise - lean - lean.transpose(0, 2, 1)
@@ -286,16 +329,10 @@ def _angles(
         known = _ordered(derive(law.denoised[np.newaxis]), by_size=by_size)
         found = (_leading(derive(case), known, rank, by_size=by_size) for case in cases)
         inner = [vectors.transpose(0, 2, 1) @ reported for vectors in found]
-        single, joint = (np.quantile(each, CONFIDENCE, axis=1) for each in between(np.array(inner)))
+        single, joint = (np.quantile(each, share, axis=1) for each in between(np.array(inner)))
     beyond = ((0, 0), (0, asked - rank))
     single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
-    return Angles(
-        components=single[-1],
-        subspaces=joint[-1],
-        noise_components=single[0],
-        noise_subspaces=joint[0],
-        variances=variances,
-    )
+    return single[-1], joint[-1], single[0], joint[0]
 
 
 def between(inner: Array) -> tuple[Array, Array]:
