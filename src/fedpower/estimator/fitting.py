@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
-from fedpower.engines.embedded import (
+from fedpower.engines.inprocess import (
     LedgerPaths,
     OnRows,
     Versions,

@@ -88,7 +88,6 @@ def silo_rows(setting: AttackSetting, seed: int) -> list[Array]:
 
 
 def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
-    """Return the terms that the silos agree to."""
     private = mode != "none"
     return Study(
         columns=None,
@@ -102,7 +101,6 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
 
 
 def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
-    """Return rows as a silo holds them in a study of this mode."""
     return local_moment(
         open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10, on_lattice=mode == "moment"
     )
@@ -121,7 +119,6 @@ class _AttackResult:
     row_cosine_range: tuple[float, float]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON; an infinite ε is None."""
         return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
@@ -133,7 +130,6 @@ def attack(
     source: NoiseSource | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[_AttackResult]:
-    """Return how well the attack does without noise, and in every mode at every ε."""
     setting = setting or AttackSetting()
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
@@ -292,7 +288,6 @@ _SETTINGS = {
 
 @contextmanager
 def drawing() -> Iterator[Any]:
-    """Give matplotlib's Figure class, with its settings while the block runs."""
     try:
         import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
         from matplotlib.figure import Figure  # noqa: PLC0415

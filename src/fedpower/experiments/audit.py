@@ -116,7 +116,6 @@ class AuditReport(AuditResult):
         return self.epsilon_lower > self.exact_epsilon
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
         more = ("violation", "exceeds_accounting", "verdict")
         return asdict(self) | {name: getattr(self, name) for name in more}
 
@@ -128,7 +127,6 @@ class AuditReport(AuditResult):
 def audit_scores(
     scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> AuditResult:
-    """Return lower bounds on μ and ε from the scores of two neighbouring worlds."""
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
@@ -239,7 +237,6 @@ class Game:
         self.mu = math.hypot(*self.mus)
 
     def play(self, n_runs: int, on_progress: Progress | None = None) -> tuple[Array, Array]:
-        """Return the scores of so many runs of world 0 and of world 1, in turn."""
         scores = np.empty((n_runs, 2))
         for run in range(n_runs):
             for world in (0, 1):
@@ -301,7 +298,6 @@ def _budget(study: Study) -> Budget:
 
 
 def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
-    """Return what is asked, as messages and as the queries that these ask."""
     asked: list[tuple[Question, Query]] = []
     if study.noise in ("step", "paper"):
         for step in range(study.n_steps or 0):
@@ -416,7 +412,6 @@ def audit_mode(
     on_progress: Progress | None = None,
     unit: Literal["row", "person"] = "row",
 ) -> AuditReport:
-    """Return what the game against a real silo in ``mode`` shows about its ε."""
     least = max(2, iteration_rank)
     require(n_features >= least, "n_features", "at least 2 and iteration_rank", n_features, f"use {least}")
     if not (math.isfinite(epsilon) and noise_factor > 0):
@@ -468,7 +463,6 @@ def study_of(
     iteration_rank: int = 2,
     center: bool = False,
 ) -> Study:
-    """Return the terms; the whole moment can be asked for where it is what was noised."""
     terms: dict[str, Any] = {"noise": "moment", "iteration_rank": n_features, "center": center}
     if mode in ("step", "paper"):
         terms |= {"noise": mode, "iteration_rank": iteration_rank, "n_steps": n_steps}
