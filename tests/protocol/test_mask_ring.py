@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
+from fedpower.protocol.rehearsal import query_bytes
 from msgspec.structs import replace
 from secure_silos import study_of
 
 from fedpower.errors import ProtocolError
 from fedpower.protocol.messages import AskQuery, Message, OpenSession, encoded_size
-from fedpower.protocol.rehearsal import query_bytes
 from fedpower.protocol.secure import (
     COMPLETE_UP_TO,
     Identity,

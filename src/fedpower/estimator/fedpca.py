@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
+from fedpower.engines.inprocess import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import (
     Data,

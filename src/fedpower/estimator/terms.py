@@ -383,7 +383,7 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
         return SolverChoice(
             solver="clipped", reason=f"rows count by their clipped products with few directions, {start}"
         )
-    if study.aggregation == "secure":
+    if study.is_secure:
         return SolverChoice(solver="moment", reason="a secure sum adds the silos' covariances once")
     why = _why_upload(options, study.noise, rank)
     if why is not None:
