@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from row_forms import write_h5ad
 from scipy import sparse
 
-from fedpower.engines.embedded import read_silos
+from fedpower.engines.inprocess import read_silos
 from fedpower.errors import InputError
 from fedpower.protocol import Study
 from fedpower.rows.fingerprint import fingerprint

@@ -118,7 +118,7 @@ def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(
         np.testing.assert_array_equal(again.result.components, whole.result.components)
         assert silos.charges() == [len(kinds)] * 3
     result, written = whole.result, tmp_path / "result"
-    whole.write_result(written)
+    result.save(written, force=True)
     assert not kinds or [row["kind"] for row in result.rounds] == ["open-session"] * (not is_plain) + kinds
     counts = None if result.score_counts is None else list(result.score_counts.counts)
     assert counts == ((list(study.silos) if is_plain else ["all silos"]) if "scores" in kind else None)
@@ -198,7 +198,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         drive(run, silos, lost="south", before=[kind])
     result = run.result
     if mode == "prepared":
-        run.write_result(tmp_path / "result")
+        result.save(tmp_path / "result")
         result = read_result(tmp_path / "result")
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}

@@ -32,7 +32,7 @@ from fedpower.federation.study_file import StudyFile
 from fedpower.privacy.ledger import Ledger
 from fedpower.protocol.coordinator import Receipt
 from fedpower.protocol.messages import AskMoment, Enrol, Enrolment, MomentPart, QueryAnswer, Refusal
-from fedpower.protocol.study import budget_of, worst_epsilon
+from fedpower.protocol.study import worst_epsilon
 
 NORTH = 'silo = "north"\n'
 DATA = '[data]\npath = "rows.csv"\n'
@@ -121,7 +121,7 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
     check_agreed(tmp_path, "epsilon = 1.0", study(attempts=1))
     check_agreed(tmp_path, "epsilon = 1.82", study())
     terms, _, _ = study().terms()
-    budget = budget_of(terms)
+    budget = terms.budget
     assert budget is not None
     with Ledger.in_memory(100.0, terms.delta) as ledger:
         for attempt in range(terms.attempts):
