@@ -44,7 +44,7 @@ from fedpower.protocol.outcome import state_privacy
 from fedpower.protocol.query import query_of
 from fedpower.protocol.secure import total
 from fedpower.protocol.solvers.sums import MOST_FREE_SESSIONS
-from fedpower.protocol.study import PREPARED, budget_of, pooled_std
+from fedpower.protocol.study import PREPARED, pooled_std
 from fedpower.sums.survey import STAGES
 
 CENTRED = study_of(center=True)
@@ -72,7 +72,7 @@ def queries(study):
 
 
 def noise_of(study, query):
-    return budget_of(study).noise(query.label, query.sensitivity, tuple(SIZES.values()))
+    return study.budget.noise(query.label, query.sensitivity, tuple(SIZES.values()))
 
 
 def spread_of(noise):
@@ -115,7 +115,7 @@ def called_by(coordinator, there):
 
 def stated_mu(coordinator, study):
     """Return the μ against the coordinator, in those of one attempt."""
-    return stated(coordinator, study).protections[1].mu / budget_of(study).total_mu
+    return stated(coordinator, study).protections[1].mu / study.budget.total_mu
 
 
 def restarted(there, name):
@@ -132,7 +132,7 @@ def kinds(coordinator):
 
 
 def stated(coordinator, study):
-    return state_privacy(study, budget_of(study), coordinator.outcome.sizes, coordinator.history[1:])
+    return state_privacy(study, study.budget, coordinator.outcome.sizes, coordinator.history[1:])
 
 
 def looks_uniform(words):
@@ -228,7 +228,7 @@ def test_numbers_beyond_what_rows_can_add_are_brought_back_without_a_word():
 def test_the_sums_of_an_attempt_compose_to_epsilon_and_the_statement_names_every_observer(study):
     there, coordinator = parties(study), coordinator_of(study)
     solution = drive(coordinator, there)
-    budget, reported = budget_of(study), stated(coordinator, study)
+    budget, reported = study.budget, stated(coordinator, study)
     labels = [terms.label for terms in study.queries]
     prices = [budget.price(label).mu for label in labels]
     assert [mu**2 for mu in prices] == pytest.approx(
@@ -529,7 +529,6 @@ DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identitie
             {"noise": "none", "epsilon": math.inf},
             "aggregation='secure' must have a finite epsilon, got epsilon=inf",
         ),
-        ({"aggregation": "plain"}, "must go with aggregation='secure'"),
         ({"aggregation": "other"}, "must be 'plain' or 'secure'"),
         ({"identities": (("a", "00" * 32), ("b", "00" * 32))}, "different names and keys"),
         ({"identities": (("a", "00" * 32), ("b", "xx" * 32))}, "64 hexadecimal digits"),
@@ -539,11 +538,9 @@ DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identitie
                 ((QueryTerms("mean", D, 0.5), QueryTerms("mean", D, 0.5)), "each once"),
                 ((QueryTerms("", 7, 0.5),), "each once"),
                 ((QueryTerms("product 1\n", 7, 0.5),), "each once"),
-                ((QueryTerms("product 1", 0, 0.5),), "1 number or more"),
                 ((QueryTerms("product 1", 7, 0.0),), "share"),
                 ((QueryTerms("product 1", 7, math.nan),), "share"),
                 ((QueryTerms("product 1", 7, 0.6), QueryTerms("product 2", 7, 0.5)), "add up to 1"),
-                ((QueryTerms("moment", 5, 0.6),), "as many numbers"),
             ]
         ),
     ],
