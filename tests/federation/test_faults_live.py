@@ -44,7 +44,7 @@ def expected(strict, tmp_path_factory):
 def assert_as_expected(ground, run, expected):
     node, charges = expected
     result = node.result
-    arrays = run.result()
+    arrays = run()
     np.testing.assert_array_equal(arrays["components"], result.components)
     np.testing.assert_array_equal(arrays["explained_variance"], result.explained_variance)
     assert {name: ground.charges(name) for name in SILOS} == charges
@@ -119,7 +119,7 @@ def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_char
     with Ledger.open(lenient.ledger("west")) as ledger:
         ledger.set_cap(ledger.spent().epsilon * 1.0001, ledger.spent().delta, reason="a test of running out")
     lenient.release("west", "before-3")
-    run.result()
+    run()
     assert lenient.charges("west") == before
     with Ledger.open(lenient.ledger("west")) as ledger:
         assert ledger.spent().epsilon <= ledger.spent().cap
@@ -145,7 +145,7 @@ def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(sum
     summed.gone("west")
     summed.release("west", "before-2")
     summed.start("west")
-    run.result()
+    run()
     charged = {name: len(summed.charges(name)) for name in SILOS}
     assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
     assert [closed["restarted"] for closed in summed.rounds] == [[], [], ["west"], [], []]
