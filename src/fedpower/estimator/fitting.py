@@ -62,7 +62,7 @@ from fedpower.sums.survey import Survey
 OnClipped = Callable[[dict[str, tuple[int, int]]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
 
