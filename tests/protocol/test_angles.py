@@ -111,11 +111,11 @@ WAYS = {
 }
 
 
-def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
+def all_zero(way: dict[str, object], d: int) -> list[float]:
     """Return the angles of two components of rows of zeros, of a fit and of subspaces."""
     terms = {"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0}
     with pytest.warns(NoiseWarning, match="no component is determined"):
-        model = fed_pca(2, **terms | way).fit_silos([*np.zeros((2, n_rows // 2, d))])
+        model = fed_pca(2, **terms | way).fit_silos([*np.zeros((2, 200, d))])
     return [*model.component_angles_, *model.subspace_angles_]
 
 
@@ -123,13 +123,7 @@ def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
     ("way", "d"), [*((way, 5) for way in WAYS), ("moment", 100), ("clipped", 100), ("step", 100)]
 )
 def test_rows_of_zeros_determine_nothing_in_any_mode(way: str, d: int) -> None:
-    assert min(all_zero(WAYS[way], 400, d)) > DETERMINED
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("d", [1_000, 5_000])
-def test_many_columns_of_zeros_determine_nothing(d: int) -> None:
-    assert min(all_zero({}, 400, d)) > DETERMINED
+    assert min(all_zero(WAYS[way], d)) > DETERMINED
 
 
 def test_persons_of_zeros_determine_nothing() -> None:

@@ -116,7 +116,7 @@ def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
         spoil=lambda answer: [structs.replace(answer, body=structs.replace(answer.body, mean=None))],
     )
     assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside == {BAD: "a mean must have the shape (6,)"}
+    assert coordinator.history[-1].set_aside[BAD].startswith("a mean must have the shape (6,)")
 
 
 def test_only_what_passed_is_written_down() -> None:
