@@ -396,21 +396,6 @@ def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject: str, tmp_
     check_made_up(study, tmp_path)
 
 
-@pytest.mark.slow
-def test_an_edge_of_a_network_is_protected_by_the_noise_of_a_secure_sum(tmp_path: Path) -> None:
-    study = write_study(tmp_path, **NETWORK, **secure_tables(tmp_path))
-    run_study(study, tmp_path, write=write_network)
-    moment = read_moment(tmp_path / "result")
-    assert moment.privacy.unit == "one edge of one layer of one silo"
-    assert moment.record.clipping is None  # no row is shortened
-    noise = moment.pooled.moment - sum(LAYERS.values()) / 3
-    # 780 normal numbers: their mean square is off by 25% with a chance of 10⁻⁶ at most.
-    mean_square = np.mean(noise[np.tril_indices(D, -1)] ** 2)
-    assert abs(mean_square / (moment.noise_std**2 / 2) - 1) < 0.25
-    plain = FedCommunities(2, delta=1e-6).fit_silos(list(LAYERS.values())).moment_
-    assert moment.noise_std < plain.noise_std
-
-
 def test_other_items_than_were_agreed_on_are_refused_before_a_silo_connects(tmp_path: Path) -> None:
     own, path = write_silo(tmp_path), tmp_path / "north.csv"
     for tables, text, sentence in (

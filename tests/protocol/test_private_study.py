@@ -17,7 +17,6 @@ from fedpower.protocol.coordinator import Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.protocol.study import budget_of
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
 
@@ -43,9 +42,7 @@ def upload(names=SIZES):
 
 
 def state(study, *, sizes=None, asked=None):
-    stated = state_privacy(
-        study, budget_of(study), sizes or SIZES, rounds(1, 2, 3) if asked is None else asked
-    )
+    stated = state_privacy(study, study.budget, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked)
     return stated, *stated.protections
 
 
@@ -53,17 +50,17 @@ def test_the_paper_s_statement_says_what_its_noise_really_gives():
     stated, coordinator, public = state(PAPER)
     assert stated.asked_epsilon == EPSILON
     assert coordinator.epsilon < EPSILON / 4
-    assert coordinator.mu == pytest.approx(budget_of(PAPER).price("product").mu * math.sqrt(T))
+    assert coordinator.mu == pytest.approx(PAPER.budget.price("product").mu * math.sqrt(T))
     assert public.epsilon == coordinator.epsilon
     _, of_any_size, _ = state(PAPER, sizes={"small": 10, "large": 10**6})
-    assert of_any_size.mu == budget_of(PAPER).study_mu
+    assert of_any_size.mu == PAPER.budget.study_mu
 
 
 @pytest.mark.parametrize("center", [False, True])
 def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
     stated, coordinator, public = state(replace(MOMENT, center=center), asked=upload())
     assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-6)
-    slack = budget_of(replace(MOMENT, center=center)).slack_delta
+    slack = replace(MOMENT, center=center).budget.slack_delta
     assert public.epsilon == epsilon_of(public.mu, DELTA - 5 * slack)
     assert public.epsilon < coordinator.epsilon / 2
     assert SMOOTHED in stated.assumptions
@@ -73,7 +70,7 @@ def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
 @pytest.mark.parametrize("sizes", [[300, 300], [50, 200, 1000], [7, 9000]])
 def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
     study = replace(MOMENT, center=center)
-    budget, n = budget_of(study), sum(sizes)
+    budget, n = study.budget, sum(sizes)
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
     worst = max(s / n * moment_bound(s, center=center) / std for s in sizes)
     named = {f"silo-{number}": size for number, size in enumerate(sizes)}
@@ -109,7 +106,7 @@ def test_one_silo_alone_hides_nothing_from_the_public():
 
 def test_a_study_without_noise_promises_nothing():
     study = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
-    stated = state_privacy(study, budget_of(study), SIZES, rounds(1))
+    stated = state_privacy(study, study.budget, SIZES, rounds(1))
     assert not stated.is_private
     assert "NOT PRIVATE" in str(stated)
     assert stated.protections == ()
@@ -138,4 +135,4 @@ def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(
 
 def test_steps_without_a_number_of_steps_are_refused():
     with pytest.raises(InputError, match="must know its number of steps"):
-        budget_of(replace(STEP, n_steps=None))
+        replace(STEP, n_steps=None)

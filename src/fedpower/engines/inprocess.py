@@ -16,16 +16,15 @@ import numpy as np
 
 from fedpower.errors import InputError
 from fedpower.linalg import blas
-from fedpower.privacy.budget import MOST_ROWS, Budget
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Round, Transport, drive
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
-from fedpower.protocol.secure import Identity, PairSecrets
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
-from fedpower.protocol.study import Study, budget_of, sums_moment
+from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
 from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import network_of
 from fedpower.rows.source import RowSource, Watch
@@ -148,7 +147,7 @@ def federate(
     moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
     outcome = conclude(_run(moments, settings, rng, **options), settings)
-    notes = (*outcome.privacy.notes, *[REHEARSED] * (settings.study.aggregation == "secure"))
+    notes = (*outcome.privacy.notes, *[REHEARSED] * (settings.study.is_secure))
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
     return replace(outcome, kernels=kernels, privacy=replace(outcome.privacy, notes=notes))
 
@@ -175,7 +174,7 @@ def _run(
     **pace: Any,
 ) -> Coordinator:
     study, run = settings.study, secrets.token_hex(8)
-    budget = budget_of(study)
+    budget = study.budget
     with ExitStack() as stack:
         opened: dict[str, Ledger] = {}
         if budget is not None:
@@ -183,7 +182,6 @@ def _run(
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
-        exchange = PairSecrets()
         silos = {
             name: assemble(
                 name,
@@ -192,7 +190,6 @@ def _run(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
-                exchange=exchange,
                 data=declared(name, moment, study, versions[name], data_set=data_set) if versions else None,
             )
             for name, moment in moments.items()
@@ -253,7 +250,7 @@ def _open_ledgers(
         made = (
             Ledger.open(Path(paths[name]))
             if paths
-            else Ledger.in_memory(budget.epsilon, budget.delta, silo=name)
+            else Ledger.in_memory(budget.study.epsilon, budget.study.delta, silo=name)
         )
         opened[name] = stack.enter_context(made)
         if paths:

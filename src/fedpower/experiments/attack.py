@@ -19,7 +19,7 @@ from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
-from fedpower.protocol.study import NoiseMode, Study, budget_of
+from fedpower.protocol.study import NoiseMode, Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
@@ -183,7 +183,7 @@ def _play(
     exact = moment_of(rows).moment()
     bases, products = overhear(mode, epsilon, setting, seed, source)
     expected = setting.n_features**-3.0  # d² entries share ‖A‖_F² ≥ 1/d, as tr A = 1
-    budget = budget_of(study_of(mode, epsilon, setting))
+    budget = study_of(mode, epsilon, setting).budget
     noise = 0.0 if budget is None else budget.std(setting.n_rows) ** 2
     if mode == "moment":  # the same noised moment every time: solve for it, then shrink
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)

@@ -14,7 +14,7 @@ from scipy.special import betaincinv, ndtri
 
 from fedpower.errors import InputError, require
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
-from fedpower.privacy.budget import MOMENT, PRODUCT, Budget, QueryTerms
+from fedpower.privacy.budget import MOMENT, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
@@ -43,7 +43,7 @@ from fedpower.protocol.query import (
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
@@ -255,7 +255,7 @@ class Game:
             for name in self._names:  # fresh silos with fresh ledgers
                 rows = self._worlds[world] if name == _AUDITED else others
                 source = SeededNoiseForExperiments(self._played) if name == _COLLUDER else self._source
-                made = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
+                made = Ledger.in_memory(self.study.epsilon, self.study.delta, silo=name)
                 ledger, identity = stack.enter_context(made), self._keys.get(name)
                 silos[name] = assemble(
                     name, rows, self.study, ledger=ledger, identity=identity, source=source
@@ -289,7 +289,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
 
 
 def _budget(study: Study) -> Budget:
-    budget = budget_of(study)
+    budget = study.budget
     assert budget is not None, "an audited study is private"
     return budget
 

@@ -280,7 +280,7 @@ def open_silo(
     if private:
         own, by = silo_file.data, f"version in [data] of {silo_file.path}"
         data = declared(name, moment, study, own.version, data_set=own.name, declared_by=by)
-    identity = silo_file.identity() if study.aggregation == "secure" else None
+    identity = silo_file.identity() if study.is_secure else None
     with silo_file.open_ledger() if private else nullcontext() as ledger:
         silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)
         yield OpenSilo(silo=silo, study=study, moment=moment, ledger=ledger)

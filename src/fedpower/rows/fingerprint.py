@@ -175,8 +175,8 @@ def _fed(source: RowSource, streams: dict[str, Any], watch: Watch) -> Iterator[i
             continue
         rows = block.toarray() if is_sparse(block) else np.asarray(block)
         for start in range(0, len(rows), len(buffer)):
-            part = rows[start : start + len(buffer)]
-            add(cells=np.add(part, 0.0, out=buffer[: len(part)]).data)
+            some = rows[start : start + len(buffer)]
+            add(cells=np.add(some, 0.0, out=buffer[: len(some)]).data)
 
 
 def _bytes_of(cells: pl.Series) -> tuple[bytes, bytes, bytes]:

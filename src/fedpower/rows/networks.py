@@ -106,10 +106,10 @@ def open_network(
     named = None if nodes is None else _names_of(nodes)
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
         path = existing(data)
-        called = name or str(path)
+        called, columns = name or str(path), named
         stored = stored_files([path], called)
         listed, declared = _graphml(path, called)
-        columns = named or _names_of(declared)
+        columns = columns or _names_of(declared)
         edges = _edge_list(listed, columns)
     else:
         try:
@@ -119,8 +119,7 @@ def open_network(
                 f"{name or data} must list at least one edge, got none; write a line from a node to itself"
             ) from None
         called, stored = source.name, stored_under(source)  # before it is read: files must not change
-        is_list = isinstance(source, TableSource)
-        edges = _edge_list(source.table, named) if is_list else _matrix(source, named)
+        edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
         columns = named or source.columns
     return _bounded(called, edges, edge_weight, unit=unit, columns=columns, stored_data=stored)
 
@@ -270,11 +269,11 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
             )
         )
     all_lines, layers = pl.concat(lines), []
-    for part in all_lines.partition_by("layer", maintain_order=True) or [all_lines]:
-        one, other, weights = (part[column].to_numpy() for column in ("one", "other", "weight"))
+    for own in all_lines.partition_by("layer", maintain_order=True) or [all_lines]:
+        one, other, weights = (own[column].to_numpy() for column in ("one", "other", "weight"))
         # Two places for each edge, so that lines in either direction are about the same one.
-        ends = np.concatenate([one, other]), np.concatenate([other, one])
-        both = np.concatenate([weights, weights]), ends
+        at = np.concatenate([one, other]), np.concatenate([other, one])
+        both = np.concatenate([weights, weights]), at
         layers.append((weights, _csr(sparse.coo_array(both, shape=(len(nodes), len(nodes))))))
     return layers
 

@@ -4,7 +4,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -113,7 +113,7 @@ _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Any]], ...]
     (is_lazy, "the query", frame_table),  # before what looks at attributes: its columns may fail
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
     (lambda data: isinstance(data, RowSource), "",
-     lambda data, name: replace(data, name=name) if name and is_dataclass(data) else data),
+     lambda data, name: replace(data, name=name) if name and hasattr(data, "__dataclass_fields__") else data),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),
     (is_sparse, "the sparse matrix", sparse_source),
     (is_anndata, "the AnnData", anndata_source),
