@@ -93,7 +93,7 @@ AGREED: dict[str, dict[str, Any]] = {
     "attempts": {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
     "identities": {"privacy": SECURE, "identities": KEYS | {"east": "4" * 64}},
     "solver": {"solver": {"solver": "krylov"}},
-    "one_shot_start": {"solver": {"one_shot_start": True}},
+    "lookahead": {"solver": {"lookahead": True}},
     "schedule": {"solver": {"schedule": "decaying"}},
     "explicit schedule": {"solver": {"schedule": [1, 2, 4]}},
     "local_steps": {"solver": {"local_steps": 2}},

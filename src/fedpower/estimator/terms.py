@@ -325,7 +325,7 @@ def _secure_terms(
             f"aggregation='secure' must go with solver='moment', got {options.solver.name!r}: silos take "
             "part in one sum, and every later round would be another"
         )
-    given = [*options.paper_settings, *(["one_shot_start"] if _opens_locally(options) else [])]
+    given = [*options.paper_settings, *(["lookahead"] if _looks_ahead(options) else [])]
     if given:
         raise InputError(
             f"{given[0]} must be left out with aggregation='secure': local steps, or those of some "
@@ -415,7 +415,7 @@ def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver, locally = options.solver, _opens_locally(options)
+    solver, locally = options.solver, _looks_ahead(options)
     gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
     if not study.is_private and options.standardizes:
         gains = unit_variances(groups=study.groups)
@@ -443,8 +443,8 @@ def settings_of(
     return settings
 
 
-def _opens_locally(options: Options) -> bool | None:
-    return getattr(options.solver, "one_shot_start", None)
+def _looks_ahead(options: Options) -> bool | None:
+    return getattr(options.solver, "lookahead", None)
 
 
 def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:
