@@ -187,7 +187,7 @@ def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"noise": "step"}, "noise='moment'"),
+        ({"noise": "step"}, "noise must be 'moment'"),
         ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
         ({"solver": "krylov"}, "solver"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.embedded import federate, read_silos
+from fedpower.engines.inprocess import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of

@@ -129,7 +129,7 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
         ({"epsilon": 1.0, "scores_epsilon": 1e-6}, "at least 0.0001"),
         ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
         ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
-        ({"epsilon": 1.0, "scores_epsilon": 0.1, "noise": "paper", "row_norm": 8.0}, "without noise='paper'"),
+        ({**PRIVATE, **COVARIANCES, "noise": "paper", "row_norm": 8.0}, "without noise='paper'"),
     ],
 )
 def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):

@@ -7,7 +7,7 @@ import pytest
 
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
-from fedpower.engines.embedded import federate, read_silos
+from fedpower.engines.inprocess import federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study, options_of, public_treatment

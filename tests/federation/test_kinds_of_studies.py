@@ -118,7 +118,7 @@ def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(
         np.testing.assert_array_equal(again.result.components, whole.result.components)
         assert silos.charges() == [len(kinds)] * 3
     result, written = whole.result, tmp_path / "result"
-    whole.write_result(written)
+    result.save(written, force=True)
     assert not kinds or [row["kind"] for row in result.rounds] == ["open-session"] * (not is_plain) + kinds
     counts = None if result.score_counts is None else list(result.score_counts.counts)
     assert counts == ((list(study.silos) if is_plain else ["all silos"]) if "scores" in kind else None)
@@ -198,7 +198,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
         drive(run, silos, lost="south", before=[kind])
     result = run.result
     if mode == "prepared":
-        run.write_result(tmp_path / "result")
+        result.save(tmp_path / "result")
         result = read_result(tmp_path / "result")
         assert f"<h1>{result.headline}</h1>" in (tmp_path / "result" / "report.html").read_text()
     assert result.silo_sizes == {"north": SIZES["north"], "east": SIZES["east"]}
@@ -394,21 +394,6 @@ def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject: str, tmp_
     assert np.abs(moment.pooled.moment - central.pooled.moment).max() < 1e-8
     analysis.fit(moment)
     check_made_up(study, tmp_path)
-
-
-@pytest.mark.slow
-def test_an_edge_of_a_network_is_protected_by_the_noise_of_a_secure_sum(tmp_path: Path) -> None:
-    study = write_study(tmp_path, **NETWORK, **secure_tables(tmp_path))
-    run_study(study, tmp_path, write=write_network)
-    moment = read_moment(tmp_path / "result")
-    assert moment.privacy.unit == "one edge of one layer of one silo"
-    assert moment.record.clipping is None  # no row is shortened
-    noise = moment.pooled.moment - sum(LAYERS.values()) / 3
-    # 780 normal numbers: their mean square is off by 25% with a chance of 10⁻⁶ at most.
-    mean_square = np.mean(noise[np.tril_indices(D, -1)] ** 2)
-    assert abs(mean_square / (moment.noise_std**2 / 2) - 1) < 0.25
-    plain = FedCommunities(2, delta=1e-6).fit_silos(list(LAYERS.values())).moment_
-    assert moment.noise_std < plain.noise_std
 
 
 def test_other_items_than_were_agreed_on_are_refused_before_a_silo_connects(tmp_path: Path) -> None:

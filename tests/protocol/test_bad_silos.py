@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import secure_silos
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
 from spoilt import mutations
 
-from federations import CASES, closed_rounds, coordinator_of, deliver, parties_of, result_bytes
+from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt
 from fedpower.protocol.coordinator import Arrived, Asking, Unreadable, drive
@@ -51,33 +49,6 @@ def carried(
                 yield answer
 
     drive(coordinator, ask)
-
-
-def ending(case: str, bad_round: int, spoil: Callable[[Message], list[Message]]) -> Any:
-    coordinator = coordinator_of(case, min_silos=2)
-    try:
-        carried(coordinator, parties_of(case), bad_round=bad_round, spoil=spoil)
-    except ProtocolError as error:
-        return str(error).partition("; what")[0], len(coordinator.history)
-    return result_bytes(case, coordinator)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_a_spoilt_answer_is_as_if_it_had_not_come(case: str, data: st.DataObject) -> None:
-    bad_round = data.draw(st.integers(0, 3), label="round")
-
-    def spoil(answer: Message) -> list[Message]:
-        return [structs.replace(answer, body=data.draw(st.sampled_from(mutations(answer.body)), label="way"))]
-
-    assert ending(case, bad_round, spoil) == without_it(case, bad_round)
-
-
-@functools.cache
-def without_it(case: str, bad_round: int) -> Any:
-    return ending(case, bad_round, lambda answer: [])
 
 
 def federation(case: str) -> tuple[Coordinator, Mapping[str, Any]]:
@@ -145,7 +116,7 @@ def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
         spoil=lambda answer: [structs.replace(answer, body=structs.replace(answer.body, mean=None))],
     )
     assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside == {BAD: "a mean must have the shape (6,)"}
+    assert coordinator.history[-1].set_aside[BAD].startswith("a mean must have the shape (6,)")
 
 
 def test_only_what_passed_is_written_down() -> None:

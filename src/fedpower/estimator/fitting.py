@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
-from fedpower.engines.embedded import (
+from fedpower.engines.inprocess import (
     LedgerPaths,
     OnRows,
     Versions,
@@ -43,7 +43,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
-from fedpower.protocol.study import SolverChoice, Study, budget_of
+from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
@@ -62,7 +62,7 @@ from fedpower.sums.survey import Survey
 OnClipped = Callable[[dict[str, tuple[int, int]]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
 
@@ -249,7 +249,7 @@ class _Fit:
                 participation=options.solver.participation,
             )
         check_silos(list(sources), options.aggregation.min_silos)
-        budget = budget_of(study)
+        budget = study.budget
         if budget is not None and run.ledgers:
             check_ledgers(
                 list(sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set

@@ -27,7 +27,7 @@ from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
 from fedpower.protocol.solvers.clipped import iterate, part_kept
 from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import SolverChoice, Study, Weights, budget_of, costly_sentence, pooled_std
+from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std
 from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
@@ -299,7 +299,7 @@ def _cost(study: Study, *, summed: bool) -> _Run:
     queries = study.queries if study.is_private else (moment, *study.queries)
     if not summed:
         queries = tuple(terms for terms in queries if terms.label == SCORES)
-    session = int(study.aggregation == "secure")  # a further round opens it
+    session = int(study.is_secure)  # a further round opens it
     members = len(study.identities) * _MEMBER * session
     return _Run(
         rounds=len(queries) + session,
@@ -397,7 +397,7 @@ class _DrawnSums(Sums):
 
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         yield from ()
-        budget = budget_of(self.study)
+        budget = self.study.budget
         assert budget is not None
         rows = self.n_rows
         noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))

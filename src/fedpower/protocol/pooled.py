@@ -108,7 +108,7 @@ def moment_clipping(pooled: Pooled, counted: tuple[float, float] | None = None) 
         return counted_clipping(counted)
     center = pooled.center
     return estimated_clipping(
-        np.linalg.eigvalsh(pooled.moment)[::-1],
+        np.asarray(np.linalg.eigvalsh(pooled.moment)[::-1], dtype=np.float64),
         n_features=len(pooled.moment),
         trace=pooled.total_variance,
         mean_square=0.0 if center is None else float(center @ center),

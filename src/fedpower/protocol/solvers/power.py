@@ -114,7 +114,7 @@ class _Iteration(Steps):
                 break
         law = self.law(opened.answers)
         if law is not None and not law.once:  # its singular values are above all of its noise's
-            values = np.linalg.eigvalsh(inner)[::-1]
+            values = np.asarray(np.linalg.eigvalsh(inner)[::-1], dtype=np.float64)
         return self.solution(
             basis=basis,
             values=values,
