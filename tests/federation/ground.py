@@ -21,7 +21,7 @@ from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.kits import COORDINATOR, Kit
+from fedpower.federation.kits import Kit
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner, open_session
 from fedpower.federation.silo_file import open_silo, read_silo
@@ -37,16 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "secure": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}, "solver": {}},
 }
 """By name: tables of a study in place of those of one in which every step is noised."""
-
-
-@contextmanager
-def held_up() -> Iterator[None]:
-    """Let parties be started that can be held up."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "PROGRAM", "federation_apps")
-        here = str(Path(__file__).parent)
-        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-        yield
 
 
 class Ground(LocalFederation):
@@ -87,21 +77,6 @@ class Ground(LocalFederation):
 
     def place(self, party: str) -> Path:
         return self.kits / party
-
-    def fresh(self) -> None:
-        """Forget earlier charges, runs and flags: silos have their ledgers open, so they start again."""
-        running = [name for name in self.silos if name in self.processes]
-        self.stop(*running)
-        for party in (COORDINATOR, *self.silos):
-            for flag in ("before-*", "after-*", "between-*", "reached-*", "full"):
-                for path in self.place(party).glob(flag):
-                    path.unlink()
-        for name in self.silos:
-            self.ledger(name).unlink(missing_ok=True)
-            self.make_ledger(name)
-        self.sentences, self.rounds = [], []
-        if running:
-            self.start(*running)
 
     def hold(self, party: str, what: str) -> None:
         (self.place(party) / what).touch()
@@ -152,6 +127,21 @@ class Ground(LocalFederation):
                 return {name: arrays[name] for name in arrays.files}
 
         return result
+
+
+@contextmanager
+def running(folder: Path, *kind: str, **rounds: float) -> Iterator[Ground]:
+    """Give a running federation whose parties can be held up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "PROGRAM", "federation_apps")
+        here = str(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        made = Ground(folder, *kind, **rounds)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 def charges(ledger: Path) -> list[tuple[Any, ...]]:

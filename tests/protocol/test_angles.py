@@ -111,11 +111,11 @@ WAYS = {
 }
 
 
-def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
+def all_zero(way: dict[str, object], d: int) -> list[float]:
     """Return the angles of two components of rows of zeros, of a fit and of subspaces."""
     terms = {"epsilon": 1.0, "row_norm": 1.0, "standardize": False, "random_state": 0}
     with pytest.warns(NoiseWarning, match="no component is determined"):
-        model = fed_pca(2, **terms | way).fit_silos([*np.zeros((2, n_rows // 2, d))])
+        model = fed_pca(2, **terms | way).fit_silos([*np.zeros((2, 200, d))])
     return [*model.component_angles_, *model.subspace_angles_]
 
 
@@ -123,13 +123,7 @@ def all_zero(way: dict[str, object], n_rows: int, d: int) -> list[float]:
     ("way", "d"), [*((way, 5) for way in WAYS), ("moment", 100), ("clipped", 100), ("step", 100)]
 )
 def test_rows_of_zeros_determine_nothing_in_any_mode(way: str, d: int) -> None:
-    assert min(all_zero(WAYS[way], 400, d)) > DETERMINED
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("d", [1_000, 5_000])
-def test_many_columns_of_zeros_determine_nothing(d: int) -> None:
-    assert min(all_zero({}, 400, d)) > DETERMINED
+    assert min(all_zero(WAYS[way], d)) > DETERMINED
 
 
 def test_persons_of_zeros_determine_nothing() -> None:
@@ -150,10 +144,10 @@ def test_exact_components_without_variance_or_with_the_same_are_not_determined()
 
 
 @pytest.mark.parametrize("gains", [True, False])
-@pytest.mark.parametrize("d", [5, 30, pytest.param(80, marks=pytest.mark.slow)])
-def test_what_a_few_draws_show_holds_for_all(d: int, gains: bool) -> None:
+@pytest.mark.parametrize("d", [5, 30, 80])
+def test_what_a_few_draws_settle_all_draws_confirm(d: int, gains: bool) -> None:
     """Over noise from negligible to overwhelming, with a mean and a bound that shortens rows."""
-    moment, rng, clear = factors(d), np.random.default_rng(2), []
+    moment, rng, verdicts = factors(d), np.random.default_rng(2), []
     for std in np.geomspace(1e-5, 1.0, 12):
         pooled = replace(released(moment, std, rng), center=np.full(d, 0.3 / math.sqrt(d)))
         rule = unit_variances(pooled.noise_std, ()) if gains else None
@@ -161,7 +155,8 @@ def test_what_a_few_draws_show_holds_for_all(d: int, gains: bool) -> None:
         values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
         pairs = (values[::-1], vectors[:, ::-1])
         angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
-        clear.append(angles.is_surely_determined)
-        assert angles.n_determined > 0 or not clear[-1]
-    assert clear[0]
-    assert not clear[-1]
+        verdicts.append(angles.verdict())
+        found = angles.n_determined > 0 or bool((angles.components <= DETERMINED).any())
+        assert verdicts[-1] in (found, None)
+    assert verdicts[0]
+    assert not verdicts[-1]

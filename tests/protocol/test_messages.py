@@ -114,6 +114,9 @@ def raw_message(kind: str, blob: bytes = b"", **fields: object) -> bytes:
     )
 
 
+NO_SESSION = {"study": "s", "run": "r", "attempt": 0, "members": []}
+
+
 def raw_steps(**fields: object) -> bytes:
     return raw_message("ask-steps", bytes(8), basis=("<f8", (1, 1)), **fields)
 
@@ -143,6 +146,10 @@ def raw_steps(**fields: object) -> bytes:
         raw_message("moment-part", values=bytes(8)),
         raw_message("ask-query", index=0, label="a", public="text"),
         raw_message("ask-query", bytes(8), index=0, label="a", public=("<u8", [1])),
+        *(
+            raw_message("ask-query", index=0, label="a", session=NO_SESSION | wrong)
+            for wrong in ({"attempt": False}, {"members": [{"silo": "a"}]}, {"extra": 1}, {"neighbours": "4"})
+        ),
         raw_message("nothing"),
     ],
 )
@@ -150,7 +157,7 @@ def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(raw: 
     for right in (
         raw_steps(n_local_steps=3),
         raw_message("query-answer", bytes(8), words=("<u8", [1])),
-        raw_message("ask-query", index=0, label="a", public=bytes(8)),
+        raw_message("ask-query", index=0, label="a", public=bytes(8), session=NO_SESSION),
     ):
         assert decode(right)
     with pytest.raises(ProtocolError, match="fields of its kind"):

@@ -147,27 +147,6 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
     assert stats.kstest(noise[:, off[0], off[1]].ravel() * math.sqrt(2), "norm").pvalue > 1e-7
 
 
-@pytest.mark.slow
-def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
-    source, study = SeededNoiseForExperiments(4), replace(STEP, center=True, n_steps=1)
-    rows = ArrayMoment(bounded_rows())
-    budget, s = study.budget, rows.n_rows
-    products, traces, means = [], [], []
-    for _ in range(300):
-        with Ledger.in_memory(EPSILON, DELTA) as ledger:
-            silo = private_silo(study, ledger, source=source)
-            answer, mean = ask(silo, steps(1)), ask(silo, AskMoment(label="mean"))
-        products.append(answer.product - rows.product(basis(1)))
-        traces.append(answer.total_variance - rows.summary.trace())
-        means.append(mean.mean - rows.summary.mean)
-    for seen, std in (
-        (products, budget.std(s)),
-        (traces, budget.std(s)),
-        (means, budget.noise("mean", budget.step_sensitivity(s, width=0), (s,)).stds[0]),
-    ):
-        assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
-
-
 def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(STEP, ledger)

@@ -168,6 +168,3 @@ def test_scores_are_a_query_of_the_study_and_part_of_its_hash():
     assert (moment.label, scores.label, only.label) == (MOMENT, SCORES, MOMENT)
     assert (scores.size, scores.share, only.share) == (SCORE_CELLS, SHARE, 1.0)
     assert moment.share + scores.share == pytest.approx(1.0)
-    steps = study(noise="step", n_steps=3, scores=0.0).queries
-    assert [(terms.label, terms.times) for terms in steps] == [("mean", 1), ("product", 3)]
-    assert study(noise="none", epsilon=math.inf, delta=0.0, scores=0.0).queries == ()

@@ -372,8 +372,7 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
         warn(sentence)
     if len(remarks) > _MOST_SHOWN:
         warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    surely = result.is_surely_determined
-    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
+    cause = None if quiet else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 

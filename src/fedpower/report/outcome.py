@@ -106,7 +106,7 @@ def result_of(
         record=record,
         basis=solution.basis,
         drawn_angles=angle_record,
-        is_surely_determined=angles.surely,
+        verdict=angles.verdict,
         moment=None
         if pooled is None
         else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),

@@ -66,21 +66,22 @@ class Result(Fitted):
     basis: Array | None = None
     moment: Moment | None = None
     drawn_angles: Callable[[], AngleRecord] | None = None
-    is_surely_determined: Callable[[], bool] | None = None
+    verdict: Callable[[], bool | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What draws the angles has no place in a pickle; the angles have.
-        return {
-            **self.__dict__,
-            "record": self.whole_record,
-            "drawn_angles": None,
-            "is_surely_determined": None,
-        }
+        return {**self.__dict__, "record": self.whole_record, "drawn_angles": None, "verdict": None}
 
     @cached_property
     def angles(self) -> AngleRecord:
         """The angles of the components, at 90% confidence: computed when first asked for."""
         return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def has_directions(self) -> bool:
+        """Whether a component is determined, or several together: mostly known before angles are."""
+        known = None if self.verdict is None else self.verdict()
+        return super().has_directions if known is None else known
 
     @property
     def whole_record(self) -> Record:
