@@ -21,7 +21,7 @@ from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Round, Transport, drive
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
-from fedpower.protocol.secure import Identity, PairSecrets
+from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PrepareSettings, SolverSettings, start
 from fedpower.protocol.study import MOST_ROWS, Budget, Study, sums_moment
@@ -189,7 +189,6 @@ def _run(
             opened = _open_ledgers(list(moments), budget, ledgers or {}, stack, data_set)
         # A ledger in memory lives as long as this fit, whose rows do not change.
         versions = _versions(list(moments), data_version) if opened and ledgers else {}
-        exchange = PairSecrets()
         silos = {
             name: assemble(
                 name,
@@ -198,7 +197,6 @@ def _run(
                 ledger=opened.get(name),
                 identity=(identities or {}).get(name),
                 source=noise,
-                exchange=exchange,
                 data=declared(name, moment, study, versions[name], data_set=data_set) if versions else None,
             )
             for name, moment in moments.items()
