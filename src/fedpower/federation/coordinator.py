@@ -100,7 +100,7 @@ class StudyRun:
             feature_names=self.file.columns,
             solver=self.choice,
             rules=self.file.rules,
-            code_book=book,
+            code_book=book or self.file.options.book,
         )
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)

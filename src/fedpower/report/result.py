@@ -39,7 +39,6 @@ from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource, block_rows, columns_of_fit
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Block, pl
 
@@ -117,11 +116,6 @@ class Result(Fitted):
         """The solver taken and the reason for it."""
         return self.record.solver
 
-    @property
-    def code_book(self) -> CodeBook | None:
-        """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
-        return self.record.book
-
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
 
@@ -187,7 +181,7 @@ class Result(Fitted):
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
         if self.moment is not None:
             write_arrays(place / MOMENT, self.moment.arrays())
-        write_record(place, self.whole_record, self.code_book)
+        write_record(place, self.whole_record)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
