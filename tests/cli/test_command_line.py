@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 import pytest
 from hospitals import EXACT, run, succeed
+from terminals import PROGRAM
 
 from fedpower import __version__
-from fedpower.cli import COMMANDS, main
+from fedpower.cli import COMMANDS
 from fedpower.cli.console import exit_status, reported
 from fedpower.report import read_result
 
-PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
 
@@ -34,14 +34,11 @@ def test_help_imports_nothing_heavy():
         assert line in done.stdout
 
 
-def test_version_and_bare_name():
-    assert __version__ in succeed("--version").stdout
-    assert succeed().stdout == succeed("--help").stdout
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str):
     assert "Usage: " in succeed(command, "--help").stdout
+    assert __version__ in succeed("--version").stdout
+    assert succeed().stdout == succeed("--help").stdout
 
 
 @pytest.mark.programs
@@ -168,7 +165,3 @@ def test_errors_of_the_system_and_of_libraries_are_sentences():
     assert reported(click.FileError("x", "gone"))[1] == 2
     assert exit_status(lambda: 3, traceback=False) == 3
     assert exit_status(lambda: None, traceback=False) == 0
-
-
-def test_the_group_can_be_called_without_ending_the_process():
-    assert main.main(["--version"], standalone_mode=False) == 0

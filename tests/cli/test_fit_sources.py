@@ -6,17 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed, write_hospitals
+from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 
 from workbooks import write_xlsx
 
+pytestmark = pytest.mark.usefixtures("here")
 ROWS = parts()
-
-
-@pytest.fixture(autouse=True)
-def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_hospitals(tmp_path)
 
 
 def components(folder: str = "result") -> np.ndarray:
@@ -93,13 +88,6 @@ def test_groups_are_told_apart_in_renamed_text_too() -> None:
     succeed("fit", "german.csv", "--rename", "haus=site", "--groups", "site", *EXACT)
     succeed("fit", "everybody.csv", "--groups", "site", *EXACT, "-o", "plain")
     same_axes(components(), components("plain"))
-
-
-def test_prepare_reads_folders_and_other_text() -> None:
-    write_parts("north")
-    frame("east").to_csv("east.csv", sep="|", decimal=",", index=False)
-    succeed("fit", "--prepare-only", "north", "east.csv", "--epsilon", 1)
-    assert all(f"{name!r}" in Path("codebook.toml").read_text().replace('"', "'") for name in COLUMNS)
 
 
 def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:

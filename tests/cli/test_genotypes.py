@@ -52,16 +52,15 @@ def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds: Path):
         assert float(line[3]) == out
     succeed("transform", "out", "east.bed", "-o", "again.csv", "--plot", "east.svg")
     assert Path("east.svg").read_text().count("<circle") == 20
+    refused = run("transform", "out", "east.bed", "--id-column", "IID")
+    assert "whose samples have ids of their own" in " ".join(refused.stderr.split())
     refused = run("transform", "out", "east.bed", "-o", "third.csv", "--plot", "east.png")
     assert "--plot must be an .svg file" in " ".join(refused.stderr.split())
     assert not Path("third.csv").exists()
     succeed("export", "out", "--to", "plink", "--rows", "east.bed", "-o", "east")
     assert Path("east.eigenvec").read_text().splitlines()[1].startswith("P70\t")
-
-
-def test_a_private_fit_takes_the_same_list(beds: Path):
-    succeed(*FIT, "--epsilon", 5, "--row-norm", 4, "-o", "out")
-    assert read_result("out").privacy.is_private
+    succeed(*FIT, "--epsilon", 5, "--row-norm", 4, "-o", "private")
+    assert read_result("private").privacy.is_private
 
 
 @pytest.mark.parametrize(
@@ -77,9 +76,3 @@ def test_what_cannot_be_is_refused_in_one_sentence(beds: Path, words, sentence):
     assert refused.exit_code == 2
     assert sentence in " ".join(refused.stderr.split())
     assert not Path("out").exists()
-
-
-def test_an_id_column_is_none_of_a_bed_file_s(beds: Path):
-    succeed(*FIT, *EXACT, "-o", "out")
-    refused = run("transform", "out", "east.bed", "--id-column", "IID")
-    assert "whose samples have ids of their own" in " ".join(refused.stderr.split())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import run, succeed
+from hospitals import succeed
 
 from layers import planted, write_layer, write_nodes
 
@@ -56,13 +56,6 @@ def test_private_communities_say_what_is_protected(place: Path, words: tuple[str
     assert "Nodes by community" in page
     assert ("a given edge is there" in page) == ("row" not in words)
     assert "Columns" not in page
-
-
-def test_a_ledger_of_what_is_not_private_is_refused(place: Path):
-    found = run("fit", "north.csv", *EDGES, "--epsilon", "inf", "--ledgers", ".")
-    assert found.exit_code == 2
-    assert "finite epsilon" in found.stderr
-    assert not Path("result").exists()
 
 
 HEAVY = "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n"

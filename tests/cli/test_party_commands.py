@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from consortium import kit_for, silo_file, write_study
-from hospitals import run, succeed, write_hospitals
+from hospitals import run, succeed
 
 from fedpower.cli import node
 from fedpower.federation import vault
@@ -20,15 +20,26 @@ from layers import planted, write_layer, write_nodes
 
 
 @pytest.fixture(scope="module")
-def consortium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def consortium(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study, kits of its parties, north's own file and ledger, and all that can be wrong with them."""
     folder = tmp_path_factory.mktemp("consortium")
-    write_hospitals(folder)
+    shutil.copytree(hospitals, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_study()
         for party in ("coordinator", "runner", "north", "south"):
             kit_for(party)
-        silo_file()
+        for silo in ("south", "west", "north"):
+            silo_file(silo)
+        text, own = Path("study.toml").read_text(), Path("north.toml").read_text()
+        Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
+        Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
+        Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
+        Path("agrees.toml").write_text(f'{own}[agrees]\nstudy = "{"0" * 64}"\n')
+        own_ledgers(own)
+        for path in ("occupied/thesis.tex", "elsewhere/study.toml"):
+            Path(path).parent.mkdir()
+            Path(path).write_text(text)
     return folder
 
 
@@ -88,40 +99,41 @@ def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place: Path)
     assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) are longer")
 
 
+STEP = "products of d×"
 PREPARED = (
     "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
     "each noised once"
 )
+UNCENTRED = ("center = true", "standardize = false\ncenter = false")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "leaves"),
+    ("changes", "leaves", "without_mean"),
     [
-        ("row_norm = .*\n", "", PREPARED),
-        ("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf", "exact numbers: this study is NOT private"),
+        ([("row_norm = .*\n", "")], PREPARED, False),
+        (
+            [("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf")],
+            "exact numbers: this study is NOT private",
+            True,
+        ),
+        ([UNCENTRED], "the moment and its trace, noised once", True),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n')], STEP, False),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], STEP, True),
     ],
-    ids=["prepared", "exact"],
+    ids=["prepared", "exact", "uncentred", "step", "paper"],
 )
-def test_what_leaves_is_said(place: Path, before: str, after: str, leaves: str) -> None:
-    change_study((before, after))
-    assert facts()["leaves"] == leaves
-
-
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("noise", ["moment", "step", "paper"])
-def test_a_mean_row_leaves_where_rows_are_centred_and_nowhere_else(
-    place: Path, center: bool, noise: str
+def test_what_leaves_is_said(
+    place: Path, changes: list[tuple[str, str]], leaves: str, without_mean: bool
 ) -> None:
-    change_study(
-        (r"\[privacy\]\n", f'[privacy]\nnoise = "{noise}"\n'),
-        ("center = true", f"standardize = false\ncenter = {str(center).lower()}"),
-    )
+    change_study(*changes)
     shown = facts()
-    assert ("mean row" in shown["leaves"]) is center
-    assert "trace" in shown["leaves"]
-    assert shown["leaves_without_noise"] == "the number of rows"
-    steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
-    assert noise == "moment" or f"{steps} products of d×" in shown["leaves"]
+    assert shown["leaves"] == leaves or leaves is STEP
+    assert ("mean row" not in shown["leaves"]) is without_mean
+    if leaves is STEP:
+        steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
+        assert f"{steps} {STEP}" in shown["leaves"]
+        assert "with the trace" in shown["leaves"]
+        assert shown["leaves_without_noise"] == "the number of rows"
 
 
 IDENTITY = '[identity]\npath = "north.pem"\n'
@@ -271,21 +283,11 @@ def own_ledgers(text: str) -> None:
 
 
 @pytest.mark.parametrize("use", WRONG.strip().splitlines())
-def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str) -> None:
-    text = Path("study.toml").read_text()
-    Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
-    Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
-    Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
-    silo_file("south")
-    silo_file("west")
-    agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 64}"\n'
-    Path("agrees.toml").write_text(agrees)
-    own_ledgers(Path("north.toml").read_text())
-    Path("occupied").mkdir()
-    Path("occupied/thesis.tex").write_text("years of work")
-    Path("elsewhere").mkdir()
-    Path("elsewhere/study.toml").write_text(text)
-    before = files_in(place)
+def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(
+    consortium: Path, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(consortium)
+    before = files_in(consortium)
     words, reported = use.split(" | ")
     said = run(*shlex.split(words))
     assert said.exit_code == 2, said.output
@@ -293,7 +295,7 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
     assert sentence.startswith("Error: ")
     assert reported in sentence
     assert "Traceback" not in said.stderr
-    assert files_in(place) == before
+    assert files_in(consortium) == before
 
 
 NEEDS_FLARE = [

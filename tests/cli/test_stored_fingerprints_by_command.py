@@ -85,17 +85,6 @@ def test_data_that_changed_are_refused_in_a_sentence(place: Path) -> None:
     assert charged() == before
 
 
-def test_preparation_without_a_ledger_says_so(place: Path) -> None:
-    write_world(Path("north.csv"), MISSING, 0)
-    Path("draft.toml").write_text(book_of(rules_of(MISSING, second=False)))
-    asked = ("--epsilon", 1, "--delta", 1e-6, "--codebook", "draft.toml", "-o")
-    said = "no ledger was given, so what this preparation spent is on no record; see --ledgers"
-    assert said in succeed("fit", "--prepare-only", "north.csv", *asked, "one.toml").stderr
-    assert (
-        said not in succeed("fit", "--prepare-only", "north.csv", *asked, "two.toml", "--ledgers", ".").stderr
-    )
-
-
 Usage = namedtuple("Usage", "total used free")
 
 
