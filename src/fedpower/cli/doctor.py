@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 _MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
 
-_PURPOSES = {
-    "plot": "pictures of results",
-    "flare": "federations of separate processes",
-    "sql": "silos that are queries on SQLite or PostgreSQL",
-    "secure": "secure sums",
-    "torch": "silos on a GPU",
-    "dask": "silos spread over Dask's workers",
-    "h5ad": "cells by genes in .h5ad files",
-    "pgen": "genotypes in .pgen files",
-    "onnx": "results as ONNX graphs",
-}
 NOT_FOR_USERS = ("dev",)
 TIMEOUT_S = 120
 _COPY = "`pip install .` in a copy of the project"
@@ -133,9 +122,8 @@ def packages(asked: list[Requirement], extra: str = "") -> str:
         try:
             version = versions[line.name] = importlib.metadata.version(line.name)
         except importlib.metadata.PackageNotFoundError:
-            purpose = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
             state = "absent" if extra else "broken"
-            raise FailedError(f"{line.name} is not installed{purpose}", advice, state) from None
+            raise FailedError(f"{line.name} is not installed", advice, state) from None
         if not line.specifier.contains(version, prereleases=True):
             raise FailedError(f"{line.name} must be {line.specifier}, got {version}", advice)
     _python(f"import {', '.join(_MODULES.get(name, name.replace('-', '_')) for name in versions)}", advice)

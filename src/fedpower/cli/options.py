@@ -2,7 +2,6 @@
 
 import csv
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from pathlib import Path
@@ -144,6 +143,8 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
     """Take the options of a TOML file as defaults; its keys are options without their dashes."""
+    import tomllib  # noqa: PLC0415 - only where there is such a file
+
     if path is None:
         return
     try:
