@@ -51,7 +51,12 @@ def _share(held: list[bool]) -> float:
     return sum(held) / len(held) if held else float("nan")
 
 
-def _bound(releases: int, epsilons: tuple[float, ...], small: bool) -> Iterator[Record]:
+def _problems(part: str, small: bool) -> Iterator[tuple[str, str, Array, int, Record]]:
+    """Yield names, ways, rows, numbers of silos and what is public of them."""
+    if part == "tables":
+        names = {name: path for name, path in TABLES.items() if not small or path.startswith("sklearn")}
+        yield from ((name, str(rows.shape), rows, 1, {}) for name, rows in tables(names))
+        return
     from sklearn.datasets import load_breast_cancer
 
     data = {"breast cancer": load_breast_cancer().data, "Model I": model_one(2000, 50)}
@@ -59,62 +64,13 @@ def _bound(releases: int, epsilons: tuple[float, ...], small: bool) -> Iterator[
         data["bfi"] = packaged("bfi").iloc[:, :25].dropna().to_numpy(float)
         data["diamonds"] = packaged("diamonds").select_dtypes("number").to_numpy(float)
     for name, rows in data.items():
-        wanted = leading(rows, min(RANK, rows.shape[1] - 1))
         norms = np.linalg.norm((rows - rows.mean(0)) / rows.std(0), axis=1)
         public = {"offset": rows.mean(0), "scale": rows.std(0), "row_norm": 1.001 * float(norms.max())}
-        order = np.random.default_rng(1).permutation(len(rows))
+        mixed = rows[np.random.default_rng(1).permutation(len(rows))]
         for way, (silos, aggregation) in WAYS.items():
-            parts = np.array_split(rows[order], silos)
-            for epsilon in epsilons:
-                given = {"epsilon": epsilon, "delta": DELTA, "aggregation": aggregation, **public}
-                fits = (fed_pca(wanted.shape[1], **given).fit_silos(parts) for _ in range(releases))
-                yield _record(name, way, epsilon, [each for model in fits for each in claims(model, wanted)])
+            yield name, way, mixed, silos, {"aggregation": aggregation, **public}
 
 
-def _alone(names: dict[str, str], releases: int, epsilons: tuple[float, ...]) -> Iterator[Record]:
-    for name, rows in tables(names):
-        wanted = leading(rows, min(RANK, rows.shape[1] - 1))
-        for epsilon in epsilons:
-            fits = (FedPCA(wanted.shape[1], epsilon=epsilon, delta=DELTA).fit(rows) for _ in range(releases))
-            yield _record(
-                name, str(rows.shape), epsilon, [each for model in fits for each in claims(model, wanted)]
-            )
-
-
-def _zeros(releases: int, columns: tuple[int, ...]) -> Iterator[Record]:
-    public = {"row_norm": 1.0, "standardize": False}
-    ways: dict[str, Record] = {
-        "moment": {},
-        "secure": {"aggregation": "secure"},
-        "clipped": {"noise": "clipped", **public},
-        "step": {"noise": "step", **public},
-        "persons": {},
-    }
-    for width in columns:
-        for way, given in ways.items():
-            units = {"units": np.repeat(np.arange(200), 2)} if way == "persons" else {}
-            groups = np.repeat([0, 1, 2, 3], 100) if way == "secure" else None
-            found = []
-            for _ in range(releases):
-                model = fed_pca(2, epsilon=1.0, delta=DELTA, **given)
-                model.fit(np.zeros((400, width)), groups=groups, **units)
-                angles = np.append(model.component_angles_, model.subspace_angles_)
-                found += [(claim, 90.0) for claim in angles.tolist()]
-            yield _record(f"{width} columns", way, 1.0, found)
-
-
-def _record(name: str, way: str, epsilon: float, found: list[tuple[float, float]]) -> Record:
-    say(f"{name}, {way}, ε = {epsilon:g}")
-    rounded = [[round(part, 2) for part in pair] for pair in found]
-    return {"case": name, "way": way, "epsilon": epsilon, "found": rounded, **summary(found)}
-
-
-@case(
-    "angles_zeros",
-    about="claimed angles of rows of zeros, of which nothing may be determined",
-    part="zeros",
-    quick={"releases": 1, "columns": (5,)},
-)
 @case(
     "angles_bound",
     about="claimed angles where noise is the only error",
@@ -124,18 +80,19 @@ def _record(name: str, way: str, epsilon: float, found: list[tuple[float, float]
 @case("angles_tables", about="claimed angles with nothing but ε, on tables that nothing was calibrated on",
       quick={"releases": 1, "epsilons": (4.0,), "small": True})  # fmt: skip
 def angles(
-    *,
-    part: str = "tables",
-    releases: int = 20,
-    epsilons: tuple[float, ...] = (1.0, 4.0),
-    columns: tuple[int, ...] = (5, 100, 1000, 5000),
-    small: bool = False,
+    *, part: str = "tables", releases: int = 20, epsilons: tuple[float, ...] = (1.0, 4.0), small: bool = False
 ) -> Table:
-    if part == "tables":
-        names = {name: path for name, path in TABLES.items() if not small or path.startswith("sklearn")}
-        records = list(_alone(names, releases, epsilons))
-    else:
-        records = list(_bound(releases, epsilons, small) if part == "bound" else _zeros(releases, columns))
+    records: list[Record] = []
+    for name, way, rows, silos, given in _problems(part, small):
+        wanted = leading(rows, min(RANK, rows.shape[1] - 1))
+        for epsilon in epsilons:
+            model, found = fed_pca(wanted.shape[1], epsilon=epsilon, delta=DELTA, **given), []
+            for _ in range(releases):
+                found += claims(model.fit_silos(np.array_split(rows, silos)), wanted)
+            rounded = [[round(part, 2) for part in pair] for pair in found]
+            about = {"case": name, "way": way, "epsilon": epsilon}
+            records.append({**about, "found": rounded, **summary(found)})
+            say(f"{name}, {way}, ε = {epsilon:g}")
     whole = []
     for epsilon in sorted({each["epsilon"] for each in records}):
         pairs: list[Any] = [pair for each in records if each["epsilon"] == epsilon for pair in each["found"]]
@@ -158,11 +115,5 @@ def angles(
 
 def _line(each: Record) -> tuple[str, ...]:
     shares = (f"{each[name]:.1%}" for name in ("far off", "near, not determined", "of those near"))
-    first = (
-        each["case"],
-        each["way"],
-        f"{each['epsilon']:g}",
-        f"{each['determined']:.0%}",
-        f"{each['hold']:.3f}",
-    )
-    return (*first, *shares, f"{each['claim']:.0f}°, {each['true']:.0f}°")
+    first = (f"{each['epsilon']:g}", f"{each['determined']:.0%}", f"{each['hold']:.3f}")
+    return (each["case"], each["way"], *first, *shares, f"{each['claim']:.0f}°, {each['true']:.0f}°")

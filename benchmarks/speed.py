@@ -141,7 +141,7 @@ def _torch(rows: Array, columns: int, powers: int) -> Array:
     quick={"rows": 2_000, "csv_rows": 1_000, "columns": 6, "repeats": 1},
 )
 def fit_files(
-    *, rows: int = 4_500_000, csv_rows: int = 400_000, columns: int = 50, repeats: int = 3
+    *, rows: int = 5_000_000, csv_rows: int = 400_000, columns: int = 50, repeats: int = 3
 ) -> Table:
     measured = []
     with scratch() as folder:
@@ -272,6 +272,40 @@ def wide(
             data="Parquet",
         )
     return timing_table(measured, base="scikit-learn PCA, arpack", by="data")
+
+
+# Silos
+
+
+@case(
+    "silos",
+    about="the same rows in one silo and in many, and secure sums beside plain ones",
+    quick={"rows": 2_000, "columns": 8, "silos": 20, "secure_silos": 3, "repeats": 1},
+)
+def silos(
+    *,
+    rows: int = 1_000_000,
+    columns: int = 100,
+    silos: int = 1_000,
+    secure_silos: int = 300,
+    repeats: int = 3,
+) -> Table:
+    pooled, few = model_one(rows, columns), model_one(200 * secure_silos, columns)
+    shapes = {f"{rows:,} rows": (pooled, silos), f"{len(few):,} rows": (few, secure_silos)}
+    measured: list[Record] = []
+    for name, (held, count) in shapes.items():
+        parts, given = np.array_split(held, count), FITS["private, public bound"]
+        ways: dict[str, Callable[[], Any]] = {
+            "one silo": lambda held=held, given=given: fed_pca([held], **given),
+            f"{count:,} silos": lambda parts=parts, given=given: fed_pca(parts, **given),
+            f"{count:,} silos, exact": lambda parts=parts: fed_pca(parts, **EXACT),
+        }
+        if held is few:
+            ways["secure sums"] = lambda parts=parts, given=given: fed_pca(
+                parts, aggregation="secure", **given
+            )
+        measured += compare(ways, repeats, data=name)
+    return timing_table(measured, base="one silo", by="data")
 
 
 # Growth

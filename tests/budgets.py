@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpower.privacy import Ledger
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import Account
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, of_moment
-from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.sums.lattice import SIDE
 
 
@@ -36,7 +35,7 @@ def priced(mode: str = "moment", *, n_sharing: int | None = None, colluders: int
             "min_silos": colluders + 1,
             "identities": tuple((f"silo {place}", f"{place:064x}") for place in range(n_sharing)),
         }
-    budget = budget_of(Study(noise=mode, **given))  # type: ignore[arg-type]
+    budget = Study(noise=mode, **given).budget  # type: ignore[arg-type]
     assert budget is not None
     return budget
 

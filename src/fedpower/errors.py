@@ -1,6 +1,8 @@
 """The errors that a user can meet: one sentence each; the command line prints it and exits with 2."""
 
 import unicodedata
+from importlib import import_module
+from typing import Any
 
 _STEERING = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Control and format characters (bidirectional overrides too), lone surrogates, line separators."""
@@ -57,3 +59,11 @@ def is_showable(name: str) -> bool:
 def installing(extra: str) -> str:
     """Return how an extra is installed, for sentences about a package that is not there."""
     return f"`pip install '.[{extra}]'` in a copy of the project"
+
+
+def needed(package: str, extra: str, must: str) -> Any:
+    """Return an optional package; where it is not there, refuse what ``must`` describes."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise InputError(f"{must} {package}, got none installed; run {installing(extra)}") from None

@@ -32,15 +32,18 @@ def measure(browser: Browser, expression: str, *arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_nothing_is_asked_for_but_the_page_and_nothing_is_complained_of(
-    browser: Browser, pages: dict[str, Path], kind: str, scheme: str
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (1000, "light")])
+def test_nothing_is_asked_for_but_the_page_nothing_is_complained_of_and_nothing_sticks_out(
+    browser: Browser, pages: dict[str, Path], kind: str, width: int, scheme: str
 ):
-    browser.open(pages[kind], scheme=scheme)
+    browser.open(pages[kind], width=width, scheme=scheme)
     assert browser.requests() == [pages[kind].as_uri()]
     assert browser.complaints() == []
     assert "held by" in browser.ask("return document.querySelector('h1').textContent")
     assert browser.ask("return document.title").endswith("– fedpower")
+    assert measure(browser, "openAll(); return stickingOut()") == []
+    wide, window = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
+    assert wide <= window == width
 
 
 def test_the_policy_stops_what_is_not_the_page_s_own(browser: Browser, pages: dict[str, Path]):
@@ -64,15 +67,6 @@ def test_names_that_look_like_code_are_text(browser: Browser, pages: dict[str, P
         "return [...document.querySelectorAll('.rows li')].map(e => e.getBoundingClientRect().height)"
     )
     assert {height for height in heights if height} == {28}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("width", [PHONE, 1000])
-def test_nothing_sticks_out_sideways(browser: Browser, pages: dict[str, Path], kind: str, width: int):
-    browser.open(pages[kind], width=width)
-    assert measure(browser, "openAll(); return stickingOut()") == []
-    wide, window = browser.ask("return [document.documentElement.scrollWidth, innerWidth]")
-    assert wide <= window == width
 
 
 def test_on_a_phone_verdicts_are_seen_and_a_shade_tells_of_columns_beyond(
@@ -136,13 +130,19 @@ def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_i
     assert reached == list(range(count))
 
 
-def test_enter_sorts_a_table_and_enter_again_turns_it_around(browser: Browser, pages: dict[str, Path]):
-    browser.open(pages["private"])
+def focus_sorting(browser: Browser, table: str, place: int) -> None:
     measure(
         browser,
-        "openAll(); window.sorted = document.querySelector('#loadings table');"
-        "sorted.tHead.rows[0].cells[1].querySelector('button').focus()",
+        f"openAll(); window.sorted = document.querySelector('{table} table');"
+        f"sorted.tHead.rows[0].cells[{place}].querySelector('button').focus()",
     )
+
+
+def test_enter_sorts_a_table_and_enter_again_turns_it_around_with_empty_cells_last(
+    browser: Browser, pages: dict[str, Path]
+):
+    browser.open(pages["private"])
+    focus_sorting(browser, "#loadings", 1)
     states, columns = [], []
     for key in (None, Keys.ENTER, Keys.ENTER, Keys.SPACE):
         if key:
@@ -154,17 +154,8 @@ def test_enter_sorts_a_table_and_enter_again_turns_it_around(browser: Browser, p
     assert columns[0] == sorted(columns[0], key=abs, reverse=True)
     assert columns[1] == columns[3] == sorted(columns[0])
     assert columns[2] == columns[1][::-1] != columns[0]
-
-
-def test_rows_without_a_number_come_last_whichever_way_a_table_is_sorted(
-    browser: Browser, pages: dict[str, Path]
-):
     browser.open(pages["krylov"])
-    measure(
-        browser,
-        "openAll(); window.sorted = document.querySelector('#rounds table');"
-        "sorted.tHead.rows[0].cells[6].querySelector('button').focus()",
-    )
+    focus_sorting(browser, "#rounds", 6)
     for turn in (1, -1):
         browser.press(Keys.ENTER)
         shown = measure(browser, "return column(sorted, 6)")

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.embedded import read_silos
+from fedpower.engines.inprocess import read_silos
 from fedpower.errors import InputError
 from fedpower.protocol import Study
 from fedpower.rows.opening import open_source

@@ -6,13 +6,13 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from row_forms import write_h5ad
 from scipy import sparse
 
-from fedpower.engines.embedded import read_silos
+from fedpower.engines.inprocess import read_silos
 from fedpower.errors import InputError
 from fedpower.protocol import Study
 from fedpower.rows.fingerprint import fingerprint
@@ -167,6 +167,7 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-5, 5).
     cuts=st.sets(st.integers(1, 11)),
     seed=st.integers(0, 9),
 )
+@settings(max_examples=20)
 def test_a_digest_depends_on_the_rows_alone(rows, cuts, seed):
     """Not on blocks, memory, storage or order."""
     rows = rows + 0.0  # a sparse matrix has no −0
@@ -185,6 +186,7 @@ def test_a_digest_depends_on_the_rows_alone(rows, cuts, seed):
     other=st.tuples(st.integers(0, 5), st.integers(0, 2)),
     value=NUMBERS,
 )
+@settings(max_examples=20)
 def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(rows, place, other, value):
     """Up to a chance of 2⁻⁴⁰ or so in each example."""
     key = digest_key(3)

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import sparse
@@ -42,6 +42,7 @@ def dense(block: Any) -> Any:
 
 
 @given(BLOCKS, st.floats(1e-3, 1e3), st.booleans())
+@settings(max_examples=20)
 def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: bool) -> None:
     rule = RowTreatment(row_norm=None if normalize else bound, normalize=normalize)
     if not normalize and np.abs(block).max() > bound * 1e305:
@@ -53,6 +54,7 @@ def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: 
 
 
 @given(MILD)
+@settings(max_examples=20)
 def test_only_rows_beyond_the_bound_are_clipped(block: Any) -> None:
     treated, clipped = RowTreatment(row_norm=4.0).apply(block)
     norms = np.linalg.norm(block, axis=1) / 4
@@ -72,6 +74,7 @@ def test_extreme_rows_keep_their_direction() -> None:
 
 
 @given(MILD, st.booleans(), st.booleans())
+@settings(max_examples=20)
 def test_sparse_and_dense_blocks_are_treated_alike(block: Any, center: bool, bounded: bool) -> None:
     width = block.shape[1]
     rule = RowTreatment(

@@ -11,7 +11,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from scipy import sparse
@@ -71,6 +71,7 @@ def weighted(rows, ids, most=1):
 
 
 @given(counts=st.lists(st.integers(1, 2**30), min_size=1, max_size=8), most=st.integers(1, 50))
+@settings(max_examples=20)
 def test_no_persons_rows_weigh_more_than_they_may_in_whole_numbers(counts, most):
     array = np.array(counts, dtype=np.float64)
     shares, tallies = lattice_shares(array, most), tally_weights(array, most)
@@ -87,6 +88,7 @@ def test_no_persons_rows_weigh_more_than_they_may_in_whole_numbers(counts, most)
     rows=st.lists(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), min_size=1, max_size=6),
     normalize=st.booleans(),
 )
+@settings(max_examples=20)
 def test_no_row_of_a_person_is_longer_than_its_own_side(rows, normalize):
     """‖z‖² ≤ (S·k/P)², in whole numbers: what the proof of the joint release rests on."""
     treatment = RowTreatment(normalize=True) if normalize else RULE
@@ -318,6 +320,7 @@ def test_other_texts_are_other_persons():
 
 
 @given(st.lists(st.integers(-(2**63), 2**64 - 1), min_size=1, max_size=20, unique=True))
+@settings(max_examples=20)
 def test_whole_numbers_are_who_their_texts_are(numbers):
     texts = [f"{number}" for number in numbers]
     wanted = keys(texts).tolist()

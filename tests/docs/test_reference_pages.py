@@ -18,33 +18,18 @@ BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pages") / "result"
+def test_every_file_array_and_key_of_a_result_is_explained(tmp_path: Path) -> None:
     model = FedPCA(2, codebook=CodeBook(row_norm=1.0, offset=np.zeros(6), scale=np.ones(6)))
-    rows = spiked_rows(200, 6)
-    model.fit_silos([rows[:100], rows[100:]]).save(folder)
-    return folder
-
-
-def _named() -> set[str]:
-    return set(re.findall(r"`([\w.]+)`", FOLDER))
-
-
-def test_every_file_of_a_result_is_explained(written: Path) -> None:
-    assert {path.name for path in written.iterdir()} <= {*FILES, "moment.npz"} <= _named()
-
-
-def test_every_array_of_a_result_is_explained(written: Path) -> None:
+    rows, written = spiked_rows(200, 6), tmp_path / "result"
+    model.fit_silos([rows[:100], rows[100:]]).save(written)
+    named = set(re.findall(r"`([\w.]+)`", FOLDER))
+    assert {path.name for path in written.iterdir()} <= {*FILES, "moment.npz"} <= named
     with np.load(written / "components.npz") as stored:
-        assert set(stored.files) <= _named()
-
-
-def test_every_key_of_a_record_is_explained(written: Path) -> None:
+        assert set(stored.files) <= named
     record = json.loads((written / "run.json").read_text())
     nested = (record["privacy"], *record["privacy"]["protections"], *record["silos"], *record["rounds"])
     for table in (record, record["solver"], *nested):
-        assert set(table) <= _named()
+        assert set(table) <= named
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fedpower.engines.inprocess import Pace, available_cores, blas_threads, run_in_process
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Silo, decaying, every
+from fedpower.protocol import Coordinator, Silo, decaying, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.values import cached_property
@@ -33,24 +33,29 @@ def silos() -> dict[str, Silo]:
 class Wrapped:
     """A silo that does something before it answers."""
 
-    def __init__(self, silo: Silo, before: Callable[[Message], Message | None]) -> None:
+    def __init__(self, silo: Silo, before: Callable[[Message], object]) -> None:
         self.silo, self.before = silo, before
 
     def answer(self, message: Message) -> Message:
-        return self.before(message) or self.silo.answer(message)
+        self.before(message)
+        return self.silo.answer(message)
 
 
-def wrapped(silos: dict[str, Silo], before: Callable[[Message], Any]) -> dict[str, Wrapped]:
+def wrapped(silos: dict[str, Silo], before: Callable[[Message], object]) -> dict[str, Wrapped]:
     return {name: Wrapped(silo, before) for name, silo in silos.items()}
 
 
 @pytest.mark.parametrize("n_jobs", [None, 1, 8])
-def test_the_result_is_the_same_bytes_as_without_threads(silos: dict[str, Silo], n_jobs: int | None) -> None:
-    plain = make_coordinator(silos, SETTINGS)
+def test_the_result_is_the_same_bytes_as_without_threads_and_each_silo_is_asked_once_a_round(
+    silos: dict[str, Silo], n_jobs: int | None
+) -> None:
+    asked: list[tuple[int, str]] = []
+    plain, threaded = make_coordinator(silos, SETTINGS), make_coordinator(silos, SETTINGS)
     drive(plain, silos)
-    threaded = make_coordinator(silos, SETTINGS)
-    run_in_process(threaded, silos, n_jobs=n_jobs)
+    counting = wrapped(silos, lambda message: asked.append((message.round, message.silo)))
+    run_in_process(threaded, counting, n_jobs=n_jobs)
     np.testing.assert_array_equal(threaded.outcome.basis, plain.outcome.basis)
+    assert sorted(asked) == [(number, name) for number in range(len(plain.history)) for name in silos]
 
 
 def test_silos_answer_at_the_same_time() -> None:
@@ -58,7 +63,7 @@ def test_silos_answer_at_the_same_time() -> None:
     meeting = threading.Barrier(2, timeout=20)
     silos = make_silos(split(spiked_rows(), [300, 300]), 3, center=True)
     coordinator = make_coordinator(silos, SETTINGS)
-    run_in_process(coordinator, wrapped(silos, lambda _: meeting.wait() and None), n_jobs=2)
+    run_in_process(coordinator, wrapped(silos, lambda _: meeting.wait()), n_jobs=2)
     assert coordinator.done
 
 
@@ -83,17 +88,6 @@ def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos: dict[st
     assert now() == before
 
 
-def test_of_many_silos_every_one_is_asked_once_in_every_round() -> None:
-    asked: list[tuple[str, int]] = []
-    silos = make_silos(split(spiked_rows(), [10] * 60), 3, center=True)
-    coordinator = make_coordinator(silos, SETTINGS)
-    counting = wrapped(silos, lambda message: asked.append((message.silo, message.round)))
-    run_in_process(coordinator, counting, n_jobs=2)
-    assert coordinator.done
-    rounds = range(len(coordinator.history))
-    assert sorted(asked) == sorted((name, number) for number in rounds for name in silos)
-
-
 # When a round is over: the rule, and an engine that obeys it. No test looks at a clock.
 
 EVERY_STEP = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=every(1))
@@ -116,59 +110,37 @@ def test_the_earlier_of_deadline_and_grace_ends_the_round(
     assert Pace(deadline=deadline, grace=grace).left(elapsed, since) == min(by_deadline, by_grace)
 
 
-class Held:
-    """A silo that gives no answer from a round on until it is let go."""
-
-    def __init__(self, silo: Silo, gate: threading.Event, from_round: int = 0) -> None:
-        self.silo, self.gate, self.from_round = silo, gate, from_round
-
-    def answer(self, message: Message) -> Message:
-        if message.round >= self.from_round:
-            self.gate.wait()
-        return self.silo.answer(message)
-
-
 @contextmanager
-def gate() -> Iterator[threading.Event]:
-    """Give a gate that is opened at the latest when the test is over: no thread stays behind it."""
-    made = threading.Event()
+def three(min_silos: int | None = None) -> Iterator[tuple[Coordinator, dict[str, Any], threading.Event]]:
+    """Give a coordinator, its silos, and a gate that is open at the latest when the test is over."""
+    silos: dict[str, Any] = dict(make_silos(split(spiked_rows(), [200] * 3), 3))
+    gate = threading.Event()
     try:
-        yield made
+        yield make_coordinator(silos, EVERY_STEP, min_silos=min_silos), silos, gate
     finally:
-        made.set()
+        gate.set()
 
 
-def silos_of(count: int) -> dict[str, Silo]:
-    return make_silos(split(spiked_rows(), [600 // count] * count), 3)
+def held(silo: Silo, gate: threading.Event) -> Wrapped:
+    """Return a silo that gives no answer from round 1 on until the gate opens."""
+    return Wrapped(silo, lambda message: message.round < 1 or gate.wait())
 
 
 def test_grace_does_not_begin_before_enough_have_answered() -> None:
     """Two are held until the third was asked: without them there are too few, whatever the grace."""
-    silos = silos_of(3)
-    coordinator = make_coordinator(silos, EVERY_STEP, min_silos=3)
-    with gate() as closed:
-
-        class Opens:
-            def answer(self, message: Message) -> Message:
-                closed.set()
-                return silos["silo-2"].answer(message)
-
-        crew = {
-            "silo-0": Held(silos["silo-0"], closed),
-            "silo-1": Held(silos["silo-1"], closed),
-            "silo-2": Opens(),
-        }
-        run_in_process(coordinator, crew, deadline=LONG, grace=0.0)
+    with three(min_silos=3) as (coordinator, silos, gate):
+        for name in ("silo-0", "silo-1"):
+            silos[name] = Wrapped(silos[name], lambda _: gate.wait())
+        silos["silo-2"] = Wrapped(silos["silo-2"], lambda _: gate.set())
+        run_in_process(coordinator, silos, deadline=LONG, grace=0.0)
     assert all(len(each.answers) == 3 for each in coordinator.history)
 
 
 def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_rounds_there_are() -> None:
     """More rounds than silos: each has a thread of its own, and the silent one only that one."""
-    silos = silos_of(3)
-    coordinator = make_coordinator(silos, EVERY_STEP, min_silos=2)
-    with gate() as closed:
-        crew = {**silos, "silo-1": Held(silos["silo-1"], closed, from_round=1)}
-        run_in_process(coordinator, crew, deadline=LONG, grace=0.05)
+    with three(min_silos=2) as (coordinator, silos, gate):
+        silos["silo-1"] = held(silos["silo-1"], gate)
+        run_in_process(coordinator, silos, deadline=LONG, grace=0.05)
     first, *others = coordinator.history
     assert len(others) > 2 * len(silos)
     assert tuple(first.answers) == tuple(silos)
@@ -176,37 +148,26 @@ def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_roun
 
 
 def test_a_silo_is_not_asked_what_was_closed_while_it_slept() -> None:
-    silos = silos_of(3)
-    coordinator = make_coordinator(silos, EVERY_STEP, min_silos=2)
     answered: list[int] = []
-    with gate() as closed:
 
-        class Sleeper:
-            def answer(self, message: Message) -> Message:
-                if message.round == 1:
-                    closed.wait()
-                answered.append(message.round)
-                return silos["silo-1"].answer(message)
+    def sleep(message: Message) -> None:
+        if message.round == 1:
+            gate.wait()
+        answered.append(message.round)
 
-        class Wakes:
-            def answer(self, message: Message) -> Message:
-                if message.round == 5:
-                    closed.set()
-                return silos["silo-0"].answer(message)
-
-        crew = {"silo-0": Wakes(), "silo-1": Sleeper(), "silo-2": silos["silo-2"]}
-        run_in_process(coordinator, crew, deadline=LONG, grace=0.2)
+    with three(min_silos=2) as (coordinator, silos, gate):
+        silos["silo-0"] = Wrapped(silos["silo-0"], lambda message: message.round == 5 and gate.set())
+        silos["silo-1"] = Wrapped(silos["silo-1"], sleep)
+        run_in_process(coordinator, silos, deadline=LONG, grace=0.2)
     assert coordinator.done
     assert not set(answered) & {2, 3, 4}
 
 
 def test_too_few_at_the_deadline_end_the_run_although_grace_never_began() -> None:
-    silos = silos_of(2)
-    coordinator = make_coordinator(silos, EVERY_STEP)
-    with gate() as closed:
-        crew = {**silos, "silo-1": Held(silos["silo-1"], closed, from_round=1)}
-        with pytest.raises(ProtocolError, match="needs 2 answers and got 1; bring back silo-1"):
-            run_in_process(coordinator, crew, deadline=0.2, grace=LONG)
+    with three() as (coordinator, silos, gate):
+        silos["silo-1"] = held(silos["silo-1"], gate)
+        with pytest.raises(ProtocolError, match="needs 3 answers and got 2; bring back silo-1"):
+            run_in_process(coordinator, silos, deadline=0.2, grace=LONG)
 
 
 def test_silos_compute_what_is_kept_at_the_same_time() -> None:

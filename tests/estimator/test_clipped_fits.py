@@ -66,10 +66,8 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     """Variances 9, 4, 1, 1, 0.25: about a level of a fifth of them all, the least would stand out more
     than the second. The error is about 0.01."""
     rows = np.random.default_rng(4).standard_normal((20_000, 5)) * [3.0, 2.0, 1.0, 1.0, 0.5]
-    model = fed_pca(
-        2, epsilon=20.0, delta=1e-06, standardize=False, row_norm=8.0, noise="clipped", energy=0.8
-    )
-    model.set_params(center=False).fit_silos(np.split(rows, 2))
+    told = {"epsilon": 20.0, "delta": 1e-6, "row_norm": 8.0, "standardize": False, "center": False}
+    model = fed_pca(2, noise="clipped", energy=0.8, **told).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
 
 

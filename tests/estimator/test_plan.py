@@ -70,30 +70,24 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
         assert 0.45 < way.bytes_up / way.rounds / (up / rounds) < 2.2
 
 
-def test_the_way_that_auto_takes_is_marked_once(unit_rows: Array) -> None:
+def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(unit_rows: Array) -> None:
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05], n_rehearsals=1)
     (chosen,) = [way for way in made.candidates if way.chosen]
     fit = model.fit_silos(np.split(unit_rows, np.cumsum(SIZES)[:-1]))
     assert (chosen.solver, chosen.noise) == (fit.solver_.solver, fit.study_.noise)
     assert made.delta == fit.study_.delta
-
-
-def test_an_exact_plan_has_no_noise() -> None:
     made = plan(FedPCA(K, epsilon=math.inf), sizes=SIZES, n_features=D, spectrum=[0.3, 0.2, 0.1, 0.01])
     assert all(way.noise_level == 0 for way in made.candidates)
     assert all(way.error is not None and way.error < 1e-8 for way in made.candidates)
 
 
-def test_a_gap_gives_the_simplest_spectrum_with_that_gap() -> None:
+def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left() -> None:
+    """Rows of norm at most 1 have a trace of at most 1: repeating .018 over 300 columns made it 5.4."""
     values = spectrum_of_gap(0.05, K, D)
     assert values.sum() == pytest.approx(1.0)
     assert values[K - 1] - values[K] == pytest.approx(0.05)
     assert np.unique(values.round(12)).size == 2
-
-
-def test_eigenvalues_that_are_not_given_share_what_is_left_of_the_trace() -> None:
-    """Rows of norm at most 1 have a trace of at most 1: repeating .018 over 300 columns made it 5.4."""
     given = [0.3, 0.1, 0.06, 0.04, 0.03, 0.02, 0.018]
     values = full_spectrum(given, 300)
     np.testing.assert_array_equal(values[:7], given)
@@ -115,16 +109,6 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
 
 
-def test_what_an_upload_takes_is_told_without_a_spectrum() -> None:
-    made = plan(FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0)), sizes=[100, 200], n_features=D)
-    (way,) = [way for way in made.candidates if (way.solver, way.aggregation) == ("moment", "plain")]
-    assert (way.rounds, way.error) == (1, None)
-    assert way.bytes_up is not None
-    assert made.preparation == 0
-    assert made.missing is not None
-    assert all(way.error is None and way.noise_level > 0 for way in made.candidates)
-
-
 @pytest.mark.parametrize("rank", [K, "auto"])
 def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_one(rank: int | str) -> None:
     """They depend on no eigenvalue: any spectrum tells the same."""
@@ -142,7 +126,8 @@ def test_without_a_spectrum_rounds_and_bytes_of_steps_and_uploads_are_those_of_o
             assert (one.rounds, one.bytes_down) == (other.rounds, other.bytes_down)
             assert one.bytes_up == pytest.approx(other.bytes_up, rel=0.05)
     assert compared >= 2
-    assert told.missing is None
+    assert (open_.missing is None, told.missing) == (False, None)
+    assert all(way.error is None and way.noise_level > 0 for way in open_.candidates)
 
 
 def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
@@ -235,9 +220,8 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
     (remark,) = made.remarks
     assert "tiny-0 (1 rows)" in remark
     assert "large" not in remark
-    weighed = plan(
-        FedPCA(2, epsilon=0.5, delta=1e-06, aggregation=Plain(weights="noise")), sizes=sizes, n_features=20
-    )
+    fair = FedPCA(2, epsilon=0.5, delta=1e-06, aggregation=Plain(weights="noise"))
+    weighed = plan(fair, sizes=sizes, n_features=20)
     assert weighed.remarks == ()
     before, after = (next(way for way in each.candidates if way.chosen) for each in (made, weighed))
     assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
@@ -245,14 +229,11 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
 
 @pytest.mark.slow
 def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
-    model = FedPCA(2, epsilon=1.0, noise="step", center=False, standardize=False)
-    made = plan(model, sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01])
+    facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
+    made = plan(FedPCA(2, epsilon=1.0, noise="step", center=False, standardize=False), **facts)
     assert made.remarks[0].startswith("solver=")
     assert "noise='moment' is predicted to be more accurate" in made.remarks[0]
-    by_itself = plan(
-        FedPCA(2, epsilon=1.0, center=False), sizes=[4000, 4000], n_features=30, spectrum=[0.3, 0.2, 0.01]
-    )
-    assert by_itself.remarks == ()
+    assert plan(FedPCA(2, epsilon=1.0, center=False), **facts).remarks == ()
 
 
 @pytest.mark.parametrize(

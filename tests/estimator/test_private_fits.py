@@ -12,7 +12,7 @@ from scipy import sparse
 
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.embedded import federate, read_silos
+from fedpower.engines.inprocess import federate, read_silos
 from fedpower.errors import FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
@@ -78,14 +78,12 @@ def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
     paths = ledgers_in(tmp_path, parts)
     model = fed_pca(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
     first = model.fit_silos(parts, ledgers=paths).components_
-    with Ledger.open(paths["north"]) as ledger:
-        spent = ledger.spent()
+    before = spent(paths["north"])
     np.testing.assert_array_equal(model.fit_silos(parts, ledgers=paths).components_, first)
     with pytest.raises(FedpowerError, match="must keep to the epsilon it agreed on"):
         model.set_params(random_state=1).fit_silos(parts, ledgers=paths)
-    with Ledger.open(paths["north"]) as ledger:
-        assert ledger.spent() == spent
-        assert ledger.spent().epsilon == pytest.approx(1.0, rel=1e-6)
+    assert spent(paths["north"]) == before
+    assert before.epsilon == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_bound_read_from_the_rows_voids_the_promise(parts: dict[str, Array]) -> None:
@@ -101,10 +99,8 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
     rows[:, :3] = 1.0
     other = rows.copy()
     other[7] = 1.0
-    reported = [
-        FedPCA(2, epsilon=1.0, codebook=CodeBook(normalize=True)).fit_silos([sparse.csr_array(each)]).kernels_
-        for each in (rows, other)
-    ]
+    model = FedPCA(2, epsilon=1.0, codebook=CodeBook(normalize=True))
+    reported = [model.fit_silos([sparse.csr_array(each)]).kernels_ for each in (rows, other)]
     assert reported[0] == reported[1]
 
 
@@ -179,15 +175,14 @@ class TestVersionsOfData:
         assert stated[0] == stated[1]
         assert [len(each) for each in stated[0][2]] == [1, 2, 1]
 
-    def test_the_statement_names_every_silo_s_version(self, parts: dict[str, Array], tmp_path: Path) -> None:
-        paths = ledgers_in(tmp_path, parts)
+    def test_the_statement_names_every_silo_s_version_where_there_are_ledgers(
+        self, parts: dict[str, Array], tmp_path: Path
+    ) -> None:
         model = fed_pca(2, **OPTIONS)
-        model.fit_silos(parts, ledgers=paths, data_version={"south": "2026-03"})
+        model.fit_silos(parts, ledgers=ledgers_in(tmp_path, parts), data_version={"south": "2026-03"})
         fact = "the version of its data that each silo declared (north 1, south 2026-03, east 1)"
         assert fact in model.privacy_.public
         assert fact in str(model.privacy_)
-
-    def test_a_fit_without_ledgers_declares_none(self, parts: dict[str, Array]) -> None:
         assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
         with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
             fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
@@ -206,12 +201,8 @@ class TestWhatALedgerNeverBooks:
     @pytest.mark.parametrize(
         ("parameters", "sentence"),
         [
-            (
-                {"epsilon": 1.0, "solver": "krylov"},
-                "a fit with ledgers must have a public bound on the norm of a row, got",
-            ),
-            ({"epsilon": float("inf")}, "must be charged a finite epsilon, got epsilon=inf"),
-            ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon"),
+            ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
+            ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
         ],
     )
     def test_what_is_not_private_is_refused_before_a_row_is_read(

@@ -39,18 +39,6 @@ class NoiseByRound:
         return self._source.words(n)
 
 
-class ByRound:
-    """A silo whose noise begins again with every question."""
-
-    def __init__(self, silo, noise: NoiseByRound) -> None:
-        self._silo = silo
-        self._noise = noise
-
-    def answer(self, question):
-        self._noise.begin(question.round)
-        return self._silo.answer(question)
-
-
 def hold(folder: Path, what: str) -> None:
     mark, ends = folder / what, time.monotonic() + WAIT_S
     if mark.exists():
@@ -60,12 +48,14 @@ def hold(folder: Path, what: str) -> None:
 
 
 class Held:
-    def __init__(self, silo, folder: Path) -> None:
-        self._silo = silo
-        self._folder = folder
+    """A silo held up at will, whose noise begins again with every question."""
+
+    def __init__(self, silo, noise: NoiseByRound, folder: Path) -> None:
+        self._silo, self._noise, self._folder = silo, noise, folder
 
     def answer(self, question):
         hold(self._folder, f"before-{question.round}")
+        self._noise.begin(question.round)
         usual = resource.getrlimit(resource.RLIMIT_FSIZE)
         if (self._folder / "full").exists():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1, usual[1]))
@@ -79,7 +69,7 @@ class Held:
 def open_held_silo(study_file, silo_file):
     noise = NoiseByRound(silo_file.name)
     with open_silo(study_file, silo_file, noise=noise) as node:
-        yield replace(node, silo=Held(ByRound(node.silo, noise), silo_file.path.parent))
+        yield replace(node, silo=Held(node.silo, noise, silo_file.path.parent))
 
 
 class HeldRun(coordinator.RunThread):

@@ -3,9 +3,9 @@
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from federation_apps import ByRound, NoiseByRound
-from studies import content_with
+from federation_apps import Held, NoiseByRound
+from studies import COLUMNS as STUDY_COLUMNS
+from studies import SIZES, content_with
 
 from fedpower.cli import main
 from fedpower.engines.inprocess import run_in_process
 from fedpower.federation import processes
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.kits import COORDINATOR, Kit
+from fedpower.federation.kits import Kit
 from fedpower.federation.local import LEDGER_CAP, LocalFederation
 from fedpower.federation.runner import Runner, open_session
 from fedpower.federation.silo_file import open_silo, read_silo
@@ -36,16 +37,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "secure": {"privacy": {"epsilon": 2.0, "delta": 1e-6, "aggregation": "secure"}, "solver": {}},
 }
 """By name: tables of a study in place of those of one in which every step is noised."""
-
-
-@contextmanager
-def held_up() -> Iterator[None]:
-    """Let parties be started that can be held up."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "PROGRAM", "federation_apps")
-        here = str(Path(__file__).parent)
-        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-        yield
 
 
 class Ground(LocalFederation):
@@ -87,21 +78,6 @@ class Ground(LocalFederation):
     def place(self, party: str) -> Path:
         return self.kits / party
 
-    def fresh(self) -> None:
-        """Forget earlier charges, runs and flags: silos have their ledgers open, so they start again."""
-        running = [name for name in self.silos if name in self.processes]
-        self.stop(*running)
-        for party in (COORDINATOR, *self.silos):
-            for flag in ("before-*", "after-*", "between-*", "reached-*", "full"):
-                for path in self.place(party).glob(flag):
-                    path.unlink()
-        for name in self.silos:
-            self.ledger(name).unlink(missing_ok=True)
-            self.make_ledger(name)
-        self.sentences, self.rounds = [], []
-        if running:
-            self.start(*running)
-
     def hold(self, party: str, what: str) -> None:
         (self.place(party) / what).touch()
 
@@ -130,49 +106,42 @@ class Ground(LocalFederation):
         """Return every release in a silo's ledger, in order."""
         return charges(self.ledger(name))
 
-    def connected(self) -> set[str]:
-        with open_session(Kit(self.runner), patience=WAIT_S) as session:
-            return set(session.status()["connected"])
-
     def wait_until_connected(self, *silos: str) -> None:
         """Wait until exactly these silos are connected, all by default."""
         with open_session(Kit(self.runner), patience=WAIT_S) as session:
             wait_for(lambda: set(session.status()["connected"]) == set(silos or self.silos), "the silos")
 
-    def run(self, name: str, *, resume: bool = False, patience: float = 90.0) -> "Running":
-        return Running(self, self.folder / name, resume=resume, patience=patience)
-
-
-class Running:
-    """A run in a thread of the test."""
-
-    def __init__(self, ground: Ground, folder: Path, *, resume: bool, patience: float) -> None:
+    def run(self, name: str, *, resume: bool = False) -> Callable[[], dict[str, np.ndarray]]:
+        """Start a run in a thread of its own; return what waits for its arrays."""
+        folder = self.folder / name
         folder.mkdir()
-        self.folder = folder
-        self.error: BaseException | None = None
-        runner = Runner(
-            kit=Kit(ground.runner),
-            patience=patience,
-            say=ground.sentences.append,
-            on_round=ground.rounds.append,
-        )
+        say, on_round = self.sentences.append, self.rounds.append
+        runner = Runner(kit=Kit(self.runner), patience=90.0, say=say, on_round=on_round)
+        pool = ThreadPoolExecutor(1)
+        running = pool.submit(runner.run, folder, resume=resume)
+        pool.shutdown(wait=False)
 
-        def go() -> None:
-            try:
-                runner.run(folder, resume=resume)
-            except BaseException as error:  # raised in the test's thread
-                self.error = error
+        def result() -> dict[str, np.ndarray]:
+            running.result(WAIT_S * 2)
+            with np.load(folder / "components.npz") as arrays:
+                return {name: arrays[name] for name in arrays.files}
 
-        self._thread = threading.Thread(target=go, daemon=True)
-        self._thread.start()
+        return result
 
-    def result(self) -> dict[str, np.ndarray]:
-        self._thread.join(WAIT_S * 2)
-        assert not self._thread.is_alive(), "the run hangs"
-        if self.error is not None:
-            raise self.error
-        with np.load(self.folder / "components.npz") as arrays:
-            return {name: arrays[name] for name in arrays.files}
+
+@contextmanager
+def running(folder: Path, *kind: str, **rounds: float) -> Iterator[Ground]:
+    """Give a running federation whose parties can be held up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "PROGRAM", "federation_apps")
+        here = str(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        made = Ground(folder, *kind, **rounds)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
 
 
 def charges(ledger: Path) -> list[tuple[Any, ...]]:
@@ -215,7 +184,7 @@ def in_process(ground: Ground, folder: Path) -> tuple[StudyRun, dict[str, list]]
             Ledger.create(folder / f"{name}.ledger", epsilon=epsilon, delta=delta, silo=name).close()
             noise = NoiseByRound(name)
             node = stack.enter_context(open_silo(ground.study, read_silo(path), noise=noise))
-            silos[name] = ByRound(node.silo, noise)
+            silos[name] = Held(node.silo, noise, folder)
         made = StudyRun(ground.study, run="0" * 16, checkpoint=folder / "rounds")
         run_in_process(made.coordinator, silos)
     return made, {name: charges(folder / f"{name}.ledger") for name in SILOS}
@@ -226,3 +195,13 @@ def fedpower(*words: str, cwd: Path | None = None) -> subprocess.CompletedProces
     with chdir(cwd) if cwd is not None else nullcontext():
         done = CliRunner().invoke(main, list(words))
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def init_study(folder: Path, *words: str) -> None:
+    """Write a study of three silos with `fedpower study init`."""
+    made = fedpower(
+        "study", "init", "study.toml", "--name=rehearsed", f"--silos={','.join(SIZES)}", "-k2",
+        "--deadline=60", "--delta=1e-6", f"--columns={','.join(STUDY_COLUMNS)}", "--row-norm=12",
+        *words, cwd=folder,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr

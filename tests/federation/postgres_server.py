@@ -2,10 +2,8 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,38 +64,27 @@ def private_server(password: str) -> Iterator[PostgresServer]:
     if os.geteuid() == 0:
         owner = {"user": OWNER, "group": OWNER, "extra_groups": []}
         shutil.chown(folder, OWNER, OWNER)
+    secret, data, port = folder / "password", folder / "data", free_port()
+    secret.write_text(password)
+
+    def run(program: str, *words: object) -> None:
+        log = folder / "output"  # a pipe would be held open by the server
+        with log.open("a") as file:
+            done = subprocess.run(
+                [programs / program, "-D", data, *map(str, words)], cwd=folder, stdout=file, stderr=file,
+                check=False, **owner,
+            )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {log.read_text()}")
+
     try:
-        secret = folder / "password"
-        secret.write_text(password)
-        data = folder / "data"
-        _check([programs / "initdb", "-D", data, "-U", OWNER, "-A", "scram-sha-256", "--no-sync",
-                "--locale=C", "-E", "UTF8", f"--pwfile={secret}"], folder, owner)  # fmt: skip
-        port = free_port()
-        command = [programs / "postgres", "-D", data, "-p", str(port), "-k", folder,
-                   "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]  # fmt: skip
-        with (folder / "log").open("w") as log:
-            server = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **owner)
+        run("initdb", "-U", OWNER, "-A", "scram-sha-256", "--no-sync", "--locale=C", "-E", "UTF8",
+            f"--pwfile={secret}")  # fmt: skip
+        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        run("pg_ctl", "start", "-w", "-t", START_SECONDS, "-o", options)
         try:
-            _wait(programs, port, server, folder / "log")
             yield PostgresServer(programs=programs, port=port, password=password)
         finally:
-            server.send_signal(signal.SIGINT)  # a fast shutdown: clients are sent away
-            server.wait(timeout=START_SECONDS)
+            run("pg_ctl", "stop", "-w", "-m", "fast")  # clients are sent away
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _check(command: list[Any], folder: Path, owner: dict[str, Any]) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **owner)
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} failed: {done.stderr}")
-
-
-def _wait(programs: Path, port: int, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        ready = [programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-        if subprocess.run(ready, check=False).returncode == 0:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"the PostgreSQL server did not start: {log.read_text()}")

@@ -146,5 +146,5 @@ def run_study(study: StudyFile, folder: Path, run: str = RUN, **silos: Any) -> S
     with open_silos(study, folder, **silos) as opened:
         done = StudyRun(study, run=run, checkpoint=folder / run)
         opened.finish(done)
-        done.write_result(folder / "result")
+        done.result.save(folder / "result", force=True)
     return done

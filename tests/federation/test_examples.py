@@ -1,14 +1,9 @@
 """Examples and the page of a federation: the network is kept from the rows, and what they name is there."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 import tomllib
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -34,12 +29,6 @@ def unit(name: str) -> dict[str, list[str]]:
             key, _, value = line.partition("=")
             found.setdefault(key, []).append(value)
     return found
-
-
-def compose() -> dict[str, Any]:
-    """Return the services of the compose file."""
-    services: dict[str, Any] = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
-    return services
 
 
 def check_words(words: list[str]) -> None:
@@ -69,15 +58,15 @@ def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name: str) -> Non
         assert {"seccomp", "capset", "landlock_restrict_self"} <= set(filters[2].split())
 
 
-def test_node_and_vault_are_units_of_different_users_that_share_a_socket_and_no_folder() -> None:
+def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder() -> None:
+    """As units, and as services of the compose file, whose image has these users."""
     node, vault = unit("node"), unit("vault")
     assert node["User"] != vault["User"]
     assert node["SupplementaryGroups"] == vault["Group"]
-    assert "--socket /run/fedpower-north/vault" in node["ExecStart"][0]
-    assert "--socket /run/fedpower-north/vault" in vault["ExecStart"][0]
+    for each in (node, vault):
+        assert "--socket /run/fedpower-north/vault" in each["ExecStart"][0]
     assert vault["RuntimeDirectory"] == ["fedpower-north"]
     assert vault["RuntimeDirectoryMode"] == ["0750"]
-    assert "fedpower-vault.service" in node["After"][-1].split()
     assert node["Requires"] == ["fedpower-vault.service"]
     assert vault["PrivateNetwork"] == ["yes"]
     assert vault["RestrictAddressFamilies"] == ["AF_UNIX"]
@@ -86,56 +75,26 @@ def test_node_and_vault_are_units_of_different_users_that_share_a_socket_and_no_
     assert not {"ReadWritePaths", "StateDirectory", "RuntimeDirectory"} & node.keys()
     assert vault["ReadWritePaths"] == [f"{folder}/north/ledger"]
 
-
-@pytest.mark.programs
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
-def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
-    units = []
-    for name in UNITS:
-        units.append(tmp_path / f"fedpower-{name}.service")
-        text = (EXAMPLES / units[-1].name).read_text(encoding="utf-8")
-        units[-1].write_text(text.replace(PROGRAM, sys.executable), encoding="utf-8")
-    done = subprocess.run(
-        ["systemd-analyze", "verify", *units],
-        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "fedpower-" not in done.stderr, done.stderr
-
-
-def test_services_of_the_compose_file_are_node_and_vault_of_different_users() -> None:
-    services = compose()
-    node, vault = services["node"], services["vault"]
-    assert node["user"].split(":")[0] != vault["user"].split(":")[0]
-    assert node["user"].split(":")[1] == vault["user"].split(":")[1]
-    assert vault["network_mode"] == "none"
-    assert "network_mode" not in node
-    assert "ports" not in node
-    shared = _sources(node["volumes"]) & _sources(vault["volumes"])
-    assert shared == {"socket"}
-    assert all(volume.endswith(":ro") for volume in node["volumes"] if volume[0] == ".")
+    services = yaml.safe_load((EXAMPLES / "compose.yaml").read_text())["services"]
+    users = {name: services[name]["user"].partition(":") for name in ("node", "vault")}
+    made = dict(re.findall(r"--uid (\d+) --gid fedpower (\w+)", CONTAINERFILE))
+    (group,) = re.findall(r"groupadd --gid (\d+) fedpower", CONTAINERFILE)
+    assert {name: (made[user], of) for name, (user, _, of) in users.items()} == {
+        name: (name, group) for name in users
+    }
+    assert re.findall(r"^USER (\d+):", CONTAINERFILE, flags=re.MULTILINE)[0] in made
+    assert "install -d -o vault -g fedpower -m 0750 /socket" in CONTAINERFILE
+    assert services["vault"]["network_mode"] == "none"
+    assert not {"network_mode", "ports"} & services["node"].keys()
+    mounted = [{volume.split(":")[0] for volume in services[name]["volumes"]} for name in users]
+    assert set.intersection(*mounted) == {"socket"}
+    assert all(volume.endswith(":ro") for volume in services["node"]["volumes"] if volume[0] == ".")
     for service in services.values():
         check_words(service["command"])
         assert service["user"].split(":")[0] != "0"
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert service["restart"] in ("on-failure", "always")
-
-
-def test_the_image_has_the_users_and_the_socket_s_folder_of_the_compose_file() -> None:
-    made = dict(re.findall(r"--uid (\d+) --gid fedpower (\w+)", CONTAINERFILE))
-    group = re.search(r"groupadd --gid (\d+) fedpower", CONTAINERFILE)
-    assert group is not None
-    for name in ("node", "vault"):
-        user, _, users_group = compose()[name]["user"].partition(":")
-        assert (made[user], users_group) == (name, group[1])
-    assert "install -d -o vault -g fedpower -m 0750 /socket" in CONTAINERFILE
-    run_as = re.search(r"^USER (\d+):(\d+)$", CONTAINERFILE, flags=re.MULTILINE)
-    assert run_as is not None
-    assert run_as[1] in made
 
 
 def test_a_vault_needs_no_tls_key(tmp_path: Path) -> None:
@@ -159,20 +118,10 @@ def test_the_image_is_built_from_all_files_that_the_project_names() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     named = {project["project"]["readme"], *project["project"]["license-files"]}
-    named |= {wheel["hooks"]["custom"]["path"], "pyproject.toml", "constraints.txt"}
-    assert named <= set(_copied())
-    assert all(package.startswith("src/") for package in wheel["packages"])
-    assert "src" in _copied()
-
-
-def _copied() -> list[str]:
-    """Return what the Containerfile copies from the project."""
+    named |= {wheel["hooks"]["custom"]["path"], "pyproject.toml", "constraints.txt", "src"}
     lines = re.findall(r"^COPY (?!--)(.+)$", CONTAINERFILE, flags=re.MULTILINE)
-    return [name for line in lines for name in line.split()[:-1]]
-
-
-def _sources(volumes: Iterable[str]) -> set[str]:
-    return {volume.split(":")[0] for volume in volumes}
+    assert named <= {name for line in lines for name in line.split()[:-1]}
+    assert all(package.startswith("src/") for package in wheel["packages"])
 
 
 # --- the page ---

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from ground import SILOS, Ground, held_up, in_process, wait_for
+from ground import SILOS, in_process, running, wait_for
 
 from fedpower.federation.kits import COORDINATOR
 from fedpower.privacy.ledger import Ledger
@@ -18,44 +18,11 @@ from fedpower.privacy.ledger import Ledger
 pytestmark = pytest.mark.federation
 
 
-def ground_fixture(*kind, **rounds):
-    @pytest.fixture(scope="module")
-    def ground(tmp_path_factory):
-        with held_up():
-            made = Ground(tmp_path_factory.mktemp("ground"), *kind, **rounds)
-            made.start()
-            yield made
-            made.stop()
-
-    return ground
-
-
-strict = ground_fixture(deadline=25.0)  # goes on only with all four
-lenient = ground_fixture(min_silos=3, deadline=20.0, grace=4.0)  # goes on with three
-summed = ground_fixture("secure", deadline=25.0)  # a secure sum over all four or none
-
-
-@pytest.fixture(scope="module")
-def expected(strict, tmp_path_factory):
-    """What the same study gives in this process, with the same noise."""
-    return in_process(strict, tmp_path_factory.mktemp("in-process") / "run")
-
-
-def assert_as_expected(ground, run, expected):
-    node, charges = expected
-    result = node.result
-    arrays = run.result()
-    np.testing.assert_array_equal(arrays["components"], result.components)
-    np.testing.assert_array_equal(arrays["explained_variance"], result.explained_variance)
-    assert {name: ground.charges(name) for name in SILOS} == charges
-
-
-def test_processes_give_the_bytes_of_one(strict, expected):
-    assert_as_expected(strict, strict.run("plain"), expected)
-    assert [closed["answered"] for closed in strict.rounds] == [list(SILOS)] * 5
-    record = json.loads((strict.folder / "plain" / "run.json").read_text())
-    assert record["federation"]["agreement"] == strict.study.digest
-    assert record["study"]["hash"] == expected[0].study.digest
+@pytest.fixture
+def strict(tmp_path):
+    """A federation that goes on only with all four."""
+    with running(tmp_path, deadline=25.0) as ground:
+        yield ground
 
 
 RUNNER = """
@@ -68,13 +35,12 @@ Runner(kit=Kit(kit), patience=90.0, say=print, on_round=print).run(place, resume
 """
 
 
-def test_a_killed_runner_silo_and_coordinator_and_a_damaged_checkpoint_are_survived(
-    strict, expected, tmp_path
-):
-    strict.fresh()
+def test_a_killed_runner_silo_and_coordinator_and_a_damaged_checkpoint_are_survived(strict, tmp_path):
+    """The result is that of the same study in this process, with the same noise."""
     for what in ("before-2", "after-2"):
         strict.hold("west", what)
-    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(strict.runner), str(tmp_path)])
+    (tmp_path / "lost").mkdir()
+    runner = subprocess.Popen([sys.executable, "-c", RUNNER, str(strict.runner), str(tmp_path / "lost")])
     strict.reached("west", "before-2")
     wait_for(lambda: len(strict.charges("north")) == 2, "north's second release")
     runner.kill()
@@ -97,9 +63,19 @@ def test_a_killed_runner_silo_and_coordinator_and_a_damaged_checkpoint_are_survi
     last.write_bytes(content)
     before = {name: strict.charges(name) for name in SILOS}
     strict.start(COORDINATOR)
-    assert_as_expected(strict, run, expected)
+    arrays, (expected, charges) = run(), in_process(strict, tmp_path / "in-process")
+    np.testing.assert_array_equal(arrays["components"], expected.result.components)
+    np.testing.assert_array_equal(arrays["explained_variance"], expected.result.explained_variance)
+    assert {name: strict.charges(name) for name in SILOS} == charges
     assert all(strict.charges(name)[: len(old)] == old for name, old in before.items())
     assert "round 3 of the checkpoint is damaged" in strict.log(COORDINATOR)
+
+
+@pytest.fixture
+def lenient(tmp_path):
+    """A federation that goes on with three of four."""
+    with running(tmp_path, min_silos=3, deadline=20.0, grace=4.0) as ground:
+        yield ground
 
 
 def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_charged_nothing(lenient):
@@ -119,7 +95,7 @@ def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_char
     with Ledger.open(lenient.ledger("west")) as ledger:
         ledger.set_cap(ledger.spent().epsilon * 1.0001, ledger.spent().delta, reason="a test of running out")
     lenient.release("west", "before-3")
-    run.result()
+    run()
     assert lenient.charges("west") == before
     with Ledger.open(lenient.ledger("west")) as ledger:
         assert ledger.spent().epsilon <= ledger.spent().cap
@@ -135,6 +111,13 @@ def test_a_silo_that_sleeps_or_whose_disk_or_budget_is_full_is_left_out_and_char
     assert len(lenient.charges("north")) == 4
 
 
+@pytest.fixture
+def summed(tmp_path):
+    """A federation that sums securely over all four or not at all."""
+    with running(tmp_path, "secure", deadline=25.0) as ground:
+        yield ground
+
+
 def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(summed):
     """Its key died with it; the others' uploads come from their ledgers, and the next session is summed."""
     summed.hold("west", "before-2")
@@ -145,7 +128,7 @@ def test_a_silo_killed_between_session_and_upload_is_called_to_a_new_session(sum
     summed.gone("west")
     summed.release("west", "before-2")
     summed.start("west")
-    run.result()
+    run()
     charged = {name: len(summed.charges(name)) for name in SILOS}
     assert charged == {"north": 2, "south": 2, "east": 2, "west": 1}
     assert [closed["restarted"] for closed in summed.rounds] == [[], [], ["west"], [], []]

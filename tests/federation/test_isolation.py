@@ -62,6 +62,12 @@ def call(result):
     if result < 0:
         raise OSError(ctypes.get_errno(), "")
     return result
+
+def program(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if "ermission denied" in done.stderr:
+        raise PermissionError(errno.EACCES, "")
+    return done.stdout or "done"
 """
 
 
@@ -106,13 +112,12 @@ class Ground:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, os.getuid() if user is None else user, -1)
 
-    def outcomes(self, how: str, code: str, *, user: int | None = None, **more: Any) -> dict[str, str]:
+    def outcomes(self, how: str, code: str, **more: Any) -> dict[str, str]:
         """Return what became of each attempt of a program."""
-        user = self.user if user is None else user
-        python, end = interpreter(user), "\nprint(json.dumps(outcomes), flush=True)"
+        python, end = interpreter(self.user), "\nprint(json.dumps(outcomes), flush=True)"
         if python is None:
             pytest.skip("no Python here that an unprivileged user can start")
-        done = start(python, user, PRELUDE + code + end, str(self.folder), how, **more)
+        done = start(python, self.user, PRELUDE + code + end, str(self.folder), how, **more)
         assert done.returncode == 0, done.stderr
         found: dict[str, str] = json.loads(done.stdout)
         return found
@@ -144,33 +149,35 @@ attempt("read", lambda: os.open(rows, os.O_RDONLY))
 attempt("write", lambda: os.open(rows, os.O_WRONLY))
 attempt("list", lambda: os.listdir(vault))
 attempt("symlink", lambda: os.open(work / "link", os.O_RDONLY))
-attempt("own root", lambda: os.open(f"/proc/self/root{rows}", os.O_RDONLY))
 attempt("handle of the folder", lambda: os.open("rows.csv", os.O_RDONLY, dir_fd=handle))
 attempt("hard link", lambda: os.link(rows, work / "hard"))
 attempt("make", lambda: os.open(vault / "made", os.O_WRONLY | os.O_CREAT))
-attempt("make folder", lambda: os.mkdir(vault / "folder"))
 attempt("truncate", lambda: os.truncate(ledger, 0))
 attempt("replace", lambda: os.replace(work / "moved", ledger))
 attempt("rename", lambda: os.rename(rows, vault / "other"))
 attempt("rename out", lambda: os.rename(vault / "ledger.db", work / "ledger.db"))
-attempt("rename folder", lambda: os.rename(vault, work / "vault"))
 attempt("handed down, by name", lambda: os.open(f"/proc/self/fd/{held}", os.O_RDONLY))
 attempt("unshare", lambda: call(libc.syscall(unshare, 0)))
+for code in (f"open({str(rows)!r})", "import socket; socket.socket(socket.AF_UNIX)"):
+    attempt(f"program: {code[:6]}", lambda: program(sys.executable, "-c", code))
 """
 """What a node must not do, and what succeeds where nothing is confined."""
 
 REFUSED = """
 attempt("silo", lambda: os.open(kit / "silo.toml", os.O_RDONLY))
 attempt("kit", lambda: os.open(kit / "study.toml", os.O_WRONLY))
+attempt("mode", lambda: os.chmod(work, 0o777))
+attempt("times", lambda: os.utime(work))
 attempt("own program", lambda: os.execv(work / "tool", ["tool"]))
 attempt("add_key", lambda: call(libc.syscall(add_key, b"user", b"fedpower", b"x", 1, -4)))
 attempt("keyctl", lambda: call(libc.syscall(keyctl, 0, -4, 0)))
 attempt("others' limits", lambda: call(libc.syscall(prlimit, os.getppid(), 7, 0, bytes(16))))
+caps = "print(open('/proc/self/status').read().split('CapPrm:')[1].split()[0], end='')"
+attempt("capabilities", lambda: program(sys.executable, "-c", caps))
 """
 
 OPEN = """
 attempt("study", lambda: [(kit / "study.toml").read_text()])
-attempt("tls", lambda: list((kit / "tls").iterdir()))
 attempt("write own", lambda: (work / "own").write_text("x"))
 attempt("move", lambda: ((work / "sub").mkdir(), os.replace(work / "own", work / "sub" / "own")))
 attempt("remove", lambda: (work / "sub" / "own").unlink())
@@ -194,6 +201,7 @@ def test_a_node_opens_no_secret_by_any_name_and_does_what_it_has_to(ground: Grou
         handed = (held.fileno(), far.fileno())
         code = f"held, talks = {handed}\n{CLOSED}"
         found = ground.outcomes("node", code + REFUSED + OPEN, pass_fds=handed)
+        assert found.pop("capabilities") == f"{0:016}"
         done = {name for name, said in found.items() if said == "done"}
         assert done == set(re.findall(r'attempt\("([^"]+)"', OPEN))
         assert not others(found, "done", "EACCES", "EPERM", "EXDEV")
@@ -225,12 +233,9 @@ def read_memory():
 
 confine()
 attempt("environ", lambda: (of_parent / "environ").read_bytes())
-attempt("maps", lambda: (of_parent / "maps").read_bytes())
 attempt("mem", lambda: os.pread(os.open(of_parent / "mem", os.O_RDONLY), length, place))
 attempt("cwd", lambda: os.open(of_parent / "cwd" / "rows.csv", os.O_RDONLY))
-attempt("root", lambda: os.open(f"{{of_parent}}/root{{rows}}", os.O_RDONLY))
 attempt("fd", lambda: os.open(of_parent / "fd" / str(held), os.O_RDONLY))
-attempt("name of fd", lambda: (os.readlink(of_parent / "fd" / str(held)), None)[1])
 attempt("process_vm_readv", read_memory)
 attempt("pidfd_getfd", lambda: call(libc.syscall(438, os.pidfd_open(parent), held, 0)))
 attempt("ptrace", lambda: call(libc.ptrace(0x4206, parent, None, None)))
@@ -279,7 +284,6 @@ attempt("make", lambda: socket.socket(socket.AF_UNIX))
 attempt("connect", lambda: connect(str(ground / "socket")))
 attempt("tcp", over_tcp)
 attempt("udp", lambda: socket.socket(type=socket.SOCK_DGRAM))
-attempt("tcp6", lambda: socket.socket(socket.AF_INET6))
 attempt("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
 attempt("pair", over_pair)
 attempt("datagrams", of_datagrams)
@@ -299,36 +303,11 @@ def test_a_node_has_the_network_and_a_vault_local_sockets(ground: Ground):
         node, vault, free = (ground.outcomes(how, SOCKETS) for how in ("node", "vault", "open"))
     assert free.pop("io_uring") in ("done", "EPERM", "ENOSYS")
     assert not others(free, "done")
-    open_to_node = ("tcp", "udp", "tcp6", "netlink", "pair")
+    open_to_node = ("tcp", "udp", "netlink", "pair")
     assert {name for name, said in node.items() if said == "done"} == set(open_to_node)
     assert {name for name, said in vault.items() if said == "done"} == {"make", "connect", "pair"}
     closed = [said for found in (node, vault) for said in found.values() if said != "done"]
     assert set(closed) == {"EACCES", "EPERM"}
-
-
-@needs_landlock
-def test_programs_that_a_node_starts_are_confined_as_it_is(ground: Ground):
-    code = """
-def opened_by(*command):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return f"{done.returncode} {done.stdout} {'ermission denied' in done.stderr}"
-
-confine("/bin", "/usr/bin")
-attempt("other", lambda: opened_by("/bin/cat", str(kit / "study.toml")))
-attempt("cat", lambda: opened_by("/bin/cat", str(rows)))
-python = f"open({str(rows)!r})", "import socket; socket.socket(socket.AF_UNIX)"
-attempt("python", lambda: opened_by(sys.executable, "-c", python[0]))
-attempt("socket", lambda: opened_by(sys.executable, "-c", python[1]))
-caps = "print(open('/proc/self/status').read().split('CapPrm:')[1].split()[0], end='')"
-attempt("capabilities", lambda: opened_by(sys.executable, "-c", caps))
-"""
-    assert ground.outcomes("node", code) == {
-        "other": f"0 {SECRET.decode()} False",
-        "cat": "1  True",
-        "python": "1  True",
-        "socket": "1  True",
-        "capabilities": f"0 {0:016} False",
-    }
 
 
 @needs_landlock
@@ -393,18 +372,6 @@ attempt("below", lambda: checked(rows, allowed=[Path("/usr/lib"), ground]))
 """
     (sentence,) = ground.outcomes("node", code).values()
     assert f"got a readable file; move it out of {ground.folder}, which the node needs" in sentence
-
-
-@pytest.mark.parametrize("ground", ["as it is"], indirect=True)
-def test_separate_users_pass_the_check(ground: Ground):
-    if os.getuid() != 0:
-        pytest.skip("only root can become another user")
-    for path in (ground.vault, *ground.vault.iterdir()):
-        os.chown(path, 1, 1)
-    ground.vault.chmod(0o700)
-    ground.folder.chmod(0o755)
-    code = CHECKED + 'attempt("all", lambda: checked(rows, ledger, vault, vault / "later.db"))'
-    assert ground.outcomes("open", code, user=NOBODY) == {"all": "closed"}
 
 
 def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(

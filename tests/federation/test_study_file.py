@@ -70,63 +70,46 @@ def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
             read_study(place)
 
 
-AGREED: dict[str, dict[str, Any]] = {
-    "name": {"name": "heart-2027"},
-    "names of columns": {"columns": {"names": ["age", "bmi", "sbp", "dbp", "ldl"]}},
-    "order of columns": {"columns": {"names": list(COLUMNS[::-1])}},
-    "scale": {"columns": {"scale": [1.0, 2.0, 1.0, 1.0, 1.0]}},
-    "row norm": {"rows": {"row_norm": 11.0}},
-    "normalize": {"rows": {"row_norm": None, "normalize": True}},
-    "persons": {"rows": {"unit": "patient"}},
-    "rows of a person": {"rows": {"unit": "patient", "rows_per_unit": 2}},
-    "edges": {"rows": {"row_norm": None, "network": "edge"}},
-    "weight of edges": {"rows": {"row_norm": None, "network": "edge", "edge_weight": 2.0}},
-    "no centring": {"rows": {"center": False}},
-    "n_components": {"components": {"n_components": 3}},
-    "iteration_rank": {"components": {"iteration_rank": 4}},
-    "epsilon": {"privacy": {"epsilon": 1.1}},
-    "no privacy": {"privacy": EXACT},
-    "delta": {"privacy": {"delta": 1e-7}},
-    "noise": {"privacy": {"noise": "step"}},
-    "secure sum": {"privacy": SECURE, "identities": KEYS},
-    "colluders": {"privacy": SECURE | {"colluders": 2}, "identities": KEYS},
-    "attempts": {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
-    "identities": {"privacy": SECURE, "identities": KEYS | {"east": "4" * 64}},
-    "solver": {"solver": {"solver": "krylov"}},
-    "one_shot_start": {"solver": {"one_shot_start": True}},
-    "schedule": {"solver": {"schedule": "decaying"}},
-    "explicit schedule": {"solver": {"schedule": [1, 2, 4]}},
-    "local_steps": {"solver": {"local_steps": 2}},
-    "drift_correction": {"solver": {"drift_correction": True}},
-    "n_steps": {"solver": {"n_steps": 7}},
-    "tol": {"solver": {"tol": 1e-3}},
-    "max_rounds": {"solver": {"max_rounds": 9}},
-    "alignment": {"solver": {"alignment": "sign"}},
-    "reference": {"solver": {"reference": "broadcast"}},
-    "random_state": {"solver": {"random_state": 1}},
-    "weights": {"privacy": {"weights": "noise"}},
-    "energy": {"privacy": {"energy": 0.1}},
-    "scores": {"privacy": {"scores_epsilon": 0.1}},
-    "offset": {"columns": {"offset": [1.0] * 5}},
-    "ranges": {"columns": {"ranges": [[0.0, 1.0]] * 5}},
-    "standardize": {"rows": {"standardize": True}},
-    "found privately": {"rows": {"row_norm": None}},
-    "min_silos": {"rounds": {"min_silos": 2}},
-    "deadline": {"rounds": {"deadline": 61.0}},
-    "grace": {"rounds": {"grace": 5.0}},
-    "n_participants": {"rounds": {"n_participants": 2}},
-    "participation": {"rounds": {"participation": "first", "n_participants": 2}},
-    "silos": {"silos": {"names": ["north", "south", "west"]}},
-    "order of silos": {"silos": {"names": ["south", "north", "east"]}},
-}
+ALONE: dict[str, dict[str, Any]] = {
+    "columns": {"names": list(COLUMNS[::-1]), "scale": [2.0] * 5, "offset": [1.0] * 5,
+                "ranges": [[0.0, 1.0]] * 5},
+    "rows": {"row_norm": 11.0, "center": False, "standardize": True, "unit": "patient"},
+    "components": {"n_components": 3, "iteration_rank": 4},
+    "privacy": {"epsilon": 1.1, "delta": 1e-7, "noise": "step", "weights": "noise", "energy": 0.1,
+                "scores_epsilon": 0.1},
+    "solver": {"solver": "krylov", "one_shot_start": True, "schedule": "decaying", "local_steps": 2,
+               "drift_correction": True, "n_steps": 7, "tol": 1e-3, "max_rounds": 9, "alignment": "sign",
+               "reference": "broadcast", "random_state": 1},
+    "rounds": {"min_silos": 2, "deadline": 61.0, "grace": 5.0, "n_participants": 2},
+    "silos": {"names": ["south", "north", "east"]},
+}  # fmt: skip
+"""By table and key: another value than the study's, which goes with its others."""
+TOGETHER: list[dict[str, Any]] = [
+    {"name": "heart-2027"},
+    {"columns": {"names": ["age", "bmi", "sbp", "dbp", "ldl"]}},
+    {"rows": {"row_norm": None}},
+    {"rows": {"row_norm": None, "normalize": True}},
+    {"rows": {"unit": "patient", "rows_per_unit": 2}},
+    {"rows": {"row_norm": None, "network": "edge"}},
+    {"rows": {"row_norm": None, "network": "edge", "edge_weight": 2.0}},
+    {"privacy": EXACT},
+    {"privacy": SECURE, "identities": KEYS},
+    {"privacy": SECURE, "identities": KEYS | {"east": "4" * 64}},
+    {"privacy": SECURE | {"colluders": 2}, "identities": KEYS},
+    {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
+    {"solver": {"schedule": [1, 2, 4]}},
+    {"rounds": {"participation": "first", "n_participants": 2}},
+    {"silos": {"names": ["north", "south", "west"]}},
+]
 
 
 def test_every_agreed_value_changes_the_digest_and_the_coordinator_s_place_does_not(tmp_path: Path) -> None:
-    digests = [write_study(tmp_path, **changes).digest for changes in AGREED.values()]
+    agreed = [{table: {key: value}} for table, keys in ALONE.items() for key, value in keys.items()]
+    agreed += TOGETHER
+    digests = [write_study(tmp_path, **changes).digest for changes in agreed]
     digest = write_study(tmp_path).digest
-    assert len({digest, *digests}) == len(AGREED) + 1
-    changed = {(table, key) for changes in AGREED.values() for table, keys in changes.items()
-               if isinstance(keys, dict) for key in keys}  # fmt: skip
+    assert len({digest, *digests}) == len(agreed) + 1
+    changed = {(table, key) for changes in agreed for table, keys in changes.items() for key in keys}
     keys = {(table, key) for table, kind in TABLES.items() for key in kind.__struct_fields__}
     assert keys - changed == {("coordinator", "host"), ("coordinator", "port")}
     same: list[dict[str, Any]] = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from worlds import FALSE, SETTINGS, TRUE, twist_of, world
 
-from paper.claims import Bound, Sample, estimate, judge, rounds_to, rows_to, slope
+from paper.claims import Bound, Sample, estimate, judge
 from paper.own_claims import own_claims
 from paper.paper_claims import paper_claims
 from paper.table import Table, read_table
@@ -55,21 +55,6 @@ def test_an_estimate_is_student_s_interval_and_test() -> None:
     twice = estimate(Sample(values=values), Bound(at_least=0.5, at_most=2.0))
     left = ttest_1samp(values, 0.5, alternative="greater")
     assert twice.p_value == pytest.approx(max(left.pvalue, right.pvalue))
-
-
-def test_slopes_rounds_and_rows_are_read_off_exactly() -> None:
-    exact = world(error=lambda curve, value: 0.8 / curve.copies**0.5)
-    where = {"figure": "rows", "solver": "fedpower", "noise": "paper"}
-    n_rows = SETTINGS.sizes["II"].n_rows
-    np.testing.assert_allclose(rows_to(exact, where, 0.4), 4 * n_rows, rtol=1e-4)
-    np.testing.assert_array_equal(rows_to(exact, where, 0.8), n_rows)
-    assert np.isinf(rows_to(exact, where, 1e-3)).all()
-    sizes = {copies: {**where, "n_rows": n_rows * copies} for copies in (1, 10, 100)}
-    np.testing.assert_allclose(slope(exact, sizes).values, -0.5, atol=1e-5)
-    plain = world(error=lambda curve, value: value)
-    once = {"figure": "schedules", "panel": "I", "local_steps": 1}
-    np.testing.assert_array_equal(rounds_to(plain, once, 1e-2), 4)
-    assert np.isinf(rounds_to(plain, once, 1e-20)).all()
 
 
 def test_the_table_reads_back_from_its_csv_and_gives_the_same_verdicts(plain: Table) -> None:

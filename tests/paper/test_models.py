@@ -104,15 +104,11 @@ def test_networks_have_the_stated_edge_probabilities() -> None:
     ("make", "sentence"),
     [
         (lambda: spiked_covariance(rank=0, seed=0), "rank must be at least 1"),
-        (lambda: spiked_covariance(n_features=3, seed=0), "n_features must be at least rank=4"),
         (lambda: spiked_covariance(noise=float("nan"), seed=0), "noise must be a finite number"),
         (lambda: spiked_covariance(n_rows=3, n_silos=5, seed=0), "at least one per silo"),
-        (lambda: spiked_covariance(sizes=(), seed=0), "at least one silo"),
         (lambda: spiked_covariance(sizes=(4, 0), seed=0), "sizes must be at least 1"),
-        (lambda: spiked_covariance(seed=-1), "seed must be at least 0"),
         (lambda: stochastic_block(n_nodes=1, seed=0), "n_nodes must be at least n_communities"),
         (lambda: stochastic_block(within=1.5, seed=0), "an edge's probability must be between"),
-        (lambda: stochastic_block(n_silos=0, seed=0), "n_silos must be at least 1"),
     ],
 )
 def test_impossible_models_are_refused_in_a_sentence(make: Callable[[], Model], sentence: str) -> None:

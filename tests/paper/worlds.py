@@ -25,12 +25,11 @@ Twist = Callable[[Curve, float], float]
 """From a curve and its error (or misalignment) to another."""
 
 
-def as_they_are(curve: Curve, value: float) -> float:
-    """Change nothing."""
+def _as_it_is(_: Curve, value: float) -> float:
     return value
 
 
-def world(error: Twist = as_they_are, misalignment: Twist = as_they_are) -> Table:
+def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
     """Return runs that jitter by 2% about simple laws, twisted."""
     runs = []
     for place, curve in enumerate(curves_of(SETTINGS)):

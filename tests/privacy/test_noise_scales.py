@@ -1,14 +1,12 @@
 """What silos add to their answers: scales, rounding that is paid for, and shares of a secure sum's noise."""
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr
 
 from budgets import moment_bound, priced
 from fedpower.errors import InputError
@@ -27,7 +25,6 @@ from fedpower.privacy.sensitivity import (
 )
 from fedpower.protocol.query import quantised
 from fedpower.sums.lattice import SIDE
-from problems import Array
 
 BUDGET = priced("moment", n_features=5, n_sharing=20)
 
@@ -89,32 +86,6 @@ def test_no_low_bit_of_a_release_is_the_values_own():
 # --- shares of a secure sum ------------------------------------------------------------------------
 
 
-def rounded_law(scale: float, reach: int) -> Array:
-    edges = (np.arange(-reach, reach + 2) - 0.5) / scale
-    return np.diff(ndtr(edges))
-
-
-def law_of_sum(scale: float, n_shares: int, reach: int) -> Array:
-    one = rounded_law(scale, reach)
-    total = one
-    for _ in range(n_shares - 1):
-        total = np.convolve(total, one)
-    middle = total.size // 2
-    return total[middle - reach : middle + reach + 1]
-
-
-def law_of_theorem(scale: float, n_shares: int, reach: int) -> Array:
-    nodes, weights = np.polynomial.legendre.leggauss(24)
-    nodes, weights = nodes / 2, weights / 2
-    offsets, masses = np.zeros(1), np.ones(1)
-    for _ in range(n_shares - 1):
-        offsets = (offsets[:, None] + nodes).ravel()
-        masses = (masses[:, None] * weights).ravel()
-    wide = math.sqrt(n_shares) * scale
-    edges = (np.arange(-reach, reach + 2)[:, None] - 0.5 - offsets) / wide
-    return np.diff(ndtr(edges) @ masses)
-
-
 def sum_distance(share: float, n_shares: int) -> float:
     """Return a bound on how far Σ round(aX_i) is from round(√h·aX + V), in total variation."""
     alias = 3.0 * math.exp(-0.5 * (math.pi * share) ** 2)
@@ -123,17 +94,6 @@ def sum_distance(share: float, n_shares: int) -> float:
     spread = 50.0 * math.sqrt(n_shares) * share + n_shares
     # e^(−700), 2⁻¹⁰¹⁰, stands for e^(−1250), which is below the smallest float64.
     return min(1.0, spread * 3 * n_shares * alias + 2.0 * math.exp(-700))
-
-
-@pytest.mark.parametrize(("scale", "n_shares"), [(1.0, 2), (1.5, 2), (1.5, 3), (2.0, 2), (2.5, 3)])
-def test_a_sum_of_shares_is_a_rounded_gaussian_with_bounded_noise_added(scale, n_shares):
-    reach = 60
-    law, claimed = law_of_sum(scale, n_shares, reach), law_of_theorem(scale, n_shares, reach)
-    apart = 0.5 * np.abs(law - claimed).sum()
-    assert apart <= sum_distance(scale, n_shares) + 1e-12
-    if scale >= 1.5:
-        plain = rounded_law(math.sqrt(n_shares) * scale, reach)
-        assert apart < 1e-4 * 0.5 * np.abs(law - plain).sum()  # which it is not by itself
 
 
 def test_real_shares_are_within_2_to_the_minus_1000_of_the_theorem():
@@ -198,7 +158,7 @@ def test_the_ring_holds_every_sum_for_next_to_no_noise(center, epsilon, sizes):
 
 
 def test_slack_counts_the_integers_of_every_silo():
-    alone = replace(BUDGET, n_sharing=None)
+    alone = priced("moment", n_features=5)
     assert BUDGET.distance == 21 * alone.distance
     assert BUDGET.slack_delta == pytest.approx(21 * alone.slack_delta)
     assert BUDGET.total_mu <= alone.total_mu

@@ -20,7 +20,7 @@ from scipy import sparse
 
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
-from fedpower.engines import embedded
+from fedpower.engines import inprocess
 from fedpower.errors import FedpowerError, InputError
 from fedpower.estimator.fit_warnings import ClippingWarning
 from fedpower.privacy import noise
@@ -94,7 +94,7 @@ def test_a_federation_uses_the_system_s_noise_unless_an_experiment_says_otherwis
     monkeypatch.setattr(assembling, "SystemNoise", lambda: made.append(1) or SystemNoise())
     fit("moment")
     assert made
-    assert inspect.signature(embedded._run).parameters["noise"].default is None
+    assert inspect.signature(inprocess._run).parameters["noise"].default is None
 
 
 @MODES

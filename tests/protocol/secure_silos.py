@@ -23,9 +23,11 @@ from fedpower.protocol.messages import (
     decode,
     encode,
 )
+from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import UploadSettings
+from fedpower.protocol.study import PREPARED
 from fedpower.rows.opening import open_source
 from fedpower.sums.survey import Survey
 from problems import Array, ArrayMoment, spiked_rows
@@ -148,3 +150,28 @@ def coordinator_of(
         min_silos=min_silos or study.min_silos,
         recorded=recorded,
     )
+
+
+LOW, HIGH, MIDDLE = np.full(D, -1.0), np.full(D, 1.0), np.zeros(D)
+NOTHING, RANGED, ALL = (None,) * 4, (LOW, HIGH, None, None), (LOW, HIGH, MIDDLE, HIGH)
+ZOOMED = (LOW, HIGH, np.eye(D)[0] + np.eye(D)[2], None)
+OTHERS = (vectors_to_bytes((LOW, 2 * HIGH, None, None)), vectors_to_bytes((LOW, HIGH, MIDDLE, 2 * HIGH)))
+PUBLICS = {
+    1: (b"",),
+    3: (vectors_to_bytes(RANGED), vectors_to_bytes(ALL), vectors_to_bytes(ALL, 1.0)),
+    6: (*map(vectors_to_bytes, (NOTHING, RANGED, ZOOMED, RANGED, ALL)), vectors_to_bytes(ALL, 1.0)),
+}
+"""What the sums of a study of so many are asked with; and other questions for the first and the second."""
+
+STUDY = study_of()
+SEVERAL = study_of(preparation=(0.0, 0.0, 0.0, 0.1, 0.1), ranges=((-1.0, 1.0),) * D, treatment=PREPARED)
+
+
+def query_for(study: Study, session: Session, index: int = 0, public: bytes | None = None) -> AskQuery:
+    public = PUBLICS[len(study.queries)][index] if public is None else public
+    return AskQuery(session=session, index=index, label=study.queries[index].label, public=public)
+
+
+def uploads(study: Study, there: dict[str, Party], session: Session, index: int = 0) -> dict[str, np.ndarray]:
+    asked = query_for(study, session, index)
+    return {name: words_of(each.ask(asked)) for name, each in there.items()}

@@ -7,81 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import secure_silos
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec import structs
+from spoilt import mutations
 
-from federations import CASES, closed_rounds, coordinator_of, deliver, parties_of, result_bytes
+from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Receipt
 from fedpower.protocol.coordinator import Arrived, Asking, Unreadable, drive
-from fedpower.protocol.messages import Enrolment, Message, MomentPart, Refusal, SessionKey, decode, encode
+from fedpower.protocol.messages import Enrolment, Message, Refusal, SessionKey, decode, encode
 from fedpower.protocol.secure import signed_content
 
 BAD = "west"
-
-NUMBERS: list[Any] = [
-    *(None, True, "7", b"7", [1.0], {}, float("nan"), float("inf"), float("-inf")),
-    *(-1, 0, 2.5, 1e300, -1e300, 10**400, -(10**400), 2**62),
-]
-ARRAYS: list[Callable[[np.ndarray], Any]] = [
-    lambda a: None,
-    lambda a: "numbers",
-    lambda a: a.tolist(),
-    lambda a: a[:-1],
-    lambda a: np.append(a, a),
-    lambda a: a[np.newaxis],
-    lambda a: np.zeros(0),
-    lambda a: np.float64(1.0),
-    lambda a: np.ones(a.shape, dtype=np.float64 if a.dtype == np.uint64 else np.uint64),
-    lambda a: _with(a, np.nan),
-    lambda a: _with(a, np.inf),
-    lambda a: _with(a, 1e300),
-    lambda a: _with(a, -1e200),
-]
-TEXTS: list[Any] = [None, 7, "\x1b[2J", "a" * 10_000, "\ud800"]
-BYTES: list[Callable[[bytes], Any]] = [
-    lambda b: b"",
-    lambda b: b[:-1],
-    lambda b: b + b"0",
-    lambda b: bytes(len(b)),
-    lambda b: bytes([b[0] ^ 1]) + b[1:],
-    lambda b: b.hex(),
-    lambda b: None,
-]
-
-
-def _with(array: np.ndarray, value: float) -> np.ndarray:
-    changed = array.astype(np.float64) if array.size else np.zeros(1)
-    changed.flat[-1] = value
-    return changed
-
-
-def _same(array: np.ndarray, changed: Any) -> bool:
-    if not isinstance(changed, np.ndarray):
-        return False
-    return (array.dtype, array.shape, array.tobytes()) == (changed.dtype, changed.shape, changed.tobytes())
-
-
-def mutations(body: Any) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = [("another kind", MomentPart(values=np.zeros(2)))]
-    for name in body.__struct_fields__:
-        value = getattr(body, name)
-        options: list[Any]
-        if isinstance(value, np.ndarray):
-            options = [new for new in (change(value) for change in ARRAYS) if not _same(value, new)]
-        elif isinstance(value, bytes):
-            options = [change(value) for change in BYTES]
-        elif isinstance(value, str):
-            options = TEXTS
-        elif value is None:  # an array or a number where none was asked for
-            options = [np.zeros((6, 3)), np.full((6, 3), np.nan), "none", 10**400, float("nan")]
-        elif isinstance(value, int):
-            options = [x for x in NUMBERS if type(x) is not int or x not in (value,)]
-        else:
-            options = [x for x in NUMBERS if x not in (0, -1, 2.5, 2**62)]  # these may be true
-        found += [(name, structs.replace(body, **{name: option})) for option in options]
-    return found
 
 
 def sent(message: Message) -> Arrived:
@@ -115,35 +51,6 @@ def carried(
     drive(coordinator, ask)
 
 
-def ending(case: str, bad_round: int, spoil: Callable[[Message], list[Message]]) -> Any:
-    coordinator = coordinator_of(case, min_silos=2)
-    try:
-        carried(coordinator, parties_of(case), bad_round=bad_round, spoil=spoil)
-    except ProtocolError as error:
-        return str(error).partition("; what")[0], len(coordinator.history)
-    return result_bytes(case, coordinator)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
-@settings(max_examples=25, deadline=None)
-@given(data=st.data())
-def test_a_spoilt_answer_is_as_if_it_had_not_come(case: str, data: st.DataObject) -> None:
-    bad_round = data.draw(st.integers(0, 3), label="round")
-
-    def spoil(answer: Message) -> list[Message]:
-        ways = mutations(answer.body)
-        _, body = data.draw(st.sampled_from(ways), label="way")
-        return [structs.replace(answer, body=body)]
-
-    assert ending(case, bad_round, spoil) == without_it(case, bad_round)
-
-
-@functools.cache
-def without_it(case: str, bad_round: int) -> Any:
-    return ending(case, bad_round, lambda answer: [])
-
-
 def federation(case: str) -> tuple[Coordinator, Mapping[str, Any]]:
     if case != "secure":
         return coordinator_of(case, min_silos=2), parties_of(case)
@@ -159,7 +66,7 @@ def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case:
     def ask(questions: tuple[Message, ...]) -> Asking:
         for question in questions:
             answer = parties[question.silo].answer(question)
-            for _, body in mutations(answer.body) if question.silo == BAD else ():
+            for body in mutations(answer.body) if question.silo == BAD else ():
                 current = coordinator.history[-1]
                 current.set_aside.clear()
                 yield sent(structs.replace(answer, body=body))
@@ -187,7 +94,7 @@ def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: 
 def spoilt_last(coordinator: Coordinator, answer: Message) -> list[Message]:
     """Return an answer with its last field spoilt; or with keys that are signed, and that no sum may use."""
     if not isinstance(answer.body, SessionKey):
-        return [structs.replace(answer, body=mutations(answer.body)[-1][1])]
+        return [structs.replace(answer, body=mutations(answer.body)[-1])]
     taken = coordinator.history[-1].answers["north"].key  # type: ignore[union-attr]
     found = []
     for key in (bytes(32), taken):
@@ -209,7 +116,7 @@ def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
         spoil=lambda answer: [structs.replace(answer, body=structs.replace(answer.body, mean=None))],
     )
     assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside == {BAD: "a mean must have the shape (6,)"}
+    assert coordinator.history[-1].set_aside[BAD].startswith("a mean must have the shape (6,)")
 
 
 def test_only_what_passed_is_written_down() -> None:

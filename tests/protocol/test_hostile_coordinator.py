@@ -3,6 +3,7 @@
 The ledger is a file with the study's own budget as its cap.
 """
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,7 +33,19 @@ from federations import ASK_MOMENT
 from fedpower.errors import LedgerError, ProtocolError
 from fedpower.linalg import orth
 from fedpower.privacy.ledger import Ledger
-from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, Refusal, encode, read_only
+from fedpower.protocol import Silo
+from fedpower.protocol.messages import (
+    AskMoment,
+    AskSteps,
+    Enrol,
+    Enrolment,
+    LocalSteps,
+    Refusal,
+    encode,
+    read_only,
+)
+from fedpower.protocol.silo import NOT_YOURS, ExactReleases
+from problems import ArrayMoment
 
 GOOD = basis(0)
 both = pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
@@ -222,3 +235,63 @@ def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
             assert ledger.spent().n_releases == 1
             exact = silo.releases._rows.product(GOOD, np.full(D, size))
             assert np.abs(answer.product - exact).max() > size**2 / 1e3
+
+
+# Silos of exact studies
+
+EXACT = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
+
+
+def exact_silo(study=EXACT, releases=ExactReleases):
+    return Silo("north", study, releases(ArrayMoment(bounded_rows()), study))
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (AskSteps(basis=GOOD * 10, n_local_steps=1), "orthonormal"),
+        (AskSteps(basis=np.eye(D), n_local_steps=1), "got shape (6, 6)"),
+        (steps(0, 0), "between 1 and"),
+        (steps(0, 10**9), "between 1 and"),
+        (steps(0, shift=-1.0), "shift"),
+        (steps(0, shift=math.nan), "shift"),
+        (steps(0, center=np.zeros(D)), "does not centre"),
+        (steps(0, align="other"), "alignment"),
+        (steps(0, gains=np.ones(D - 1)), "gains must be 6 positive"),
+        (steps(0, gains=np.zeros(D)), "gains must be 6 positive"),
+        (steps(0, gains=np.full(D, np.inf)), "gains must be 6"),
+        (steps(0, 2, pooled=np.ones((D, 3))), "a pooled product must be finite"),
+        (steps(0, 2, pooled=np.full((D, R), np.inf)), "a pooled product must be finite"),
+        (AskMoment(label="mean"), "does not centre"),
+        (Refusal(reason="x"), "must be sent a question"),
+    ],
+)
+def test_what_an_exact_study_does_not_allow_is_refused(body, sentence):
+    silo = exact_silo()
+    assert refused(ask(silo, body), sentence)
+    assert isinstance(ask(silo, Enrol()), Enrolment)
+    assert refused(silo.answer(message(replace(EXACT, iteration_rank=1), Enrol())).body, "the study")
+    assert refused(silo.answer(message(EXACT, Enrol(), silo="south")).body, "must name it")
+
+
+def test_an_unforeseen_failure_leaves_no_detail_in_the_answer(caplog):
+    class Broken(ExactReleases):
+        def moment(self, ask, *, run):
+            raise RuntimeError("row 17 holds 42.0")
+
+    silo = exact_silo(replace(EXACT, center=True), Broken)
+    assert ask(silo, AskMoment(label="mean")) == Refusal(reason=NOT_YOURS)
+    assert "row 17" in caplog.text  # the operator's own log has it
+
+
+def test_the_study_s_hash_changes_with_any_of_its_terms():
+    terms = {
+        "columns": tuple("abcdef"),
+        "n_features": 7,
+        "iteration_rank": 3,
+        "center": True,
+        "treatment": "x",
+    }
+    private = {"epsilon": 1.1, "delta": 1e-7, "noise": "moment", "n_steps": 11}
+    studies = [EXACT, STEP, *(replace(STEP, **{name: value}) for name, value in (terms | private).items())]
+    assert len({study.digest for study in studies}) == len(studies)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from fedpower.errors import InputError
-from fedpower.protocol.secure import Identity, is_signed, require_cryptography
+from fedpower.protocol.secure import Identity, is_signed, new_exchange_key, require_cryptography
 
 
 def test_a_saved_identity_is_private_and_the_same_when_read(tmp_path):
@@ -34,10 +34,7 @@ def test_an_identity_is_never_overwritten_and_never_shows_its_private_key(tmp_pa
 
 
 def test_files_that_are_no_private_identity_are_refused(tmp_path):
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    path = tmp_path / "north.pem"
+    path, crypto = tmp_path / "north.pem", require_cryptography()
     with pytest.raises(InputError, match="must be a file that can be read"):
         Identity.load(path)
     Identity.new().save(path)
@@ -45,13 +42,12 @@ def test_files_that_are_no_private_identity_are_refused(tmp_path):
     with pytest.raises(InputError, match="must be private to its owner but has mode 0644"):
         Identity.load(path)
     path.chmod(0o600)
-    path.write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
-    with pytest.raises(InputError, match="must hold an Ed25519 private key"):
-        Identity.load(path)
-    key = X25519PrivateKey.generate()
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    with pytest.raises(InputError, match="must hold an Ed25519 private key"):
-        Identity.load(path)
+    pem = crypto.serialization
+    other = new_exchange_key().private_bytes(pem.Encoding.PEM, pem.PrivateFormat.PKCS8, pem.NoEncryption())
+    for content in (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", other):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="must hold an Ed25519 private key"):
+            Identity.load(path)
 
 
 def test_without_the_package_the_extra_to_install_is_named(monkeypatch):

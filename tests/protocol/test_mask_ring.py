@@ -9,8 +9,6 @@ from msgspec.structs import replace
 from secure_silos import study_of
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol.messages import AskQuery, Message, OpenSession, encoded_size
-from fedpower.protocol.rehearsal import query_bytes
 from fedpower.protocol.secure import (
     COMPLETE_UP_TO,
     Identity,
@@ -159,17 +157,3 @@ def test_silos_of_one_process_compute_the_secret_of_a_pair_once_and_it_is_the_sa
     for first, second in itertools.permutations(range(3), 2):
         assert shared(keys[first], public[second]) == exchanged(keys[first], public[second])
     assert not shared._waiting  # both of each pair have taken it
-
-
-def test_a_plan_counts_the_bytes_of_a_session_with_a_ring():
-    study = large_study({f"silo-{i:03}": f"{i:064x}" for i in range(101)})
-    down, _ = query_bytes(study, n_rows=101)
-    members = tuple(
-        Member(silo=name, n_rows=1, key=bytes(32), signature=bytes(64)) for name, _ in study.identities
-    )
-    session = Session(study=study.digest, run="0" * 16, attempt=0, members=members, neighbours=60)
-    bodies = (OpenSession(attempt=0), AskQuery(index=0, label="moment", session=session))
-    assert down == sum(
-        encoded_size(Message(study=study.digest, run=session.run, round=i, silo="silo-000", body=body))
-        for i, body in enumerate(bodies, start=1)
-    )

@@ -9,18 +9,17 @@ from private_silos import ask_in_bytes as ask
 from private_silos import private_study, refused
 
 from federations import ASK_MOMENT
-from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import shares_of
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.messages import AskQuery, QueryAnswer
 from fedpower.protocol.query import N_VECTORS, vectors_to_bytes
 from fedpower.protocol.silo import assemble
-from fedpower.protocol.solvers.preparation import choose_bound, find_code_book, octave_range, trimmed
-from fedpower.protocol.solvers.sums import Sums, Total
-from fedpower.protocol.study import PREPARED, budget_of
+from fedpower.protocol.solvers.preparation import choose_bound, octave_range, trimmed
+from fedpower.protocol.solvers.sums import Total
+from fedpower.protocol.study import PREPARED
 from fedpower.rows.opening import open_source
-from fedpower.rules.codebook import CodeBook
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.survey import N_OCTAVES, NORM_EDGES, STAGES, Stage, Survey, octave_edges, octave_of
 
 D = 4
@@ -163,35 +162,31 @@ def test_columns_with_a_range_are_asked_for_no_octaves(ledger):
 
 def test_the_moment_is_that_of_rows_clipped_to_their_ranges_centred_scaled_and_bounded():
     X = rows(60)
-    book = CodeBook(
-        columns=None,
-        offset=X.mean(0),
-        scale=X.std(0),
-        low=np.percentile(X, 20, axis=0),
-        high=np.percentile(X, 80, axis=0),
-        bound=1.5,
-        found=("given",) * D,
-    )
-    by_hand = (np.clip(X, book.low, book.high) - book.offset) / book.scale / book.bound
+    low, high = np.percentile(X, [20, 80], axis=0)
+    treatment = RowTreatment(center=X.mean(0), scale=X.std(0), row_norm=1.5, low=low, high=high)
+    by_hand = (np.clip(X, low, high) - X.mean(0)) / X.std(0) / 1.5
     by_hand /= np.maximum(np.linalg.norm(by_hand, axis=1), 1.0)[:, None]
-    survey = Survey(open_source(X))
-    found = survey.treated(book.treatment).moment()
+    found = Survey(open_source(X)).treated(treatment).moment()
     assert np.abs(found - by_hand.T @ by_hand / 60).max() < 1e-5
-    exact = np.asarray(book.treatment.apply(X)[0])
-    assert np.abs(exact - by_hand).max() < 1e-12
+    assert np.abs(np.asarray(treatment.apply(X)[0]) - by_hand).max() < 1e-12
 
 
-def test_noise_alone_makes_no_octave_of_an_empty_column_certain():
+def range_of(counts, std, n_cells, n_tests=2000):
+    return octave_range(counts, std, n_tests=n_tests, n_cells=float(n_cells))
+
+
+def test_noise_alone_makes_no_octave_of_an_empty_column_certain_and_some_range():
     """With probability 0.98 by the union bound; the seed is one of them, and stays so."""
     noise = np.random.default_rng(3).normal(0, 50, (20, N_OCTAVES))
     counts = noise.copy()
-    inside = octave_of(np.array([[3.0]]))[0, 0]
-    counts[:, inside] += 5_000
-    for column in counts:
-        low, high, outside = octave_range(column, 50.0, n_tests=counts.size, n_cells=5_000.0)
+    counts[:, octave_of(np.array([[3.0]]))[0, 0]] += 5_000
+    for column, empty in zip(counts, noise, strict=True):
+        low, high, outside = range_of(column, 50.0, 5_000, n_tests=counts.size)
         assert outside == 0
-        assert low >= 1.0
-        assert high <= 8.0
+        assert 1.0 <= low < high <= 8.0
+        low, high, outside = range_of(empty, 50.0, 400, n_tests=N_OCTAVES * 1000)
+        assert low < high
+        assert 0.0 <= outside <= 1.0
 
 
 @pytest.mark.parametrize(
@@ -220,64 +215,18 @@ def test_a_column_that_lies_in_one_bin_keeps_that_one_though_noise_adds_up_over_
     assert trimmed(counts, 41.0, 7_000) == (place, place)
 
 
+def bound_of(counts, n_rows, *, d, std, noise):
+    return choose_bound(Total(values=counts, stds=(noise,), n_rows=n_rows), n_features=d, std=std)
+
+
 def test_the_bound_is_lower_where_there_is_more_noise_and_where_rows_are_alike():
     def bound(norms, std):
-        survey = Stage(
-            kind="norms",
-            n_features=1,
-            open_columns=np.arange(1),
-            low=np.array([-1e9]),
-            high=np.array([1e9]),
-            offset=np.zeros(1),
-            scale=np.ones(1),
-        )
-        counts = survey.tally(norms[:, None]).astype(float)
-        return choose_bound(Total(values=counts, stds=(1.0,), n_rows=norms.size), n_features=1, std=std)
+        counts = np.bincount(np.searchsorted(NORM_EDGES, norms), minlength=NORM_EDGES.size + 1)
+        return bound_of(counts.astype(float), norms.size, d=1, std=std, noise=1.0)
 
     spread = np.abs(np.random.default_rng(0).standard_t(3, 20_000))
     assert bound(spread, 0.3) < bound(spread, 1e-4)
     assert bound(np.full(20_000, 2.0), 1e-4) < bound(spread * 2.0, 1e-4)
-
-
-def far_from_zero(n_rows):
-    """Return columns that differ little beside where they lie: years, degrees and the like."""
-    rng = np.random.default_rng(0)
-    alike = rng.standard_normal((n_rows, 1)) + 0.5 * rng.standard_normal((n_rows, 5))
-    return alike * [6.0, 0.4, 0.5, 3.0, 0.05] + [2000, 37, 7, -50, 1]
-
-
-class OneSilo(Sums):
-    """Sums over rows in one silo, with noise of the study or without."""
-
-    def __init__(self, X, agreed, source):
-        super().__init__(study=agreed, sizes={"north": len(X)})
-        self.X, self.source = X, source
-
-    def total(self, query):
-        yield from ()
-        noise = budget_of(self.study).noise(query.label, query.sensitivity, (len(self.X),))
-        noised = noise.values(query.stage.tally(self.X) + noise.draw(self.source))
-        return Total(values=noised, stds=noise.stds, n_rows=len(self.X))
-
-
-def found_in(X, epsilon, source):
-    """Return the code book of rows in one silo, found with the noise of their study."""
-    n_rows, d = X.shape
-    shares = shares_of(n_rows=n_rows, n_features=d, n_open=d, mu=mu_of(epsilon, 1e-6))
-    agreed = study(
-        (None,) * d, n_features=d, iteration_rank=2, epsilon=epsilon, preparation=shares, mean_weight=0.5
-    )
-    with pytest.raises(StopIteration) as stop:
-        next(find_code_book(OneSilo(X, agreed, source)))
-    return stop.value.value
-
-
-def test_columns_far_from_zero_have_scales_as_good_as_others():
-    """Of 2,000 such fits none had a scale above five times its column's spread, and 486 had while bins
-    were cut at each end by itself. Were it one of 1,000, the 30 would hold with probability .97."""
-    X, source = far_from_zero(7_000), SeededNoiseForExperiments(5)
-    times = [(found_in(X, 2.0, source).scale / X.std(axis=0)).max() for _ in range(30)]
-    assert max(times) < 5.0
 
 
 def octave_counts(values, std, seed=0):
@@ -291,8 +240,7 @@ def test_a_column_around_zero_keeps_both_its_signs_where_no_octave_is_certain():
     both = 0
     for seed in range(20):
         values = np.random.default_rng(seed).standard_normal(500)
-        counts = octave_counts(values, 40.0, seed)
-        low, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=500.0)
+        low, high, _ = range_of(octave_counts(values, 40.0, seed), 40.0, 500)
         both += low < -0.4 and high > 0.4
     assert both >= 15
 
@@ -303,8 +251,7 @@ def test_a_column_on_one_side_of_zero_is_rarely_mirrored(sign):
     mirrored = 0
     for seed in range(20):
         values = sign * np.random.default_rng(seed).uniform(1.0, 6.0, 3000)
-        counts = octave_counts(values, 40.0, seed)
-        low, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=3000.0)
+        low, high, _ = range_of(octave_counts(values, 40.0, seed), 40.0, 3000)
         assert low <= values.min() <= values.max() <= high
         mirrored += low < 0 < high
     assert mirrored <= 1
@@ -317,33 +264,21 @@ def test_a_range_goes_far_only_where_rows_are_there_for_certain(times, of_noise,
     """Noise makes a count of 5 standard deviations somewhere in one fit of a hundred, and none of 8."""
     counts = octave_counts(np.random.default_rng(0).uniform(1.0, 3.9, 3000), 0.0)
     far = octave_counts(np.array([-3.0 * times]), 0.0)
-    _, high, _ = octave_range(counts, 40.0, n_tests=2000, n_cells=3000.0)
-    low, same, _ = octave_range(counts + of_noise * 40.0 * far, 40.0, n_tests=2000, n_cells=3000.0)
+    _, high, _ = range_of(counts, 40.0, 3000)
+    low, same, _ = range_of(counts + of_noise * 40.0 * far, 40.0, 3000)
     assert same == high
     assert (low <= -3.0 * times) is reached
 
 
 def test_a_far_bin_that_noise_filled_does_not_make_the_bound_larger():
     """Rows of norms about √d: 2.5 standard deviations of noise at 16 times as much are no rows."""
-    d, std = 25, 20.0
-    counts = np.zeros(NORM_EDGES.size + 1)
+    counts, bounds = np.zeros(NORM_EDGES.size + 1), []
     middle = int(np.searchsorted(NORM_EDGES, 1.0))
     counts[middle - 2 : middle + 3] = [200.0, 600.0, 800.0, 500.0, 200.0]
-    clean = choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02)
-    counts[-1] = 2.5 * std
-    assert choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02) == clean
-    counts[-1] = 10.0 * std
-    assert choose_bound(Total(values=counts, stds=(std,), n_rows=2_300), d, std=0.02) > clean
-
-
-def test_counts_of_noise_alone_give_some_range():
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        low, high, lacking = octave_range(
-            rng.normal(scale=50.0, size=N_OCTAVES), 50.0, n_tests=N_OCTAVES * 1000, n_cells=400.0
-        )
-        assert low < high
-        assert 0.0 <= lacking <= 1.0
+    for far in (0.0, 2.5, 10.0):
+        counts[-1] = far * 20.0
+        bounds.append(bound_of(counts, 2_300, d=25, std=0.02, noise=20.0))
+    assert bounds[0] == bounds[1] < bounds[2]
 
 
 def test_preparation_and_its_ranges_are_part_of_a_study_s_hash():

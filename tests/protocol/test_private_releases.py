@@ -33,7 +33,6 @@ from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, Refusal, read_only
 from fedpower.protocol.release import noise_of
-from fedpower.protocol.study import budget_of
 from fedpower.sums.lattice import SIDE
 from problems import ArrayMoment
 
@@ -45,8 +44,8 @@ CENTRED = [replace(study, center=True) for study in (STEP, MOMENT)]
 def noised(monkeypatch):
     made = []
 
-    def record(query, budget, sizes):
-        noise = noise_of(query, budget, sizes)
+    def record(query, study, sizes):
+        noise = noise_of(query, study, sizes)
         unit = sizes[0] * SIDE**2 if query.label == "moment" else 1
         step = 2.0 ** -noise.exponents[0]
         moved = math.sqrt(noise.sensitivity.squared)
@@ -142,31 +141,10 @@ def test_a_released_moment_is_symmetric_with_half_the_variance_off_the_diagonal(
             product = ask(private_silo(study, ledger, source=source), WHOLE).product
             assert np.array_equal(product, product.T)
             seen.append(product - exact)
-    noise = np.array(seen) / budget_of(study).std(len(bounded_rows()))
+    noise = np.array(seen) / study.budget.std(len(bounded_rows()))
     on, off = np.diag_indices(D), np.tril_indices(D, -1)
     assert stats.kstest(noise[:, on[0], on[1]].ravel(), "norm").pvalue > 1e-7
     assert stats.kstest(noise[:, off[0], off[1]].ravel() * math.sqrt(2), "norm").pvalue > 1e-7
-
-
-@pytest.mark.slow
-def test_every_number_of_a_released_product_has_the_noise_it_pays_for():
-    source, study = SeededNoiseForExperiments(4), replace(STEP, center=True, n_steps=1)
-    rows = ArrayMoment(bounded_rows())
-    budget, s = budget_of(study), rows.n_rows
-    products, traces, means = [], [], []
-    for _ in range(300):
-        with Ledger.in_memory(EPSILON, DELTA) as ledger:
-            silo = private_silo(study, ledger, source=source)
-            answer, mean = ask(silo, steps(1)), ask(silo, AskMoment(label="mean"))
-        products.append(answer.product - rows.product(basis(1)))
-        traces.append(answer.total_variance - rows.summary.trace())
-        means.append(mean.mean - rows.summary.mean)
-    for seen, std in (
-        (products, budget.std(s)),
-        (traces, budget.std(s)),
-        (means, budget.noise("mean", budget.mean_sensitivity(s), (s,)).stds[0]),
-    ):
-        assert stats.kstest(np.ravel(seen) / std, "norm").pvalue > 1e-7
 
 
 def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
@@ -175,7 +153,7 @@ def test_local_steps_are_noised_at_every_step_and_charged_for_each(noised):
         assert isinstance(ask(silo, steps(0, 3)), LocalSteps)
         assert len(noised) == 3
         (entry,) = ledger.entries()
-        assert entry.mu == pytest.approx(budget_of(STEP).price("product").mu * math.sqrt(3))
+        assert entry.mu == pytest.approx(STEP.budget.price("product").mu * math.sqrt(3))
 
 
 def test_one_column_alone_has_no_trace_beside_it_and_less_noise():
@@ -184,7 +162,7 @@ def test_one_column_alone_has_no_trace_beside_it_and_less_noise():
         silo = private_silo(one, ledger)
         answer = ask(silo, AskSteps(basis=basis(0, 1), n_local_steps=1))
     assert answer.total_variance is None
-    assert budget_of(one).std(300) == pytest.approx(budget_of(STEP).std(300) / math.sqrt(2), 1e-6)
+    assert one.budget.std(300) == pytest.approx(STEP.budget.std(300) / math.sqrt(2), 1e-6)
 
 
 def test_about_a_centre_the_noise_grows_with_the_rows(noised):

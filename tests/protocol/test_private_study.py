@@ -6,20 +6,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, D, R, T, private_silo
+from private_silos import DELTA, EPSILON, MOMENT, PAPER, STEP, R, T, bounded_rows, private_silo
 
 from budgets import moment_bound
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.ledger import Ledger
-from fedpower.privacy.sensitivity import pack
 from fedpower.protocol import Coordinator
 from fedpower.protocol.coordinator import Round, drive, in_turn
 from fedpower.protocol.outcome import SMOOTHED, state_privacy
 from fedpower.protocol.schedule import every
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.protocol.study import budget_of
-from problems import ArrayMoment, spiked_rows
 
 SIZES = {"north": 300, "south": 300, "east": 300, "west": 300}
 
@@ -45,36 +42,25 @@ def upload(names=SIZES):
 
 
 def state(study, *, sizes=None, asked=None):
-    stated = state_privacy(
-        study, budget_of(study), sizes or SIZES, rounds(1, 2, 3) if asked is None else asked
-    )
+    stated = state_privacy(study, study.budget, sizes or SIZES, rounds(1, 2, 3) if asked is None else asked)
     return stated, *stated.protections
-
-
-@pytest.mark.parametrize("center", [False, True])
-@pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
-def test_against_the_coordinator_it_is_what_was_asked_and_never_more(study, center):
-    _, coordinator, _ = state(replace(study, center=center))
-    assert coordinator.epsilon <= EPSILON
-    assert coordinator.epsilon == pytest.approx(EPSILON, rel=1e-6)
-    assert coordinator.delta == DELTA
 
 
 def test_the_paper_s_statement_says_what_its_noise_really_gives():
     stated, coordinator, public = state(PAPER)
     assert stated.asked_epsilon == EPSILON
     assert coordinator.epsilon < EPSILON / 4
-    assert coordinator.mu == pytest.approx(budget_of(PAPER).price("product").mu * math.sqrt(T))
+    assert coordinator.mu == pytest.approx(PAPER.budget.price("product").mu * math.sqrt(T))
     assert public.epsilon == coordinator.epsilon
     _, of_any_size, _ = state(PAPER, sizes={"small": 10, "large": 10**6})
-    assert of_any_size.mu == budget_of(PAPER).study_mu
+    assert of_any_size.mu == PAPER.budget.study_mu
 
 
 @pytest.mark.parametrize("center", [False, True])
 def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
     stated, coordinator, public = state(replace(MOMENT, center=center), asked=upload())
     assert public.mu == pytest.approx(coordinator.mu / 2, rel=1e-6)
-    slack = budget_of(replace(MOMENT, center=center)).slack_delta
+    slack = replace(MOMENT, center=center).budget.slack_delta
     assert public.epsilon == epsilon_of(public.mu, DELTA - 5 * slack)
     assert public.epsilon < coordinator.epsilon / 2
     assert SMOOTHED in stated.assumptions
@@ -84,28 +70,13 @@ def test_the_public_sees_one_over_root_m_of_it_where_moments_are_summed(center):
 @pytest.mark.parametrize("sizes", [[300, 300], [50, 200, 1000], [7, 9000]])
 def test_the_public_s_mu_covers_the_worst_row_of_any_silo(center, sizes):
     study = replace(MOMENT, center=center)
-    budget, n = budget_of(study), sum(sizes)
+    budget, n = study.budget, sum(sizes)
     std = math.hypot(*(s / n * budget.std(s) for s in sizes))
     worst = max(s / n * moment_bound(s, center=center) / std for s in sizes)
     named = {f"silo-{number}": size for number, size in enumerate(sizes)}
     _, coordinator, public = state(study, sizes=named, asked=upload(named))
     assert worst * (1 - 1e-9) <= public.mu
     assert public.mu == pytest.approx(min(worst, coordinator.mu), rel=1e-6)
-
-
-def test_the_worst_row_moves_the_pooled_centred_summary_by_what_is_stated():
-    s, c = 40, 0.5
-    rows = [spiked_rows(n_rows=s, n_features=D, rank=2, seed=seed) / 50 for seed in (0, 1)]
-
-    def pooled(last):
-        parts = [rows[0], np.vstack([rows[1][:-1], last])]
-        held = [ArrayMoment(part) for part in parts]
-        return sum(pack(h.moment(), h.summary.mean, h.summary.trace()) for h in held) / 2
-
-    x, y = np.eye(D)[0], np.zeros(D)
-    y[:2] = -(c**2), math.sqrt(1 - c**4)
-    moved = np.linalg.norm(pooled(x) - pooled(y))
-    assert moved == pytest.approx(moment_bound(s, center=True) / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -135,44 +106,33 @@ def test_one_silo_alone_hides_nothing_from_the_public():
 
 def test_a_study_without_noise_promises_nothing():
     study = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
-    stated = state_privacy(study, budget_of(study), SIZES, rounds(1))
+    stated = state_privacy(study, study.budget, SIZES, rounds(1))
     assert not stated.is_private
     assert "NOT PRIVATE" in str(stated)
     assert stated.protections == ()
 
 
-def test_a_statement_holds_nothing_that_the_rows_tell():
-    stated, *_ = state(MOMENT)
-    for text in (str(stated), repr(stated.as_dict())):
-        assert "clip" not in text
-        assert "eigenvalues" not in text.replace("the published components and eigenvalues", "")
-
-
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("study", [STEP, MOMENT], ids=["step", "moment"])
-def test_a_whole_run_spends_what_is_stated_at_every_silo(study, center):
+def test_a_whole_run_spends_what_is_stated_at_every_silo_and_what_was_asked_for(study, center):
     study = replace(study, center=center)
     ledgers = {name: Ledger.in_memory(EPSILON, DELTA, silo=name) for name in ("north", "south")}
     silos = {}
     for seed, (name, ledger) in enumerate(ledgers.items()):
-        rows = spiked_rows(n_rows=200, n_features=D, rank=2, seed=seed)
-        rows /= np.linalg.norm(rows, axis=1).max()
-        silos[name] = private_silo(study, ledger, rows=rows, name=name)
-    budget = budget_of(study)
-    settings = PowerSettings(study=study, rank=R, schedule=every(2), n_steps=T)
-    solver = settings.solve(np.random.default_rng(0))
+        silos[name] = private_silo(study, ledger, rows=bounded_rows(200, seed=seed), name=name)
+    solver = PowerSettings(study=study, rank=R, schedule=every(2), n_steps=T).solve(np.random.default_rng(0))
     coordinator = Coordinator(solver, list(silos), study=study, run="run")
     drive(coordinator, in_turn(silos))
-    sizes = dict.fromkeys(silos, 200)
-    stated = state_privacy(study, budget, sizes, coordinator.history)
+    _, against, _ = state(study, sizes=dict.fromkeys(silos, 200), asked=coordinator.history)
+    assert against.delta == DELTA
     for ledger in ledgers.values():
         spent = ledger.spent().epsilon
         assert spent == pytest.approx(EPSILON, rel=1e-6)
-        assert spent <= EPSILON * (1 + 1e-9)
-        assert spent == pytest.approx(stated.protections[0].epsilon, rel=1e-6)
+        assert max(spent, against.epsilon) <= EPSILON * (1 + 1e-9)
+        assert spent == pytest.approx(against.epsilon, rel=1e-6)
         ledger.close()
 
 
 def test_steps_without_a_number_of_steps_are_refused():
     with pytest.raises(InputError, match="must know its number of steps"):
-        budget_of(replace(STEP, n_steps=None))
+        replace(STEP, n_steps=None)

@@ -13,14 +13,14 @@ from budgets import priced
 from federations import Party, study_of
 from fedpower.linalg import symmetric_of
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fedpower.privacy.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.privacy.sensitivity import pack, summary_size
 from fedpower.protocol import Coordinator
 from fedpower.protocol.coordinator import drive, in_turn
 from fedpower.protocol.messages import QueryAnswer
+from fedpower.protocol.publication import SHARE, WordsOfKey, key_of, smoothing, whole_step
 from fedpower.protocol.query import Moment, moment_of
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import budget_of, pooled
+from fedpower.protocol.study import pooled_std
 from fedpower.sums.lattice import SIDE
 from problems import Array, spiked_rows
 
@@ -50,7 +50,7 @@ def published(*, seed: int = 0, center: bool = True) -> tuple[Coordinator, dict[
 def read(answers: dict[str, QueryAnswer], *, center: bool = True) -> dict[str, Released]:
     """Return what each silo released: a lower triangle, a mean and a trace."""
     study = replace(study_of("upload, moment"), center=center)
-    budget, query = budget_of(study), moment_of(study)
+    budget, query = study.budget, moment_of(study)
     assert budget is not None
     return {
         name: query.read(budget.moment_noise((size,)).values(answers[name].words.view(np.int64)), size)
@@ -103,7 +103,7 @@ def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
     budget = priced("moment", n_features=60, center=True)
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
-    noise = pooled(budget, SIZES)
+    noise = pooled_std(budget.study, SIZES)
     assert smooth.std == pytest.approx(SHARE * noise, rel=1e-6)
     zero = np.zeros(summary_size(60, with_mean=True))
     added = smooth(zero, b"key")
@@ -128,7 +128,7 @@ def test_a_moment_is_published_with_that_noise_and_no_more() -> None:
     coordinator, answers = published()
     released = read(answers)
     mean = mean_of(released, 1)
-    budget = budget_of(study_of("upload, moment"))
+    budget = study_of("upload, moment").budget
     assert budget is not None
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None

@@ -14,7 +14,6 @@ from fedpower.privacy.sensitivity import Sensitivity, of_counts
 from fedpower.protocol.messages import AskQuery, QueryAnswer
 from fedpower.protocol.query import QUERIES, answers, query_of
 from fedpower.protocol.receiving import problem_with
-from fedpower.protocol.study import budget_of
 from problems import ArrayMoment
 
 LABEL = "positives"
@@ -64,7 +63,7 @@ def test_a_registered_query_leaves_a_silo_with_noise_and_once():
         assert np.array_equal(ask(silo, question).words, answer.words)
         assert ledger.spent().n_releases == 1
         assert ledger.spent().epsilon == pytest.approx(EPSILON, rel=1e-6)
-    noise = budget_of(STUDY).noise(LABEL, query_of(STUDY, LABEL).sensitivity, (len(rows),))
+    noise = STUDY.budget.noise(LABEL, query_of(STUDY, LABEL).sensitivity, (len(rows),))
     off = noise.values(answer.words.view(np.int64)) - (rows > 0).sum(axis=0)
     assert 0 < np.abs(off).max() < 6 * noise.stds[0]
     assert problem_with(answer, question, STUDY, silo="north", run="run", n_rows=len(rows)) is None

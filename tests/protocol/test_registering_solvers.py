@@ -39,10 +39,10 @@ class MomentumSettings(StepSettings):
         before = np.zeros((self.study.n_features, self.study.iteration_rank))
         basis = orth(rng.standard_normal(before.shape))
         for _ in range(self.n_steps or 60):
-            found = yield from products.multiply(basis)
-            values, turn = rayleigh_ritz(basis, found.value)
+            product, _ = yield from products.multiply(basis)
+            values, turn = rayleigh_ritz(basis, product)
             vectors = basis @ turn
-            before, basis = basis, orth(found.value - self.beta * before)
+            before, basis = basis, orth(product - self.beta * before)
         return products.solution(
             basis=basis, values=values, vectors=vectors, rank=self.rank, change=0.0, converged=True
         )

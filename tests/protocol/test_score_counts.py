@@ -18,7 +18,6 @@ from fedpower.protocol.messages import AskQuery, QueryAnswer
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers.sums import bins_for
-from fedpower.protocol.study import budget_of
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
@@ -72,7 +71,7 @@ def test_moment_and_scores_spend_the_studys_epsilon_together_and_no_other_questi
         assert spent.epsilon == pytest.approx(1.0, rel=1e-5)
         assert spent.epsilon <= 1.0 * (1 + 1e-9)
         alone = math.sqrt(spent.mu**2 - before.mu**2)
-        assert alone == pytest.approx(budget_of(agreed).mu(SCORES), rel=1e-9)
+        assert alone == pytest.approx(agreed.budget.mu(SCORES), rel=1e-9)
         assert [entry.purpose for entry in ledger.entries()][-1] == SCORES
         assert refused(ask(party, question(reach=np.full(2, 0.7))), "epsilon it agreed on")
         assert ledger.spent().n_releases == 2
@@ -85,7 +84,7 @@ def test_counts_have_noise_of_the_right_size_and_are_otherwise_exact():
     for seed in range(40):
         with Ledger.in_memory(1.0, 1e-6, silo="north") as fresh:
             off.append(counts_of(ask(silo(agreed, fresh, seed, X), question())) - exact)
-    scale = math.sqrt(2) / budget_of(agreed).mu(SCORES)
+    scale = math.sqrt(2) / agreed.budget.mu(SCORES)
     assert np.std(off) == pytest.approx(scale, rel=0.08)
     assert abs(np.mean(off)) < 5 * scale / math.sqrt(np.size(off))
 
@@ -131,15 +130,7 @@ def test_a_question_that_is_no_grid_is_refused_before_a_row_is_read(wrong):
         assert ledger.spent().n_releases == 0
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"scores": 1.0},
-        {"scores": -0.1},
-        {"noise": "none", "epsilon": math.inf, "delta": 0.0},
-        {"noise": "paper", "n_steps": 3},
-    ],
-)
+@pytest.mark.parametrize("wrong", [{"scores": 1.0}, {"scores": -0.1}, {"noise": "paper", "n_steps": 3}])
 def test_terms_that_cannot_be_are_refused(wrong):
     with pytest.raises(InputError):
         study(**wrong)
@@ -158,7 +149,7 @@ def test_the_share_of_scores_is_never_more_than_was_asked_for():
     for part in (1e-3, 0.01, 0.1, 0.37, 0.5):
         agreed = study(scores=scores_share(part, 1.0, 1e-6))
         alone = priced("moment", epsilon=part, n_features=D, iteration_rank=D, center=True).total_mu
-        assert 0.99 * alone < budget_of(agreed).mu(SCORES) <= alone * (1 + 1e-6)
+        assert 0.99 * alone < agreed.budget.mu(SCORES) <= alone * (1 + 1e-6)
 
 
 def test_the_grid_is_as_fine_as_the_noise_allows():
@@ -177,6 +168,3 @@ def test_scores_are_a_query_of_the_study_and_part_of_its_hash():
     assert (moment.label, scores.label, only.label) == (MOMENT, SCORES, MOMENT)
     assert (scores.size, scores.share, only.share) == (SCORE_CELLS, SHARE, 1.0)
     assert moment.share + scores.share == pytest.approx(1.0)
-    steps = study(noise="step", n_steps=3, scores=0.0).queries
-    assert [(terms.label, terms.times) for terms in steps] == [("mean", 1), ("product", 3)]
-    assert study(noise="none", epsilon=math.inf, delta=0.0, scores=0.0).queries == ()

@@ -51,7 +51,6 @@ def test_few_wide_rows_take_one_round_and_give_the_pooled_eigenpairs(center: boo
     solution, coordinator = run(parts, rank=3, width=6, center=center)
     assert [each.kind for each in coordinator.history] == ["enrol", "factor"]
     assert solution.converged
-    assert solution.completeness == 1.0
     assert solution.values == pytest.approx(values[:6], rel=1e-10)
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
     assert is_orthonormal(solution.basis, 1e-12)
@@ -70,7 +69,7 @@ def test_a_wide_silo_that_is_gone_is_left_out() -> None:
     parts = wide_rows()
     _, vectors = pooled_pairs(parts[:2], True)
     solution, _ = run(parts, rank=3, width=6, center=True, dead_from={"silo-2": 1}, min_silos=2)
-    assert solution.completeness == pytest.approx(19 / 28)
+    assert list(solution.sizes) == ["silo-0", "silo-1"]
     assert sin_theta(solution.vectors[:, :3], vectors[:, :3]) < 1e-10
 
 
@@ -171,33 +170,19 @@ def test_a_tall_basis_is_orthonormal_whatever_the_columns(spoil: str) -> None:
     assert spectral_norm(tall) == pytest.approx(float(np.linalg.norm(tall, 2)), rel=1e-12)
 
 
-def asked(n_steps: int, noise: float, d: int = 300) -> tuple[Answers, list[Array], list[Array]]:
-    """Return what is held after noised answers, and the questions and answers as they were."""
+@pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
+def test_tall_answers_are_averaged_in_float32_as_all_questions_and_answers(noise: float) -> None:
     rng = np.random.default_rng(3)
-    spectrum = 1.0 / np.arange(1, d + 1)
-    basis = orth(rng.standard_normal((d, 5)))
-    held, blocks, products = Answers(basis), [], []
-    for _ in range(n_steps):
-        product = spectrum[:, np.newaxis] * basis + noise * rng.standard_normal((d, 5))
-        held.add(basis, product)
+    spectrum = 1.0 / np.arange(1, TALL + 1)
+    basis = orth(rng.standard_normal((TALL, 5)))
+    held, blocks, products = Answers(), [], []
+    for _ in range(6):
         blocks.append(basis)
-        products.append(product)
+        products.append(spectrum[:, np.newaxis] * basis + noise * rng.standard_normal(basis.shape))
+        held.add(basis, products[-1])
         basis, _ = held.next_basis(3)
-    return held, blocks, [*products, basis]
-
-
-@pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
-def test_answers_that_are_held_alone_are_averaged_as_all_questions_and_answers(noise: float) -> None:
-    _, blocks, (*products, basis) = asked(8, noise)
     whole = averaged_product(np.hstack(blocks), np.hstack(products), 3, 5)
-    assert sin_theta(basis, orth(whole)) < 1e-4  # float32, far below the noise
-
-
-@pytest.mark.parametrize("noise", [1e-3, 1e-2, 0.1])
-def test_a_held_answer_is_moved_by_far_less_than_its_noise(noise: float) -> None:
-    held, _, (*products, _) = asked(4, noise)
-    for block, product in zip(held._kept[1:], products, strict=True):
-        assert np.abs(block - product).max() <= 1.5 * 2.0**-12 * noise
+    assert sin_theta(basis, orth(whole)) < 1e-4  # far below the noise
 
 
 def test_a_run_of_noised_steps_keeps_no_wide_array_in_its_record() -> None:

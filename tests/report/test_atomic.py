@@ -7,6 +7,8 @@ import pytest
 from fedpower.errors import InputError
 from fedpower.report.files import new_folder, write_whole
 
+RENAME = Path.rename
+
 
 def write(folder: Path, **files: str) -> None:
     with new_folder(folder, known=("a", "b"), force=True) as place:
@@ -18,18 +20,19 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.iterdir())}
 
 
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 @pytest.mark.parametrize("which", [1, 2])
 def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     write(tmp_path / "out", a="earlier")
-    seen, real = [], Path.rename
+    renames = iter([RENAME, full] if which == 2 else [full])
 
-    def rename(self: Path, target: Path) -> Path:
-        seen.append(self)
-        if len(seen) == which:
-            raise OSError(28, "No space left on device")
-        return real(self, target)
+    def rename(*paths: Path) -> object:
+        return next(renames, RENAME)(*paths)
 
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(InputError, match="must be in a folder that can be written"):
@@ -54,10 +57,6 @@ def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_whole(tmp_path / "a", "earlier")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(tmp_path / "a", "later")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.analyses.correlation import NoisedCorrelations, noised_correlations
+from fedpower.analyses.correlation import noised_correlations
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
 from fedpower.options import setting
@@ -20,21 +20,19 @@ from fedpower.report.text import count, percent
 _STEP = 1e-3
 _DRAWS = 300
 _LEAST_UNIQUE = 5e-3
-"""Least share of a column's variance that is its own: below it the likelihood has no maximum."""
+"""Least share of a column's variance that is its own."""
 
-_MOST_MISFIT = 0.4
-"""Share of misfit in what the model leaves of noised correlations, above which likelihood is kept."""
+_LEAST_SAMPLED = 0.01
+"""Least (1 − r²)²: one correlation near 1 must not outweigh all others."""
 
 
 @analysis
 class FactorAnalysis(Analysis):
     """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
 
-    Without noise: maximum likelihood of normal rows, as :class:`sklearn.decomposition.FactorAnalysis` [J67].
-    The likelihood takes small eigenvalues for exact, so with noise loadings minimise the squared errors of
-    the correlations, each divided by its variance from sampling and noise. Where the model misses the
-    correlations by about as much as the noise does, maximum likelihood is kept, of the covariance with its
-    spectrum floored at the noise.
+    Loadings minimise the squared errors of the correlations, each divided by its variance from sampling and
+    noise (minimum residuals). Maximum likelihood takes small eigenvalues for exact, which noise forbids;
+    where the model holds, both come to the same loadings.
 
     Attributes
     ----------
@@ -48,8 +46,6 @@ class FactorAnalysis(Analysis):
         Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
     communality_ : ndarray of shape (d,)
         The share of each column's variance that the factors explain.
-    loss_ : {"maximum_likelihood", "least_squares"}
-        What the loadings minimise.
     clipping_share_ : float or None
         The share of the rows' squared length that the bound removed, which intervals do not include.
 
@@ -96,8 +92,7 @@ class FactorAnalysis(Analysis):
         self.components_ = np.asarray((self.loadings_ * biased[:, None]).T)
         self.noise_variance_ = np.asarray(fitted.unique * biased**2)
         self.communality_ = np.asarray(1.0 - fitted.unique)
-        self.n_floored_, self.n_at_bound_ = fitted.n_floored, int(np.sum(~fitted.free))
-        self.loss_ = fitted.loss
+        self.n_at_bound_ = int(np.sum(~fitted.free))
 
     def _errors(self, moment: Moment, fitted: "_Fitted") -> Array:
         """Return the standard errors of the loadings: the delta method on the equations of the loss."""
@@ -126,10 +121,6 @@ class FactorAnalysis(Analysis):
         )
         yield f"{int(sure.sum())} of {count(sure.size, 'loading')} differ from 0."
         yield self._interval_sentence()
-        if self.loss_ == "least_squares":
-            yield "Least squares, weighted by the errors of sampling and of privacy noise."
-        elif self.moment_.noise_std > 0:
-            yield "Maximum likelihood: the model misses the correlations by as much as the noise does."
         if self.n_at_bound_:
             yield (
                 f"{count(self.n_at_bound_, 'column')} would have no variance of its own left (a Heywood "
@@ -171,84 +162,63 @@ def congruence(one: Array, other: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fitted:
-    """The minimum of a loss: its numbers are ψ of maximum likelihood, or unrotated Λ of least squares."""
+    """Correlations, the weights of their squared errors, and the unrotated loadings that minimise these."""
 
     correlation: Array
     deviations: Array
-    numbers: Array
-    k: int
-    weights: Array | None = None
-    n_floored: int = 0
-
-    @property
-    def loss(self) -> Literal["maximum_likelihood", "least_squares"]:
-        return "maximum_likelihood" if self.weights is None else "least_squares"
-
-    @property
-    def loadings(self) -> Array:
-        return self._loadings(self.numbers, self.correlation)
+    weights: Array
+    loadings: Array
 
     @property
     def unique(self) -> Array:
-        return np.asarray(1.0 - np.sum(self.loadings**2, axis=1)) if self.numbers.ndim > 1 else self.numbers
+        """The share of each column's variance that is its own."""
+        return np.asarray(1.0 - np.sum(self.loadings**2, axis=1))
 
     @property
     def free(self) -> NDArray[np.bool_]:
         """Whether each column's own variance is above its limit."""
-        return np.asarray(self.unique > _LEAST_UNIQUE * (1.0 + 1e-9 if self.weights is None else 2.0))
+        return np.asarray(self.unique > 2.0 * _LEAST_UNIQUE)
 
     def inverse(self) -> Array:
-        """Return the inverse of the gradient's derivative by the numbers that are free."""
-        columns, numbers = [], self.numbers.ravel()
+        """Return the inverse of the gradient's derivative by the loadings of columns that are free."""
+        columns, numbers = [], self.loadings.ravel()
         for step in np.diag(1e-5 * np.maximum(np.abs(numbers), _LEAST_UNIQUE)):
-            sides = (self._gradient((numbers + sign * step), self.correlation) for sign in (1.0, -1.0))
+            sides = (self._gradient(numbers + sign * step, self.correlation) for sign in (1.0, -1.0))
             columns.append((next(sides) - next(sides)) / (2.0 * step.sum()))
         derivative, made = np.column_stack(columns), np.zeros((len(numbers), len(numbers)))
-        at = np.ix_(*2 * [np.repeat(self.free, len(numbers) // len(self.free))])
+        at = np.ix_(*2 * [np.repeat(self.free, self.loadings.shape[1])])
         made[at] = np.linalg.pinv(derivative[at], rcond=1e-7)  # turns of all factors change nothing
         return made
 
     def response(self, up: Array, down: Array, inverse: Array) -> tuple[Array, Array]:
         """Return the loadings at two correlation matrices, to either side of the minimum."""
-        moved = (self._gradient(self.numbers, up) - self._gradient(self.numbers, down)) / 2.0
-        change = (inverse @ moved).reshape(self.numbers.shape)
-        return self._loadings(self.numbers - change, up), self._loadings(self.numbers + change, down)
+        numbers = self.loadings.ravel()
+        moved = (self._gradient(numbers, up) - self._gradient(numbers, down)) / 2.0
+        change = (inverse @ moved).reshape(self.loadings.shape)
+        return self.loadings - change, self.loadings + change
 
     def _gradient(self, numbers: Array, correlation: Array) -> Array:
-        if self.weights is None:
-            return _gradient(correlation, numbers, self.k)
-        loadings = numbers.reshape(-1, self.k)
+        loadings = numbers.reshape(self.loadings.shape)
         return -np.ravel((self.weights * (correlation - loadings @ loadings.T)) @ loadings)
-
-    def _loadings(self, numbers: Array, correlation: Array) -> Array:
-        if self.weights is None:
-            return _loadings(correlation, np.maximum(numbers, 1e-9), self.k)
-        return numbers
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:
-    """Return loadings by least squares where noise exceeds misfit, else by maximum likelihood."""
-    if moment.noise_std > 0:
-        noised = noised_correlations(moment)
-        weights = _weights(noised, moment.n_samples)
-        start = _loadings(noised.shrunk, np.full(len(noised.shrunk), 0.5), k)
-        lengths = np.linalg.norm(start, axis=1, keepdims=True)
-        start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
-        loadings = _least_squares(noised.released, weights, start)
-        if _misfit(noised, weights, loadings) <= _MOST_MISFIT:
-            at, deviations = noised.released, noised.deviations
-            return _Fitted(correlation=at, deviations=deviations, numbers=loadings, k=k, weights=weights)
-    covariance, n_floored = base.usable(moment)
-    deviations, correlation = np.sqrt(np.diagonal(covariance)), _correlation(covariance)
-    unique = _uniquenesses(correlation, k)
-    return _Fitted(correlation=correlation, deviations=deviations, numbers=unique, k=k, n_floored=n_floored)
-
-
-def _weights(noised: NoisedCorrelations, n_samples: int) -> Array:
-    """Return 1/variance of each correlation, from sampling and noise; 0 on the diagonal."""
-    made = 1.0 / ((1.0 - noised.shrunk**2) ** 2 / n_samples + noised.noise_variance + 1e-12)
-    np.fill_diagonal(made, 0.0)
-    return np.asarray(made / made.max())
+    """Return loadings by least squares on the correlations as released."""
+    noised = noised_correlations(moment)
+    sampled = np.maximum((1.0 - noised.shrunk**2) ** 2, _LEAST_SAMPLED) / moment.n_samples
+    weights = 1.0 / (sampled + noised.noise_variance)
+    np.fill_diagonal(weights, 0.0)
+    weights /= weights.max()
+    values, vectors = base.eigenpairs(noised.shrunk)
+    start = vectors[:, :k] * np.sqrt(np.maximum(values[:k] - 0.5, 0.01))
+    lengths = np.linalg.norm(start, axis=1, keepdims=True)
+    start = start * np.minimum(1.0, 0.95 / np.maximum(lengths, 1e-12))
+    return _Fitted(
+        correlation=noised.released,
+        deviations=noised.deviations,
+        weights=weights,
+        loadings=_least_squares(noised.released, weights, start),
+    )
 
 
 def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
@@ -272,70 +242,9 @@ def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
     return np.asarray(made @ np.linalg.svd(made, full_matrices=False)[2].T)
 
 
-def _misfit(noised: NoisedCorrelations, weights: Array, loadings: Array) -> float:
-    """Return the share of misfit in the variance that the model leaves, the rest of it being noise."""
-    d, k = loadings.shape
-    pairs = d * (d - 1) / 2
-    left = max(1.0 - (d * k - k * (k - 1) / 2) / pairs, 0.2)  # degrees of freedom that are left
-    squares = (noised.released - loadings @ loadings.T) ** 2
-    variance = float(np.sum(weights * squares)) / left
-    return float(max(1.0 - np.sum(weights * noised.noise_variance) / variance, 0.0))
-
-
 def _correlation(covariance: Array) -> Array:
     deviations = np.sqrt(np.diagonal(covariance))
     return np.asarray(covariance / np.outer(deviations, deviations))
-
-
-def _scaled(correlation: Array, unique: Array) -> tuple[Array, Array]:
-    """Return the eigenpairs of Ψ^−½RΨ^−½, largest first."""
-    roots = np.sqrt(unique)
-    return base.eigenpairs(correlation / np.outer(roots, roots))
-
-
-def _loadings(correlation: Array, unique: Array, k: int) -> Array:
-    """Return Λ = Ψ^½V(Θ − I)^½: the best loadings for given ψ [J67 eq. 15]."""
-    values, vectors = _scaled(correlation, unique)
-    stretched = np.sqrt(np.maximum(values[:k] - 1.0, 0.0))
-    return np.asarray(np.sqrt(unique)[:, None] * vectors[:, :k] * stretched)
-
-
-def _gradient(correlation: Array, unique: Array, k: int) -> Array:
-    """Return the derivative of the concentrated likelihood by log ψ [J67 eq. 18]."""
-    loadings = _loadings(correlation, unique, k)
-    fitted = np.sum(loadings**2, axis=1) + unique
-    return np.asarray((fitted - np.diagonal(correlation)) / unique)
-
-
-def _discrepancy(correlation: Array, unique: Array, k: int) -> float:
-    values = np.maximum(_scaled(correlation, unique)[0][k:], 1e-300)
-    return float(np.sum(values - np.log(values) - 1.0))
-
-
-def _uniquenesses(correlation: Array, k: int) -> Array:
-    """Return ψ at the maximum of the likelihood: quasi-Newton in log ψ, then Newton to the end."""
-    d = len(correlation)
-    inverse = np.diagonal(np.linalg.inv(correlation))
-    start = np.clip((1.0 - 0.5 * k / d) / inverse, 2 * _LEAST_UNIQUE, 1.0)
-    minimize: Any = scipy.optimize.minimize
-    found = minimize(
-        lambda x: _discrepancy(correlation, np.exp(x), k),
-        np.log(start),
-        jac=lambda x: _gradient(correlation, np.exp(x), k),
-        method="L-BFGS-B",
-        bounds=[(np.log(_LEAST_UNIQUE), 0.0)] * d,
-        options={"maxiter": 2000, "ftol": 1e-15, "gtol": 1e-10},
-    )
-    unique = np.exp(found.x)
-    free = (unique > _LEAST_UNIQUE * 1.0001) & (unique < 0.9999)
-
-    def slope(values: Array) -> Array:
-        return _gradient(correlation, np.where(free, values, unique), k)
-
-    root: Any = scipy.optimize.root
-    refined = root(lambda values: np.where(free, slope(values), values - unique), unique, tol=1e-15).x
-    near = bool(np.all(np.abs(refined - unique) <= 0.1 * unique))
-    return np.asarray(np.clip(refined if near else unique, _LEAST_UNIQUE, 1.0))
 
 
 def _varimax(loadings: Array, start: Array) -> Array:

@@ -19,9 +19,9 @@ from fedpower.federation.processes import end_with_starter, wait_for_signal
 from fedpower.federation.silo_file import OpenSilo, SiloFile, open_silo, read_silo
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
 from fedpower.protocol.silo import PrivateReleases
-from fedpower.protocol.study import budget_of, worst_epsilon
+from fedpower.protocol.study import Budget, worst_epsilon
 from fedpower.report.text import human_bytes
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import weighed_edges
@@ -372,7 +372,7 @@ def _advice(node: OpenSilo) -> list[str]:
 def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
     """Return what an operator wants to know before taking part; clipped rows are for their eyes only."""
     terms, moment = node.study, node.moment
-    budget, secure = budget_of(terms), terms.aggregation == "secure"
+    budget, secure = terms.budget, terms.is_secure
     if terms.network == "edge":
         thing, counted = "networks", "networks, which is 1"
         (weighed,) = weighed_edges({node.silo.name: moment.source}).values()
@@ -409,7 +409,7 @@ def _facts(node: OpenSilo, version: str) -> dict[str, Any]:
             "attempts_at_most": terms.attempts,
             "attempts_charged_so_far": node.silo.releases.attempts_charged,
         }
-    facts |= {"epsilon_of_this_study": f"{whole:.4g}", "delta": f"{budget.delta:g}"}
+    facts |= {"epsilon_of_this_study": f"{whole:.4g}", "delta": f"{terms.delta:g}"}
     if node.ledger is not None:
         spent = node.ledger.spent()
         facts |= {
@@ -428,9 +428,11 @@ def _leaves(budget: Budget, *, secure: bool, what: str) -> str:
     for query in budget.queries:
         asked[query.label.split()[0]] += query.times
     words: dict[str, str] = {
-        MOMENT: f"the {what}, the mean row and the trace" if budget.center else f"the {what} and its trace",
+        MOMENT: f"the {what}, the mean row and the trace"
+        if budget.study.center
+        else f"the {what} and its trace",
         MEAN: "the mean row",
-        PRODUCT: f"{asked[PRODUCT]} products of d×{budget.iteration_rank}"
+        PRODUCT: f"{asked[PRODUCT]} products of d×{budget.study.iteration_rank}"
         + (" with the trace" if budget.with_trace else ""),
         SCORES: "counts of rows by their scores on two components",
         **dict.fromkeys(STAGES, "tallies of where cells lie and how long rows are"),

@@ -208,7 +208,7 @@ def _facts(read: StudyFile) -> dict[str, Any]:
         "why_this_solver": choice.reason,
         "coordinator": f"{read.host}:{read.port}",
     }
-    if terms.aggregation == "secure":
+    if terms.is_secure:
         facts |= {"attempts": terms.attempts, "epsilon_of_all_attempts": float(f"{worst_epsilon(terms):.4g}")}
     return facts
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from fedpower.engines.embedded import LedgerPaths, OnRows, Versions
+from fedpower.engines.inprocess import LedgerPaths, OnRows, Versions
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import (
     Data,
@@ -217,6 +217,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
                 "unit must be a column or a Person for rows in memory; give networks to fit_silos"
             )
         person, gaps = options.person, options.takes_gaps
+        kinds = list(getattr(X, "dtypes", [getattr(X, "dtype", None)]))
         if person.column is not None and units is None:
             X, units = _without_persons(X, person.column)
         table = None if options.rules is None else ruled(open_source(X), options.rules)
@@ -226,9 +227,12 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             require_numbers(X)
         elif gaps:
             table = with_gaps(table)
+        if table is not None:
+            with every_problem([table]):
+                X = np.vstack([np.asarray(block) for block in table.blocks(2**16)])
         rows = validate_data(
             self,
-            X if table is None else _rows_of(table),
+            X,
             accept_sparse="csr",
             dtype=np.float64,
             ensure_all_finite="allow-nan" if gaps else True,
@@ -238,7 +242,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             self.feature_names_in_ = np.asarray(table.columns, dtype=object)
         names = getattr(self, "feature_names_in_", None)
         columns = None if names is None else tuple(str(name) for name in names)
-        if any(map(is_wide, getattr(X, "dtypes", [getattr(X, "dtype", None)]))):
+        if any(map(is_wide, kinds)):
             require_exact(rows, name="X", columns=columns, rows=0)
         n_rows = rows.shape[0]
         labels = np.full(n_rows, "silo-1") if groups is None else _per_row("groups", groups, n_rows)
@@ -304,15 +308,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             are for the silos' operators only, so the fitted model does not keep them.
         """
         del y
-        run = Run(
-            ledgers=ledgers,
-            data_version=data_version,
-            data_set=data_set,
-            identities=identities,
-            on_round=on_round,
-            on_rows=on_rows,
-            on_clipped=on_clipped,
-        )
+        run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
         return self._take(*fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
@@ -369,11 +365,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self.result_.inverse_transform(check_array(X, dtype=np.float64, input_name="X"))
 
     def to_sklearn(self) -> "PCA | Pipeline":
-        """Return a :class:`sklearn.decomposition.PCA` that transforms as this does.
+        """Return a :class:`sklearn.decomposition.PCA`, or a pipeline, that transforms as this does.
 
-        Where rows are scaled or normalised, a pipeline does so first and ends in one; with
-        ``normalize=True`` it has no ``inverse_transform``. ``noise_variance_`` is NaN where the total
-        variance was not released.
+        See `Result.to_sklearn`.
         """
         check_is_fitted(self)
         return self.result_.to_sklearn()
@@ -495,12 +489,6 @@ class FedMoment(BaseEstimator):
 
 
 # --- rows in memory --------------------------------------------------------------------------------
-
-
-def _rows_of(source: RowSource) -> Array:
-    """Return all rows of a table that is in memory anyway."""
-    with every_problem([source]):
-        return np.vstack([np.asarray(block) for block in source.blocks(2**16)])
 
 
 def _without_persons(X: Any, column: str) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from fedpower.privacy.accounting import epsilon_of
 from fedpower.privacy.statement import counted_as
 from fedpower.protocol.solvers.sums import same_rows
-from fedpower.protocol.study import Study, budget_of, costly_sentence
+from fedpower.protocol.study import Study, costly_sentence
 from fedpower.rows.networks import NetworkSource, Weighed
 from fedpower.rows.source import RowSource
 from fedpower.rows.units import with_gaps
@@ -139,7 +139,7 @@ _spent: deque[_Spent] = deque(maxlen=64)
 
 def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int = 1) -> None:
     """Record a private fit without a ledger, and warn, once for the same rows, when it is not the first."""
-    budget = budget_of(study)
+    budget = study.budget
     if budget is None:
         return
     silos = list(sources)
@@ -157,8 +157,8 @@ def warn_about_repeats(study: Study, sources: Iterable[RowSource], *, fits: int 
     rows = "networks" if study.network else "rows"
     warn(
         f"these {rows} are fitted privately for the second time in this process, and no ledger keeps count: "
-        f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), budget.delta):.3g} at "
-        f"delta={budget.delta:g}, and every further fit, as in a search or a cross-validation, adds to it; "
+        f"together that is epsilon={epsilon_of(math.sqrt(known.squared_mu), study.delta):.3g} at "
+        f"delta={study.delta:g}, and every further fit, as in a search or a cross-validation, adds to it; "
         f"try parameters out with epsilon=inf on public or simulated {rows}, or give fit_silos ledgers, "
         "which cap what is spent and repeat releases at no cost",
         RepeatedFitWarning,
@@ -173,7 +173,7 @@ def _sketch(source: RowSource, most_cells: int) -> frozenset[int | str]:
         except (OSError, ValueError):
             return frozenset()
         return frozenset([f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns}"])
-    some = max(1, min(65_536, most_cells // source.n_features))
+    some = max(1, min(8_192, most_cells // source.n_features))
     block = next(iter(with_gaps(source).blocks(some)), np.zeros((0, 1)))
     rows = np.asarray(block.toarray() if is_sparse(block) else block, dtype=np.float64)
     rows = rows[rows.any(axis=1)] + 0.0  # anybody's data may have rows of zeros; −0 is 0

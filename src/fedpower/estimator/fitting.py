@@ -1,12 +1,13 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, NamedTuple
 
-from fedpower.engines.embedded import (
+from fedpower.engines.inprocess import (
     LedgerPaths,
     OnRows,
     Versions,
@@ -42,7 +43,7 @@ from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
-from fedpower.protocol.study import SolverChoice, Study, budget_of
+from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.moment import Moment
 from fedpower.report.outcome import recorded, result_of
 from fedpower.report.result import Result
@@ -61,7 +62,7 @@ from fedpower.sums.survey import Survey
 OnClipped = Callable[[dict[str, tuple[int, int]]], None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Run:
     """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
 
@@ -147,9 +148,10 @@ def named_silos(silos: Any) -> dict[str, tuple[Any, str | None]]:
     if not items:
         raise InputError("silos must hold at least one silo, got none")
     owners: dict[object, str] = {}
+    times = Counter(name for name, _ in items)
     for name, silo in items:
         require(is_showable(name), "a silo's name", "without control characters", name)
-        if [known for known, _ in items].count(name) > 1:
+        if times[name] > 1:
             raise InputError(
                 f"silos must have different names, got {name!r} more than once; pass a mapping from names to "
                 "data, or on the command line NAME=PATH"
@@ -247,7 +249,7 @@ class _Fit:
                 participation=options.solver.participation,
             )
         check_silos(list(sources), options.aggregation.min_silos)
-        budget = budget_of(study)
+        budget = study.budget
         if budget is not None and run.ledgers:
             check_ledgers(
                 list(sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set

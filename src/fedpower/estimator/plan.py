@@ -1,22 +1,37 @@
-"""What each solver and noise mode would cost and give, before anything is spent."""
+"""What each solver and noise mode would cost and give, before anything is spent.
+
+A rehearsal is the real solver on answers that are drawn from a spectrum: noise is invariant under rotation,
+so eigenvalues are all that it needs to know.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.optimize
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
+from fedpower.linalg import sin_theta
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
-from fedpower.privacy.budget import SMALLEST_EPSILON
-from fedpower.protocol.rehearsal import Rehearsed, cost, rehearse, sums_at_once
-from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.study import SolverChoice, Study, budget_of, costly_sentence, pooled_std
+from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
+from fedpower.privacy.sensitivity import noise_for, summary_size
+from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
+from fedpower.protocol.messages import rounded
+from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.query import N_VECTORS, Product, Query, width_of
+from fedpower.protocol.silo import ExactReleases, Silo
+from fedpower.protocol.solvers import ClippedSettings, Solution, SolverSettings, UploadSettings, start
+from fedpower.protocol.solvers.clipped import iterate, part_kept
+from fedpower.protocol.solvers.sums import Sums, Total
+from fedpower.protocol.study import SolverChoice, Study, Weights, costly_sentence, pooled_std
 from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
+from fedpower.sums.lattice import clipped_scale
+from fedpower.sums.moment import Moments
 
 Array = NDArray[np.float64]
 
@@ -30,6 +45,11 @@ _MOST_TIMES = 2.0**20  # of the rows at hand
 _MUCH = 0.5  # of the variance: what components are taken to hold at most, where no spectrum is given
 _LOST = 0.9  # components with a larger predicted error are not found
 _CLIPPED_FROM = 64  # clipped products bring nothing to fewer columns
+# The most columns that d×d noise is drawn for; of more, the leading eigenvalues are taken, under noise that
+# reaches as far.
+_MOST_COLUMNS = 1024
+# Bytes of a message beside its arrays, of a key with its signature, and of each member of a session.
+_MESSAGE, _KEY, _MEMBER = 215, 80, 170
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,55 +125,32 @@ class _Facts:
             roster=self.sizes,
         )
 
-    def noise_levels(self, study: Study) -> tuple[float, float]:
-        """Return the standard deviations of the pooled noise and of the largest silo's."""
-        budget = budget_of(study)
-        if budget is None:
-            return 0.0, 0.0
-        return pooled_std(study, self.sizes), budget.std(max(self.sizes.values()))
-
-    def rehearsed(self, settings: SolverSettings, study: Study) -> list[Rehearsed]:
-        """Return rehearsals of a fit; where no spectrum is given, what does not depend on one."""
-        summed = sums_at_once(settings)
-        level, of_silo = self.noise_levels(study)
-        spectrum, times = self.spectrum, self.n_rehearsals if level > 0 else 1
-        if spectrum is None:
-            if summed:
-                return [cost(study, n_rows=self.n_rows, summed=True)]
-            if study.n_steps is None:
-                return []
-            spectrum, times = np.full(self.n_features, TRACE / self.n_features), 1
-        return [
-            rehearse(
-                settings,
-                spectrum=spectrum,
-                noise_std=level,
-                silo_std=of_silo,
-                n_rows=self.n_rows,
-                rng=np.random.default_rng(seed),
-            )
-            for seed in range(times)
-        ]
-
     def candidate(self, options: Options, chosen: tuple[str, ...] = ()) -> Candidate:
         """Return what a fit with these options costs and gives."""
         study, settings, choice = self.terms(options)
-        runs, known = self.rehearsed(settings, study), self.spectrum is not None
-
-        def median(name: str) -> int | None:
-            counts = [count for run in runs if (count := getattr(run, name)) is not None]
-            return int(np.median(counts)) if counts else None
-
+        level, spectrum = pooled_std(study, self.sizes), self.spectrum
+        times = self.n_rehearsals if level > 0 and spectrum is not None else 1
+        runs: list[_Run] = []
+        if spectrum is None and isinstance(settings, UploadSettings | ClippedSettings):
+            runs = [_cost(study, summed=True)]
+        elif spectrum is not None or study.n_steps is not None:
+            values = np.full(self.n_features, TRACE / self.n_features) if spectrum is None else spectrum
+            runs = [
+                _rehearsed(settings, values, level, self.n_rows, np.random.default_rng(seed))
+                for seed in range(times)
+            ]
+        medians = [None] * 5 if not runs else [float(each) for each in np.median(runs, axis=0)]
+        rounds, up, down, rank = (None if each is None else int(each) for each in medians[:4])
         return Candidate(
             solver=choice.solver,
             noise=study.noise,
             aggregation=study.aggregation,
-            rounds=median("n_rounds"),
-            bytes_up=median("bytes_up"),
-            bytes_down=median("bytes_down"),
-            noise_level=self.noise_levels(study)[0],
-            error=float(np.median([run.error for run in runs])) if known else None,
-            rank=median("rank") if known else None,
+            rounds=rounds,
+            bytes_up=up,
+            bytes_down=down,
+            noise_level=level,
+            error=None if spectrum is None else medians[4],
+            rank=None if spectrum is None else rank,
             chosen=(choice.solver, study.noise, study.aggregation) == chosen,
         )
 
@@ -170,7 +167,7 @@ def plan(
     """Return what a fit of ``model`` would cost and give, with every solver that it could take.
 
     Only public facts are used. Each candidate is rehearsed: the real solver runs on a made-up moment with the
-    noise that is to come (`protocol.rehearsal`), and the median is reported.
+    noise that is to come, and the median is reported.
 
     Parameters
     ----------
@@ -281,6 +278,170 @@ def _as(kind: Any, value: Any) -> Any:
     odd = [name for name in given if name not in known and FLAT[name].group == "paper"]
     require(not odd, next(iter(odd), ""), f"left out with {kind.name}", given)
     return kind(**{name: setting for name, setting in given.items() if name in known})
+
+
+# --- rehearsals -------------------------------------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    """What a fit comes to: rounds, bytes of one silo, k (0 for no component), and sin θ_k."""
+
+    rounds: int
+    bytes_up: int
+    bytes_down: int
+    rank: int = 0
+    error: float = 1.0
+
+
+def _cost(study: Study, *, summed: bool) -> _Run:
+    """Return the cost of all queries of a study, or of scores after a solver's own rounds."""
+    moment = QueryTerms(MOMENT, summary_size(study.n_features, with_mean=study.center), 1.0)
+    queries = study.queries if study.is_private else (moment, *study.queries)
+    if not summed:
+        queries = tuple(terms for terms in queries if terms.label == SCORES)
+    session = int(study.is_secure)  # a further round opens it
+    members = len(study.identities) * _MEMBER * session
+    return _Run(
+        rounds=len(queries) + session,
+        bytes_up=(_MESSAGE + _KEY) * session + sum(_MESSAGE + 8 * terms.size for terms in queries),
+        bytes_down=_MESSAGE * session
+        + sum(_MESSAGE + members + _public_bytes(study, terms.label) for terms in queries),
+    )
+
+
+def _public_bytes(study: Study, label: str) -> int:
+    """Return how long what a query is asked with is."""
+    if label == SCORES:
+        return 16 * study.n_features
+    if study.noise == "clipped" and label not in (MOMENT, MEAN):
+        return 4 * study.n_features * (width_of(study, label) + int(study.center))
+    return 8 * study.n_features * N_VECTORS[label] if study.preparation else 0
+
+
+def _rehearsed(
+    settings: SolverSettings, spectrum: Array, std: float, n_rows: int, rng: np.random.Generator
+) -> _Run:
+    """Return what ``settings`` would come to on a moment with these eigenvalues and pooled noise."""
+    d, summed = settings.study.n_features, isinstance(settings, UploadSettings | ClippedSettings)
+    drawn = settings.study.noise == "moment" or any(terms.label == MOMENT for terms in settings.study.design)
+    width, rounds = min(d, _MOST_COLUMNS) if drawn else d, list[Round]()
+    study, after = _bare(settings.study, width), _cost(settings.study, summed=summed)
+    std, spectrum = std * math.sqrt(d / width), spectrum[:width]
+    if isinstance(settings, UploadSettings | ClippedSettings):
+        sums = _DrawnSums(study=study, sizes={"all": n_rows}, spectrum=spectrum, std=std, rng=rng)
+        if isinstance(settings, ClippedSettings):
+            begin = rng.standard_normal((width, study.iteration_rank))
+            script = iterate(sums, begin, rank=settings.rank)
+        else:
+            # Of a given number of components no angles are asked for, which take longer than all the rest.
+            sums.has_angles = not isinstance(settings.rank, int)
+            # A drawn moment is diagonal: standardised, it would be the identity.
+            script = replace(settings, study=study, standardize=False, code_book=None).script(sums)
+        try:
+            next(script)
+        except StopIteration as stop:  # these sums ask nobody
+            solution: Solution = stop.value
+    else:
+        # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
+        settings = replace(settings, study=study, gains=None, pooled_std=std)
+        rows: Any = _DrawnRows(spectrum, study, std=std, n_rows=n_rows, rng=rng)
+        coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
+        drive(coordinator, in_turn({"all": Silo("all", study, ExactReleases(rows, study))}))
+        solution = coordinator.outcome
+        rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
+    rank = solution.rank
+    nothing = settings.rank == "auto" and solution.angles is not None and solution.angles.n_determined == 0
+    return _Run(
+        rounds=after.rounds + len(rounds),
+        bytes_up=after.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),
+        bytes_down=after.bytes_down + round(sum(closed.bytes_down for closed in rounds) * d / width),
+        rank=0 if nothing else rank,
+        error=sin_theta(solution.vectors[:, :rank], np.eye(width, rank)),
+    )
+
+
+def _bare(study: Study, n_features: int) -> Study:
+    """Return a study of so many columns, without preparation and scores."""
+    sizes = {MOMENT: summary_size(n_features, with_mean=study.center), MEAN: n_features}
+    return replace(
+        study,
+        columns=None,
+        n_features=n_features,
+        iteration_rank=min(study.iteration_rank, n_features),
+        design=tuple(
+            terms._replace(size=sizes.get(terms.label) or n_features * width_of(study, terms.label) + 1)
+            for terms in study.design
+        ),
+        preparation=(),
+        ranges=(),
+        roster="",
+        groups=(),
+        scores=0.0,
+    )
+
+
+def _noised(spectrum: Array, std: float, rng: np.random.Generator) -> Array:
+    """Return diag(λ) with noise of this standard deviation on the diagonal, and √2 times less off it."""
+    square = rng.standard_normal((spectrum.size, spectrum.size)) * std
+    return np.diag(spectrum) + (square + square.T) / 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _DrawnSums(Sums):
+    """Sums over rows that are nobody's, of normal coordinates with the moment diag(λ)."""
+
+    spectrum: Array
+    std: float
+    rng: np.random.Generator
+    has_angles: bool = True
+
+    def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
+        yield from ()
+        budget = self.study.budget
+        assert budget is not None
+        rows = self.n_rows
+        noise = noise_for(query.sensitivity, budget.price(query.label).multiplier, (rows,))
+        exact = np.zeros(self.spectrum.size)
+        if isinstance(query, Product):
+            question = query.question
+            basis = question.real_basis
+            product = self.spectrum[:, np.newaxis] * basis
+            kept = part_kept(float(np.sum(basis * product)), question.clip, basis.shape[1])
+            exact = np.append(
+                kept * product.reshape(-1) * clipped_scale(question.clip),
+                float(self.spectrum.sum()) * query.kappa,
+            )
+        stds = tuple(self.std / budget.std(rows) * std for std in noise.stds)
+        drawn = stds[0] * self.rng.standard_normal(exact.size)
+        return Total(values=exact * rows + drawn, stds=stds, n_rows=rows)
+
+    def moment(self, public: bytes = b"") -> Generator[Ask, Round, Pooled]:
+        yield from ()
+        return Pooled(
+            moment=_noised(self.spectrum, self.std, self.rng),
+            center=np.zeros(self.spectrum.size) if self.study.center else None,
+            total_variance=float(self.spectrum.sum()),
+            noise_std=self.std if self.has_angles else 0.0,
+            mean_weight=self.study.mean_weight,
+        )
+
+
+class _DrawnRows:
+    """Rows of all silos: the moment diag(λ) about the mean, with pooled noise where the study has it."""
+
+    def __init__(
+        self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator
+    ) -> None:
+        self.n_rows = n_rows
+        self.summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
+        self._std, self._rng = std, rng
+        self._moment = _noised(spectrum, std, rng) if study.noise == "moment" else None
+
+    def product(self, basis: Array, center: Array | None = None) -> Array:
+        if self._moment is not None:
+            return rounded(self._moment @ basis, self._std)
+        noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
+        return rounded(self.summary.covariance[:, np.newaxis] * basis + self._std * noise, self._std)
 
 
 # --- what a wanted error takes -----------------------------------------------------------------------
@@ -408,11 +569,9 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
     left = max(TRACE - float(values.sum()), 0.0)
     if rest == 0 or last * rest <= left * (1 + 1e-9):
         return np.append(values, np.full(rest, last))
-    powers, low, high = np.arange(1, rest + 1), 0.0, 1.0
-    for _ in range(60):
-        ratio = (low + high) / 2
-        low, high = (ratio, high) if last * float((ratio**powers).sum()) < left else (low, ratio)
-    return np.append(values, last * low**powers)
+    powers = np.arange(1, rest + 1)
+    ratio = scipy.optimize.brentq(lambda ratio: last * float((ratio**powers).sum()) - left, 0.0, 1.0)
+    return np.append(values, last * ratio**powers)
 
 
 def spectrum_of_gap(gap: float, rank: int, n_features: int, trace: float = 1.0) -> Array:

@@ -180,10 +180,19 @@ def build_study(
         else 0.0
     )
     scores = _scores_of(options, noise, delta, n_features)
-    more: dict[str, Any] = _secure_terms(options, noise, identities or {}, attempts)
+    for conflict in _conflicts(options, noise, rank):
+        raise InputError(conflict)
+    more: dict[str, Any] = {}
+    if isinstance(options.aggregation, Secure):
+        known = identities or {}
+        more = {
+            "aggregation": "secure",
+            "colluders": int(options.aggregation.colluders),
+            "identities": tuple(known.items()),
+            "min_silos": options.aggregation.min_silos or len(known),
+            "attempts": attempts,
+        }
     if noise == "clipped":
-        if (odd := _odd_with_clipped(options)) is not None:
-            raise InputError(odd)
         assert isinstance(rank, int), "others were refused"
         outlook = _outlook(options, n_features, n_rows, rank)
         design = outlook.design(center=center, width=options.solver.iteration_rank)
@@ -196,14 +205,14 @@ def build_study(
                 "a private fit of ratings must have a bound on the norm of a row, since their range is "
                 "public already; give CodeBook(normalize=True), or row_norm"
             )
-        known = ranges_of(options.ranges, columns, n_features)
+        ranges = ranges_of(options.ranges, columns, n_features)
         if rules is not None and columns is not None:
-            known = tuple(given or own for given, own in zip(known, rules.ranges(columns), strict=True))
-        more["ranges"] = known
+            ranges = tuple(given or own for given, own in zip(ranges, rules.ranges(columns), strict=True))
+        more["ranges"] = ranges
         more["preparation"] = shares_of(
             n_rows=n_rows,
             n_features=n_features,
-            n_open=sum(ends is None for ends in known),
+            n_open=sum(ends is None for ends in ranges),
             mu=mu_of(float(options.epsilon), delta),
             n_noises=1 if isinstance(options.aggregation, Secure) else max(1, len(sizes)),
         )
@@ -282,7 +291,7 @@ def noise_of(options: Options, n_features: int, n_rows: int | None = None) -> No
     rank, guessed = options.n_components, options.noise.energy is not None
     whole = isinstance(rank, Integral) and not isinstance(rank, bool) and 1 <= int(rank) < n_features
     may_clip = whole and guessed and not options.prepares and options.person.column is None
-    fits = may_clip and _odd_with_clipped(options) is None
+    fits = may_clip and not any(_conflicts(options, "clipped", rank))
     if fits and _outlook(options, n_features, n_rows, int(rank)).gains_by_clipping():
         return "clipped"
     return "moment" if n_features <= MOST_SQUARE_FEATURES else "step"
@@ -295,49 +304,59 @@ def _outlook(options: Options, n_features: int, n_rows: int | None, rank: int) -
     )
 
 
-def _odd_with_clipped(options: Options) -> str | None:
-    """Return what clipped products cannot go with, in a sentence; None where there is nothing."""
-    own, mode = "must be left out with noise='clipped', which has a solver of its own", "with noise='clipped'"
-    weights, device = options.aggregation.weights, options.device
-    cases = (
-        (bool(options.paper_settings), f"{next(iter(options.paper_settings), '')} {own}"),
-        (not isinstance(options.solver, Auto), f"solver {own}"),
-        (
-            options.standardizes,
+def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
+    """Return what of the options does not go together, in sentences."""
+    solver, given, weights = options.solver, list(options.paper_settings), options.aggregation.weights
+    asked, by_step = solver.name, noise in ("step", "paper")
+    first, mode = next(iter(given), ""), "with noise='clipped'"
+    cases: dict[str, object]  # by sentence: whether it holds
+    if noise == "clipped":
+        own = [*given, *([] if isinstance(solver, Auto) else ["solver"]), ""]
+        cases = {
+            f"{own[0]} must be left out {mode}, which has a solver of its own": own[0],
             f"columns must not be standardised {mode}, which has no diagonal to standardise by; pass "
-            "standardize=False",
-        ),
-        (weights != "rows", f"weights must be 'rows' {mode}, whose sums are over rows, got {weights!r}"),
-        (device is not None, f"device must be left out {mode}, which runs on the processor, got {device!r}"),
-    )
-    return next((sentence for odd, sentence in cases if odd), None)
+            "standardize=False": options.standardizes,
+            f"weights must be 'rows' {mode}, whose sums are over rows, got {weights!r}": weights != "rows",
+            f"device must be left out {mode}, which runs on the processor, got {options.device!r}": (
+                options.device is not None
+            ),
+        }
+    elif isinstance(options.aggregation, Secure):
+        odd = first or ("one_shot_start" if _opens_locally(options) else "")
+        cases = {
+            f"aggregation='secure' must go with solver='moment', got {asked!r}: silos take part in one sum, "
+            "and every later round would be another": noise == "moment" and asked not in ("auto", "moment"),
+            f"{odd} must be left out with aggregation='secure': local steps, or those of some silos, are not "
+            "a sum over all": odd,
+        }
+    else:
+        why, mode = _why_upload(options, noise, rank), "must go with noise='moment' or epsilon=inf"
+        given = [name for name in given if (name, noise) != ("n_steps", "step")]
+        foreign = [name for name in given if name != "n_participants" and not isinstance(solver, PowerMethod)]
+        odd = next(iter(given), "" if asked in ("auto", "moment") else f"solver={asked!r}")
+        hint = "; pass standardize=False" if "standardised" in (why or "") else ""
+        cases = {
+            f"drift_correction {mode}, got noise={noise!r}, where the product that it needs would be one "
+            "more release": by_step and getattr(solver, "drift_correction", False),
+            f"noise must be 'moment' because {why}, got {noise!r}{hint}": why and by_step,
+            f"{odd} must be left out because {why}, which an upload gives{hint}": why and odd,
+            f"solver={asked!r} {mode}, got noise={noise!r}": by_step and "step" not in solver.noises,
+            f"{next(iter(foreign), '')} must be left out with solver={asked!r}; it belongs to 'fedpower'": (
+                foreign and asked != "auto"
+            ),
+        }
+    return [sentence for sentence, odd in cases.items() if odd]
 
 
-def _secure_terms(
-    options: Options, noise: str, identities: Mapping[str, str], attempts: int
-) -> dict[str, Any]:
-    """Return the terms that a study with a secure sum has beyond others; none for a plain one."""
-    secure = options.aggregation
-    if isinstance(secure, Plain):
-        return {}
-    if noise == "moment" and options.solver.name not in ("auto", "moment"):
-        raise InputError(
-            f"aggregation='secure' must go with solver='moment', got {options.solver.name!r}: silos take "
-            "part in one sum, and every later round would be another"
-        )
-    given = [*options.paper_settings, *(["one_shot_start"] if _opens_locally(options) else [])]
-    if given:
-        raise InputError(
-            f"{given[0]} must be left out with aggregation='secure': local steps, or those of some "
-            "silos, are not a sum over all"
-        )
-    return {
-        "aggregation": "secure",
-        "colluders": int(secure.colluders),
-        "identities": tuple(identities.items()),
-        "min_silos": secure.min_silos or len(identities),
-        "attempts": attempts,
-    }
+def _why_upload(options: Options, noise: str, rank: Rank) -> str | None:
+    """Return why nothing but the upload of the covariance will do; None where others do."""
+    if noise == "moment" and not isinstance(rank, int):
+        return f"n_components={rank!r} is read off the whole spectrum"
+    if options.network is not None:
+        return "communities are found from the whole matrix"
+    if options.standardizes and options.is_private:
+        return "columns are standardised by the diagonal of the covariance"
+    return None
 
 
 def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths | None) -> dict[str, Identity]:
@@ -358,57 +377,26 @@ def identities_of(options: Options, silos: Iterable[str], paths: IdentityPaths |
 
 
 def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
-    """Return the solver, chosen or as asked for; what contradicts it is refused."""
-    asked, given, by_step = options.solver.name, options.paper_settings, study.noise in ("step", "paper")
-    if study.noise == "step":
-        given = tuple(name for name in given if name != "n_steps")
-    if getattr(options.solver, "drift_correction", False) and by_step:
-        raise InputError(
-            f"drift_correction must go with noise='moment' or epsilon=inf, got noise={study.noise!r}, where "
-            "the product that it needs would be one more release"
-        )
+    """Return the solver, chosen or as asked for, of options that go together."""
     if study.noise == "clipped":
         start = "after the covariance" if sums_moment(study) else "from a random start"
         return SolverChoice(
             solver="clipped", reason=f"rows count by their clipped products with few directions, {start}"
         )
-    if study.aggregation == "secure":
+    if study.is_secure:
         return SolverChoice(solver="moment", reason="a secure sum adds the silos' covariances once")
-    must_upload = _why_upload(options, study, rank)
-    if must_upload is not None:
-        hint = "; pass standardize=False" if "standardised" in must_upload else ""
-        if by_step:
-            raise InputError(f"noise must be 'moment' because {must_upload}, got {study.noise!r}{hint}")
-        if asked not in ("auto", "moment") or given:
-            odd = given[0] if given else f"solver={asked!r}"
-            raise InputError(f"{odd} must be left out because {must_upload}, which an upload gives{hint}")
-        return SolverChoice(solver="moment", reason=must_upload)
-    if asked == "auto":
-        return choose_solver(
-            n_features=study.n_features,
-            iteration_rank=study.iteration_rank,
-            noise=study.noise,
-            paper_settings=given,
-        )
-    if by_step and "step" not in options.solver.noises:
-        raise InputError(
-            f"solver={asked!r} must go with noise='moment' or epsilon=inf, got noise={study.noise!r}"
-        )
-    foreign = [name for name in given if name != "n_participants"]
-    if not isinstance(options.solver, PowerMethod) and foreign:
-        raise InputError(f"{foreign[0]} must be left out with solver={asked!r}; it belongs to 'fedpower'")
-    return SolverChoice(solver=asked, reason="it was asked for")
-
-
-def _why_upload(options: Options, study: Study, rank: Rank) -> str | None:
-    """Return why nothing but the upload of the covariance will do; None where others do."""
-    if study.noise == "moment" and not isinstance(rank, int):
-        return f"n_components={rank!r} is read off the whole spectrum"
-    if options.network is not None:
-        return "communities are found from the whole matrix"
-    if options.standardizes and study.is_private:
-        return "columns are standardised by the diagonal of the covariance"
-    return None
+    why = _why_upload(options, study.noise, rank)
+    if why is not None:
+        return SolverChoice(solver="moment", reason=why)
+    if options.solver.name != "auto":
+        return SolverChoice(solver=options.solver.name, reason="it was asked for")
+    given = (name for name in options.paper_settings if (name, study.noise) != ("n_steps", "step"))
+    return choose_solver(
+        n_features=study.n_features,
+        iteration_rank=study.iteration_rank,
+        noise=study.noise,
+        paper_settings=tuple(given),
+    )
 
 
 def settings_of(

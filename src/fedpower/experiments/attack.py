@@ -19,7 +19,7 @@ from fedpower.protocol.coordinator import Asking, Coordinator, drive
 from fedpower.protocol.messages import AskSteps, LocalSteps, Message
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import PowerSettings, start
-from fedpower.protocol.study import NoiseMode, Study, budget_of
+from fedpower.protocol.study import NoiseMode, Study
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment, local_moment
@@ -88,7 +88,6 @@ def silo_rows(setting: AttackSetting, seed: int) -> list[Array]:
 
 
 def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
-    """Return the terms that the silos agree to."""
     private = mode != "none"
     return Study(
         columns=None,
@@ -102,7 +101,6 @@ def study_of(mode: NoiseMode, epsilon: float, setting: AttackSetting) -> Study:
 
 
 def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
-    """Return rows as a silo holds them in a study of this mode."""
     return local_moment(
         open_source(rows), RowTreatment(row_norm=1.0), rank=4, steps=10, on_lattice=mode == "moment"
     )
@@ -121,7 +119,6 @@ class _AttackResult:
     row_cosine_range: tuple[float, float]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON; an infinite ε is None."""
         return asdict(self) | {"epsilon": self.epsilon if math.isfinite(self.epsilon) else None}
 
 
@@ -133,7 +130,6 @@ def attack(
     source: NoiseSource | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[_AttackResult]:
-    """Return how well the attack does without noise, and in every mode at every ε."""
     setting = setting or AttackSetting()
     if not seeds or not all(0 < epsilon < math.inf for epsilon in epsilons):
         raise InputError("an attack needs one seed at least and finite epsilons above 0, got others")
@@ -198,7 +194,7 @@ def _play(
     exact = moment_of(rows).moment()
     bases, products = overhear(mode, epsilon, setting, seed, source)
     expected = setting.n_features**-3.0  # d² entries share ‖A‖_F² ≥ 1/d, as tr A = 1
-    budget = budget_of(study_of(mode, epsilon, setting))
+    budget = study_of(mode, epsilon, setting).budget
     noise = 0.0 if budget is None else budget.std(setting.n_rows) ** 2
     if mode == "moment":  # the same noised moment every time: solve for it, then shrink
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)
@@ -292,7 +288,6 @@ _SETTINGS = {
 
 @contextmanager
 def drawing() -> Iterator[Any]:
-    """Give matplotlib's Figure class, with its settings while the block runs."""
     try:
         import matplotlib as mpl  # noqa: PLC0415  (optional and slow)
         from matplotlib.figure import Figure  # noqa: PLC0415

@@ -14,7 +14,7 @@ from scipy.special import betaincinv, ndtri
 
 from fedpower.errors import InputError, require
 from fedpower.privacy.accounting import NoiseMode, epsilon_of, mu_of, noise_multiplier
-from fedpower.privacy.budget import MOMENT, PRODUCT, Budget, QueryTerms
+from fedpower.privacy.budget import MOMENT, PRODUCT, QueryTerms
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.privacy.sensitivity import MEAN_WEIGHT, Noise
@@ -43,7 +43,7 @@ from fedpower.protocol.query import (
 from fedpower.protocol.secure import Identity, total
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import UploadSettings
-from fedpower.protocol.study import PREPARED, Study, budget_of
+from fedpower.protocol.study import PREPARED, Budget, Study
 from fedpower.rows.opening import open_source
 from fedpower.rows.units import with_ids
 from fedpower.rules.treatment import RowTreatment
@@ -116,7 +116,6 @@ class AuditReport(AuditResult):
         return self.epsilon_lower > self.exact_epsilon
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for JSON."""
         more = ("violation", "exceeds_accounting", "verdict")
         return asdict(self) | {name: getattr(self, name) for name in more}
 
@@ -128,7 +127,6 @@ class AuditReport(AuditResult):
 def audit_scores(
     scores0: ArrayLike, scores1: ArrayLike, *, delta: float, confidence: float = 0.95
 ) -> AuditResult:
-    """Return lower bounds on μ and ε from the scores of two neighbouring worlds."""
     worlds = [np.asarray(scores, dtype=np.float64).ravel() for scores in (scores0, scores1)]
     n = min(world.size for world in worlds)
     if n < 20 or not all(np.isfinite(world).all() for world in worlds):
@@ -239,7 +237,6 @@ class Game:
         self.mu = math.hypot(*self.mus)
 
     def play(self, n_runs: int, on_progress: Progress | None = None) -> tuple[Array, Array]:
-        """Return the scores of so many runs of world 0 and of world 1, in turn."""
         scores = np.empty((n_runs, 2))
         for run in range(n_runs):
             for world in (0, 1):
@@ -258,7 +255,7 @@ class Game:
             for name in self._names:  # fresh silos with fresh ledgers
                 rows = self._worlds[world] if name == _AUDITED else others
                 source = SeededNoiseForExperiments(self._played) if name == _COLLUDER else self._source
-                made = Ledger.in_memory(self.budget.epsilon, self.budget.delta, silo=name)
+                made = Ledger.in_memory(self.study.epsilon, self.study.delta, silo=name)
                 ledger, identity = stack.enter_context(made), self._keys.get(name)
                 silos[name] = assemble(
                     name, rows, self.study, ledger=ledger, identity=identity, source=source
@@ -292,7 +289,7 @@ def _numbers(answer: object, noise: Noise) -> Array:
 
 
 def _budget(study: Study) -> Budget:
-    budget = budget_of(study)
+    budget = study.budget
     assert budget is not None, "an audited study is private"
     return budget
 
@@ -301,7 +298,6 @@ def _budget(study: Study) -> Budget:
 
 
 def _asked(study: Study, budget: Budget, n_rows: int) -> list[tuple[Question, Query]]:
-    """Return what is asked, as messages and as the queries that these ask."""
     asked: list[tuple[Question, Query]] = []
     if study.noise in ("step", "paper"):
         for step in range(study.n_steps or 0):
@@ -416,7 +412,6 @@ def audit_mode(
     on_progress: Progress | None = None,
     unit: Literal["row", "person"] = "row",
 ) -> AuditReport:
-    """Return what the game against a real silo in ``mode`` shows about its ε."""
     least = max(2, iteration_rank)
     require(n_features >= least, "n_features", "at least 2 and iteration_rank", n_features, f"use {least}")
     if not (math.isfinite(epsilon) and noise_factor > 0):
@@ -468,7 +463,6 @@ def study_of(
     iteration_rank: int = 2,
     center: bool = False,
 ) -> Study:
-    """Return the terms; the whole moment can be asked for where it is what was noised."""
     terms: dict[str, Any] = {"noise": "moment", "iteration_rank": n_features, "center": center}
     if mode in ("step", "paper"):
         terms |= {"noise": mode, "iteration_rank": iteration_rank, "n_steps": n_steps}

@@ -121,13 +121,6 @@ class StudyRun:
         )
         return result.with_record(started=self.started.isoformat(), federation=federation)
 
-    def write_result(self, folder: Path) -> dict[str, Any]:
-        """Write the result folder, the same as ``fedpower fit`` writes, and return its record."""
-        result = self.result
-        folder.mkdir(parents=True, exist_ok=True)
-        result.write_into(folder)
-        return result.run
-
 
 class _StoppedError(Exception):
     """The run must stop."""
@@ -147,7 +140,7 @@ class Questions:
 
     def __init__(self, links: Links, study: Study, stopped: threading.Event) -> None:
         self._links, self._study, self._stopped = links, study, stopped
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._number = 0
         self._open: dict[str, _Sent] = {}
         self._missing_since: dict[str, float] = {}
@@ -158,22 +151,16 @@ class Questions:
         return list(self._open)
 
     def send(self, question: Message) -> None:
-        """Ask a silo, now or when it comes back."""
         with self._lock:
             self._number += 1
             self._open[question.silo] = _Sent(self._number, question)
         self.resend(question.silo)
 
     def resend(self, silo: str) -> None:
-        """Send an open question, unless its silo has had it too often already."""
         with self._lock:
             sent = self._open.get(silo)
-            if sent is None or sent.times >= _MOST_SENDINGS:
-                return
-            sent.times += 1
-        if not self._links.send(silo, ASK, sent.number, encode(sent.question)):
-            with self._lock:
-                sent.times -= 1
+            if sent is not None and sent.times < _MOST_SENDINGS:
+                sent.times += self._links.send(silo, ASK, sent.number, encode(sent.question))
 
     def wait(self, seconds: float | None) -> Arrived | None:
         """Return what arrives next; None when the time is over, or no silo is left that could answer."""
@@ -189,13 +176,11 @@ class Questions:
         raise _StoppedError
 
     def leave(self) -> None:
-        """Take no answer to what is open any more."""
         with self._lock:
             self._open.clear()
             self._arrived = queue.Queue()
 
     def take(self, silo: str, number: int, content: bytes) -> None:
-        """Take an answer, if it is the first to a question that is open."""
         with self._lock:
             sent = self._open.get(silo)
             if sent is None or number != sent.number:
@@ -218,15 +203,15 @@ class Questions:
             return any(now - self._missing_since.get(name, now) < _RETURN_S for name in self._open)
 
     def _read(self, silo: str, content: bytes) -> Arrived:
-        if not content:
-            return Unreadable(silo=silo, problem="an answer must hold a message, got none")
+        problem = "an answer must hold a message, got none"
         try:
-            answer = decode(content)
+            answer = decode(content) if content else None
+            if answer is not None and answer.silo == silo:  # the certificate says who it is
+                return answer
+            problem = "an answer must be its silo's own, got another's" if answer else problem
         except ProtocolError as error:
-            return Unreadable(silo=silo, problem=str(error))
-        if answer.silo != silo:  # the certificate says who it is
-            return Unreadable(silo=silo, problem="an answer must be its silo's own, got another's")
-        return answer
+            problem = str(error)
+        return Unreadable(silo=silo, problem=problem)
 
 
 class RunThread(threading.Thread):
@@ -242,7 +227,6 @@ class RunThread(threading.Thread):
         self._end: dict[str, Any] = {}
 
     def stop(self) -> None:
-        """End the run where it is; what is known stays known."""
         self.stopped.set()
         self.join()
 
@@ -252,13 +236,12 @@ class RunThread(threading.Thread):
         return {"run": self.name, "rounds": self._rounds, "waiting_for": waiting_for, **self._end}
 
     def run(self) -> None:
-        """Run the study to its result, or to the reason why there is none."""
         reason, again = None, False
         try:
             made = self._open()
             again = True  # what is wrong before any round stays so; too few answers may be more later
             self._drive(made)
-            made.write_result(self.folder / RESULT)
+            made.result.save(self.folder / RESULT, force=True)
         except RefusedError as error:
             reason, again = f"{error}; {self._after_refusal()}", False
         except FedpowerError as error:

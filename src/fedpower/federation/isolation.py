@@ -77,7 +77,6 @@ _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, 
 
 
 def available() -> bool:
-    """Return whether a process can confine itself here."""
     return landlock_abi() > 0 and _machine() is not None
 
 
@@ -106,7 +105,6 @@ def separation(node: int, vault: int) -> str:
 
 
 def landlock_abi() -> int:
-    """Return the version of Landlock that the kernel offers, 0 where there is none."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1)))
@@ -206,7 +204,6 @@ def _opens(path: Path, flags: int) -> bool:
 
 
 def _makes_file(folder: Path) -> bool:
-    """Return whether a file can be made in a folder, and leave none."""
     made = folder / f".fedpower-{os.urandom(8).hex()}"
     if is_made := _opens(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL):
         made.unlink()
@@ -230,7 +227,6 @@ def _gain_nothing() -> None:
 
 
 def _allow(rules: int, path: Path, rights: int) -> None:
-    """Add a path to Landlock's rules; a file takes only the rights of files."""
     try:
         handle = os.open(path, os.O_PATH)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -244,7 +240,6 @@ def _allow(rules: int, path: Path, rights: int) -> None:
 
 
 def _machine() -> _Machine | None:
-    """Return the architecture's numbers, where it is known and can filter."""
     if sys.platform != "linux" or sys.maxsize < 2**32:
         return None
     machine = _MACHINES.get(platform.machine())
@@ -280,7 +275,6 @@ def _filter_calls(families: Iterable[int], *, listed: int, others: int, attribut
 
 
 def _by_argument(call: int, place: int, values: Iterable[int], *, then: int, otherwise: int) -> list[_Step]:
-    """Return the steps that judge one system call by the lower half of one of its arguments."""
     judged: list[_Step] = [(_LOAD, 0, 0, 16 + 8 * place), (_AND, 0, 0, ~_FLAGS & 0xFFFFFFFF)]
     for value in values:
         judged += [(_IS, 0, 1, int(value)), (_RETURN, 0, 0, then)]

@@ -152,7 +152,6 @@ class Authority:
         return cls(folder)
 
     def signed(self, party: str) -> Path:
-        """Return where a party's certificate is, or would be."""
         return self.folder / SIGNED / f"{party}.crt"
 
     def sign(self, request: Request, *, days: int = PARTY_DAYS, renew: bool = False) -> x509.Certificate:

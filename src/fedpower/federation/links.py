@@ -77,7 +77,6 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self.add_endpoint_monitor(self)
 
     def listen(self, host: str, port: int, tls: Path) -> None:
-        """Take connections at a port, of parties with a certificate of the same authority."""
         address = host if host in ("localhost", "127.0.0.1", "::1") else "0.0.0.0"  # noqa: S104
         try:  # FLARE does not report a port that is taken
             socket.create_server(
@@ -95,7 +94,6 @@ class Links(ConnManager, MessageReceiver, EndpointMonitor):
         self._add(f"grpc://{host}:{port}", Mode.ACTIVE, tls, "client")
 
     def send(self, peer: str, kind: str, number: int, content: bytes) -> bool:
-        """Send a message to a peer; return False where it is not connected."""
         try:
             if endpoint := self.find_endpoint(peer):
                 self.send_message(endpoint, APP, {"kind": kind, "number": number}, content)

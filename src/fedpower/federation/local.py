@@ -67,12 +67,10 @@ class LocalFederation:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def make_ledger(self, name: str) -> None:
-        """Make a silo's ledger: this folder is the rehearsal's own."""
         epsilon, delta = LEDGER_CAP
         Ledger.create(self.ledger(name), epsilon=epsilon, delta=delta, silo=name).close()
 
     def start(self, *names: str) -> None:
-        """Start parties by name, all by default, once every silo can open; they log to NAME.log."""
         names = names or (COORDINATOR, *self.silos)
         for name in set(names) - {COORDINATOR}:
             with open_silo(self.study, read_silo(self.kits / name / SILO_FILE)):
@@ -84,7 +82,6 @@ class LocalFederation:
                 self.processes[name] = start_party("node", "start", str(kit), *own, log=log)
 
     def stop(self, *names: str) -> None:
-        """Stop parties by name, all by default."""
         stop(*(self.processes.pop(name) for name in names or tuple(self.processes)))
 
 
@@ -92,7 +89,6 @@ class LocalFederation:
 def local_federation(
     study: StudyFile, folder: Path, data: Mapping[str, Path], own: Mapping[str, OwnTables] | None = None
 ) -> Iterator[LocalFederation]:
-    """Give a running federation on this machine, and stop all of it afterwards."""
     federation = LocalFederation(study, folder, data, own)
     try:
         federation.start()
@@ -125,7 +121,6 @@ def rehearsal_data(
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -153,7 +148,6 @@ def _made_up(study: StudyFile, folder: Path, name: str, place: int) -> Path:
 
 
 def _made_up_cells(study: StudyFile, rng: np.random.Generator) -> list[list[Any]]:
-    """Return the cells of made-up rows, column by column."""
     width = len(study.table_columns)
     rows = rng.normal(size=(MADE_UP_ROWS, width)) * 0.8 ** np.arange(width)
     treatment = study.treatment

@@ -55,7 +55,6 @@ def end_with_starter() -> None:
 
 
 def end_group() -> None:
-    """Kill this process, and its group where it leads one."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -76,7 +75,6 @@ def wait_for_signal(*, until: Callable[[], bool] = lambda: False) -> bool:
 
 
 def stop(*children: subprocess.Popen[bytes]) -> None:
-    """End processes and their groups: ask first, then insist."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for child in children:
             with contextlib.suppress(ProcessLookupError):

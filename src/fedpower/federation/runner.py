@@ -59,11 +59,9 @@ class CoordinatorSession:
         return bool(self._links.connected())
 
     def status(self) -> dict[str, Any]:
-        """Return who is connected, and the progress of the last run."""
         return self._call("status")[0]
 
     def start(self, run: str) -> None:
-        """Begin or resume a run; another one of the study is ended first."""
         self._call("start", run=run)
 
     def fetch(self, run: str, destination: Path) -> None:
@@ -136,7 +134,6 @@ class Runner:
     _shown: int = field(init=False, default=-1)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
-        """Return the final state of a run whose result folder is now at ``destination``."""
         run, idle = self._last_run() if resume else self._new_run(), 0
         while True:
             shown = self._shown

@@ -12,22 +12,14 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import structs
 
-from fedpower.engines.embedded import read_silos, survey_silos
+from fedpower.engines.inprocess import declared, read_silos, survey_silos
 from fedpower.errors import BudgetError, InputError, LedgerError, ProtocolError, require
 from fedpower.federation.study_file import StudyFile, Table, read_toml
-from fedpower.privacy.ledger import (
-    DEFAULT_VERSION,
-    DataVersion,
-    Ledger,
-    check_label,
-    columns_digest,
-    rounded_down,
-)
+from fedpower.privacy.ledger import DEFAULT_VERSION, Ledger, check_label, rounded_down
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.secure import Identity
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study, attempt_epsilon, worst_epsilon
-from fedpower.rows.fingerprint import fingerprint, reading_of
 from fedpower.rows.networks import open_network
 from fedpower.rows.opening import Reading, open_source
 from fedpower.rows.ruled import every_problem, ruled
@@ -65,12 +57,10 @@ class Data(Table, frozen=True):
         return "Data(...)"  # where rows are is nobody else's
 
     def given(self, *keys: str) -> dict[str, Any]:
-        """Return those of the keys that were given."""
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
 
     @property
     def server(self) -> bool:
-        """Whether the rows come from a database server."""
         return self.database is not None and parse_address(self.database).path is None
 
 
@@ -112,7 +102,6 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
     path: Path
 
     def identity(self) -> Identity:
-        """Return the key with which the silo signs in a secure sum."""
         if self.signs_with is None:
             raise InputError(
                 f"a secure sum must have an [identity] in {self.path}, got none; see `fedpower node key`"
@@ -130,7 +119,6 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
         return [path.resolve() for path in (*secrets, *(part for part in parts if part.is_symlink()))]
 
     def check_agreed(self, study: StudyFile) -> None:
-        """Refuse a study that this organisation did not agree to."""
         if self.name not in study.silos:
             silos = ", ".join(study.silos)
             raise ProtocolError(f"silo {self.name!r} must be named in study {study.name!r}, got {silos}")
@@ -166,7 +154,6 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
             )
 
     def source(self, study: StudyFile) -> RowSource:
-        """Return the silo's rows with the study's columns, in its order."""
         name, data, folder = f"the data of silo {self.name!r}", self.data, self.path.parent
         if study.options.network is not None:
             return self._network(study, name)
@@ -238,7 +225,6 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
 
 
 def read_silo(path: Path) -> SiloFile:
-    """Return a silo's own terms; any problem is reported in one sentence."""
     terms, path = read_toml(path, _Terms, "the silo file"), path.absolute()
     data, ledger, where = terms.data, terms.ledger, f"[data] of {path}"
     queried = data.query is not None or data.database is not None
@@ -294,16 +280,9 @@ def open_silo(
             moment = read_silos(study, sources, treatment, fingerprinted=private)[name]
     data = None
     if private:
-        data = DataVersion(
-            silo=name,
-            version=silo_file.data.version,
-            columns=columns_digest(study_file.columns, len(study_file.columns)),
-            fingerprint=fingerprint(moment.source),
-            reading=reading_of(moment.source),
-            data_set=silo_file.data.name,
-            declared_by=f"version in [data] of {silo_file.path}",
-        )
-    identity = silo_file.identity() if study.aggregation == "secure" else None
+        own, by = silo_file.data, f"version in [data] of {silo_file.path}"
+        data = declared(name, moment, study, own.version, data_set=own.name, declared_by=by)
+    identity = silo_file.identity() if study.is_secure else None
     ledger = silo_file.open_ledger() if private else None
     try:
         silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)

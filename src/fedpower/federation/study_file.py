@@ -241,7 +241,6 @@ class StudyFile:
         return to_toml(content)
 
     def with_coordinator(self, host: str, port: int, identities: Mapping[str, str] | None = None) -> str:
-        """Return the study's text with another coordinator, which does not change its hash."""
         content = {**self.content, "coordinator": {"host": host, "port": port}}
         return to_toml({**content, "identities": dict(identities)} if identities else content)
 
@@ -306,7 +305,6 @@ def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> Tab
 
 
 def _check(study: StudyFile) -> None:
-    """Refuse what contradicts itself, as a fit would refuse it."""
     options, flat = study.options, study.options.flat()
     require(0 <= options.random_state < 2**32, "random_state", "from 0 to 2**32 - 1", options.random_state)
     for name in ("n_participants", "min_silos"):

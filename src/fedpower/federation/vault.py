@@ -47,7 +47,6 @@ class Vault:
         _release_memory()
 
     def serve(self, node: Connection) -> None:
-        """Answer what a node sends until it is gone."""
         most = most_question_bytes(self._study)
         try:
             while True:
@@ -134,7 +133,6 @@ def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
 
 
 def _listener(path: Path) -> socket.socket:
-    """Return a socket at a path where no other process listens."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
             probe.connect(str(path))

@@ -99,13 +99,8 @@ def rounding_level(values: Array, n_features: int) -> float:
     return n_features * _EPS * float(np.abs(values).max(initial=0.0))
 
 
-def product_noise(basis: Array, product: Array) -> float:
-    """Return about how far, entry by entry, ``product`` is from A·``basis`` for a symmetric A."""
-    return product_noise_of(basis.T @ product)
-
-
-def product_noise_of(inner: Array) -> float:
-    """Return the same from VᵀAV as it was computed."""
+def product_noise(inner: Array) -> float:
+    """Return about how far, entry by entry, a product Y is from AV, from VᵀY for a symmetric A."""
     above = (inner - inner.T)[np.triu_indices(len(inner), 1)]
     peak = float(np.abs(above).max(initial=0.0))  # squares of large numbers overflow
     return peak * float(np.sqrt(np.mean((above / peak) ** 2) / 2)) if peak > 0 else 0.0

@@ -52,15 +52,12 @@ def _passed(argument: Any) -> Any:
 @contextmanager
 def switched_off() -> Iterator[None]:
     """Use NumPy in the whole process meanwhile."""
-    before = os.environ.get(_SWITCH)
+    before = os.environ.get(_SWITCH, "1")
     os.environ[_SWITCH] = "0"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before
+        os.environ[_SWITCH] = before
 
 
 def account() -> str:

@@ -1,41 +1,15 @@
-"""How a study's (ε, δ) at one silo is divided among the queries that it lists, and what each costs."""
+"""How a study's (ε, δ) at one silo is divided among the queries that it lists, from public facts."""
 
-import functools
 import math
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from fedpower.errors import InputError
-from fedpower.privacy.accounting import NoiseMode, delta_with_distance, mu_of, noise_multiplier
-from fedpower.privacy.noise import TV_PER_INTEGER
-from fedpower.privacy.sensitivity import (
-    MEAN_WEIGHT,
-    Moved,
-    Noise,
-    Sensitivity,
-    clipped_sensitivity,
-    moved_by_row,
-    noise_for,
-    of_moment,
-    of_reals,
-    rounding_slack,
-    summary_size,
-)
-from fedpower.sums.lattice import SIDE
+from fedpower.privacy.accounting import mu_of
+from fedpower.privacy.sensitivity import clipped_sensitivity, summary_size
 from fedpower.sums.survey import STAGES
-
-_LARGEST_EPSILON = 60.0
-"""A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
 
 SMALLEST_EPSILON = 1e-4
 """A smaller ε leaves nothing but noise, and is within what accounting may be off by."""
-
-FREE_ORDER_ROWS = 2 * 2**16
-PANEL_ROWS = 128
-_CENTRING = 10
-
-MOST_ROWS = 64
-"""So many rows a person may have on average where products are summed in float64 (`rows.units`)."""
 
 MOMENT, MEAN, PRODUCT, SCORES = "moment", "mean", "product", "scores"
 """Labels of queries; those of stages are their kinds, and clipped products have a number."""
@@ -49,171 +23,6 @@ class QueryTerms(NamedTuple):
     share: float
     times: int = 1
 
-
-class Price(NamedTuple):
-    """What one release costs: its Gaussian-DP parameter, and its part of δ."""
-
-    mu: float
-    slack_delta: float
-
-    @property
-    def multiplier(self) -> float:
-        return math.nextafter(1.0 / self.mu, math.inf)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """The price list of a private study, the same for every silo and known to all."""
-
-    mode: NoiseMode | Literal["clipped"]
-    epsilon: float
-    delta: float
-    queries: tuple[QueryTerms, ...]
-    n_features: int
-    iteration_rank: int = 1
-    n_steps: int = 1
-    center: bool = False
-    n_sharing: int | None = None
-    colluders: int = 0
-    mean_weight: float = MEAN_WEIGHT
-    per_unit: int = 0
-    slack_delta: float = field(init=False, repr=False, compare=False)
-    """The part of δ that pays for how far all releases together are from the ideal ones."""
-    total_mu: float = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # Root finders take milliseconds: found once, not at every release.
-        if not SMALLEST_EPSILON <= self.epsilon <= _LARGEST_EPSILON:
-            raise InputError(
-                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf "
-                f"for no privacy, got {self.epsilon:g}"
-            )
-        slack = delta_with_distance(0.0, self.epsilon, self.distance)
-        if self.delta > 0 >= self.delta - slack:
-            raise InputError(
-                f"delta must exceed {slack:.1g} to release so many numbers at epsilon={self.epsilon:g}, "
-                f"got {self.delta:g}"
-            )
-        object.__setattr__(self, "slack_delta", slack)
-        total = mu_of(self.epsilon, self.left_delta)
-        object.__setattr__(self, "total_mu", total)
-        if self.mode == "paper":  # the noise of [FP Thm 2], as the share that its products really cost
-            rank = self.iteration_rank
-            printed = noise_multiplier("paper", epsilon=self.epsilon, delta=self.delta, n_steps=self.n_steps)
-            printed *= moved_by_row("paper", rank) / moved_by_row("product", rank)
-            shares = {PRODUCT: (printed * total) ** -2}
-            listed = (terms._replace(share=shares.get(terms.label, terms.share)) for terms in self.queries)
-            object.__setattr__(self, "queries", tuple(listed))
-
-    @property
-    def left_delta(self) -> float:
-        return self.delta - self.slack_delta
-
-    @functools.cached_property
-    def size(self) -> int:
-        return sum(terms.size * terms.times for terms in self.queries)
-
-    @property
-    def distance(self) -> float:
-        return self.size * (1 if self.n_sharing is None else self.n_sharing + 1) * TV_PER_INTEGER
-
-    def terms(self, label: str) -> QueryTerms | None:
-        """Return the terms of a query; None where the study lists none of that label."""
-        return next((terms for terms in self.queries if terms.label == label), None)
-
-    def share(self, *labels: str) -> float:
-        """Return the share of μ² that queries of these labels have together."""
-        return math.fsum(terms.share * terms.times for terms in self.queries if terms.label in labels)
-
-    def mu(self, *labels: str) -> float:
-        """Return what all queries of these labels cost together."""
-        return self.total_mu * math.sqrt(self.share(*labels))
-
-    @property
-    def study_mu(self) -> float:
-        return self.mu(*(terms.label for terms in self.queries))
-
-    def price(self, label: str) -> Price:
-        """Return what one release costs: its share of μ², and of the slack by its length."""
-        terms = self.terms(label)
-        assert terms is not None, "a query is one of the study's"
-        # Shares add up to 1 but for rounding, which is taken off.
-        mu = self.total_mu * math.sqrt(terms.share) * (1 - 2.0**-48)
-        return Price(mu, self.slack_delta * (terms.size / self.size))
-
-    def noise(self, label: str, sensitivity: Sensitivity, sizes: tuple[int, ...]) -> Noise:
-        """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
-        return noise_for(sensitivity, self.price(label).multiplier, sizes, self._known)
-
-    def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
-        """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
-        return noise_for(*self._moment, sizes, self._known)
-
-    @property
-    def _known(self) -> int | None:
-        return None if self.n_sharing is None else self.colluders
-
-    @property
-    def _moment(self) -> tuple[Sensitivity, float]:
-        weight = self.mean_weight if self.center else 0.0
-        listed = self.terms(MOMENT) is not None
-        multiplier = (
-            self.price(MOMENT).multiplier if listed else math.nextafter(1.0 / self.total_mu, math.inf)
-        )
-        return of_moment(self.n_features, mean_weight=weight, per_unit=self.per_unit), multiplier
-
-    @property
-    def noises_steps(self) -> bool:
-        """Whether products of float64 are noised, one by one."""
-        return self.mode in ("step", "paper")
-
-    @property
-    def with_trace(self) -> bool:
-        return not self.noises_steps or self.iteration_rank > 1
-
-    def product_sensitivity(
-        self, n_rows: int, center_norm: float = 0.0, width: int | None = None
-    ) -> Sensitivity:
-        """Return that of the product and the trace that ``step`` and ``paper`` release, with its rounding."""
-        rank = self.iteration_rank
-        longest = (1.0 + center_norm) ** 2
-        return of_reals(
-            self._moved("product", n_rows, rank, rank + 1) * longest,
-            self.n_features * (rank if width is None else width) + int(self.with_trace),
-            largest=2.0 * longest,
-            n_rows=n_rows,
-        )
-
-    def mean_sensitivity(self, n_rows: int) -> Sensitivity:
-        """Return that of the mean row that ``step`` and ``paper`` release by itself."""
-        return of_reals(self._moved("mean", n_rows, 1, 1), self.n_features, largest=2.0, n_rows=n_rows)
-
-    def _moved(self, what: Moved, n_rows: int, rank: int, columns: int) -> float:
-        ideal = moved_by_row(what, rank) / n_rows * max(1, self.per_unit)
-        added = n_rows * (MOST_ROWS if self.per_unit else 1)
-        longest = _CENTRING * longest_sum(added, self.n_features)
-        return ideal + rounding_slack(added, self.n_features, iteration_rank=columns, longest_sum=longest)
-
-    def std(self, n_rows: int, center_norm: float = 0.0) -> float:
-        """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
-        if self.noises_steps:
-            return self.noise(PRODUCT, self.product_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
-        return noise_for(*self._moment, (n_rows,)).stds[0] / (n_rows * float(SIDE) ** 2)
-
-    def spectral_edge(self, n_rows: int) -> float:
-        """Return τ√(2d): how negative an eigenvalue the noise of a noised moment can make."""
-        return self.std(n_rows) * math.sqrt(2.0 * self.n_features)
-
-
-def longest_sum(n_rows: int, n_features: int) -> int:
-    """Return L, through how many additions a term of a product or of a mean of s rows passes."""
-    if n_rows <= FREE_ORDER_ROWS:
-        return n_rows
-    panel = max(1, min(PANEL_ROWS, 2**23 // n_features))
-    return FREE_ORDER_ROWS + -(-(n_rows - FREE_ORDER_ROWS) // panel)
-
-
-# --- how it is divided, from public facts ------------------------------------------------------------
 
 _STAGE_SHARES = {
     "octaves": (0.01, 0.05, 0.002),

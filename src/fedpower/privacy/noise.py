@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from bisect import bisect_right
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower import native
 from fedpower.errors import InputError
 
 WIDEST_SCALE = 2**58
@@ -21,13 +19,8 @@ WIDEST_SCALE = 2**58
 TV_PER_INTEGER = 2.0**-120
 """Bound on the total variation distance of one of `gaussian_integers` from its ideal law."""
 
-_FEW = 2**10  # candidates that NumPy decides together where the loop leaves one of them open
 _BATCH = 2**16  # candidates at a time: a few arrays of this many words stay in cache
 _SHARE = 2**18  # integers that a core draws at once where there are more
-_PART_BITS = 28
-"""Of a word that begins two: those for the integer part; one in 2²⁴ candidates needs more of them."""
-
-_ALL = np.uint64(2**64 - 1)
 _DOUBT = 2.0**-40  # a float64 acceptance probability is trusted up to this; its error is below 2^-46
 _EXTRA = 128  # further bits drawn, for x and for u, when 64 do not decide
 
@@ -73,78 +66,18 @@ def gaussian_integers(source: NoiseSource, n: int, *, scale: int = 2**30) -> NDA
 
 
 def _fill(source: NoiseSource, scale: int, out: NDArray[np.int64]) -> None:
-    room = np.empty(min(_BATCH, out.size + out.size // 2 + 16), dtype=np.int64)
     while out.size:
         count = min(_BATCH, out.size + out.size // 2 + 16)
-        magnitudes = _candidates(source, count, scale, room[:count])[: out.size]
-        _with_signs(source, magnitudes, out[: magnitudes.size])
+        magnitudes = _candidates(source, count, scale)[: out.size]
+        bits = source.words(-(-magnitudes.size // 64)).view(np.uint8)
+        negative = np.unpackbits(bits, count=magnitudes.size).astype(bool)
+        out[: magnitudes.size] = np.negative(magnitudes, out=magnitudes, where=negative)
         out = out[magnitudes.size :]
 
 
-def _candidates(
-    source: NoiseSource, n: int, scale: int, room: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
-    room = np.empty(n, dtype=np.int64) if room is None else room
-    if n >= _BATCH and isinstance(source, SystemNoise) and native.loops() is not None:
-        # The system's words take longer to make than all that is done with them: where there are many.
-        words = source.words(2 * n).reshape(2, n)
-    else:
-        words = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
-    accepted = _in_one_go(words, scale, room)
-    return _in_parts(source, words, scale, room) if accepted is None else accepted
-
-
-def _in_parts(
-    source: NoiseSource, words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    if native.loops() is None:
-        return _in_passes(source, words, scale)
-    done = 0
-    for start in range(0, words.shape[1], _FEW):
-        part = words[:, start : start + _FEW]
-        accepted = _in_one_go(part, scale, room[done:])
-        if accepted is None:
-            if len(part) == 2:
-                part = _completed(part, source.words(part.shape[1]))
-            accepted = _in_passes(source, part, scale)
-            room[done : done + accepted.size] = accepted
-        done += accepted.size
-    return room[:done]
-
-
-def _completed(pairs: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    first, fractions = pairs
-    bits, left = np.uint64(_PART_BITS), np.uint64(64 - _PART_BITS)
-    ahead = first >> left << left
-    return np.array([ahead | rest >> bits, fractions, first << bits | rest & ~(_ALL << bits)])
-
-
-def _in_one_go(words: NDArray[np.uint64], scale: int, room: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    loops = native.loops()
-    if loops is None:
-        return None
-    run = loops.fedpower_candidates
-    run.restype = ctypes.c_int64
-    whole = len(words) == 3
-    taken = run(
-        _at(words[0]),
-        _at(words[1]),
-        _at(words[2]) if whole else None,
-        ctypes.c_int64(words.shape[1]),
-        ctypes.c_int32(64 if whole else _PART_BITS),
-        ctypes.c_uint64(scale),
-        _at(_CUMULATIVE_HIGH),
-        _at(room),
-    )
-    return None if taken < 0 else room[:taken]
-
-
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
-
-
-def _in_passes(source: NoiseSource, words: NDArray[np.uint64], scale: int) -> NDArray[np.int64]:
-    k_words, x, u = words
+def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
+    """Return round(scale·|X|) of those of n candidates that are accepted."""
+    k_words, x, u = source.words(3 * n).reshape(3, n)
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
     probability = np.exp(-0.5 * fraction * (2 * k + fraction))
@@ -193,19 +126,6 @@ def _integer_parts(source: NoiseSource, words: NDArray[np.uint64]) -> NDArray[np
     for i in np.flatnonzero(ties):
         k[i] = bisect_right(_CUMULATIVE, int(words[i]) << 64 | int(source.words(1)[0]))
     return k
-
-
-def _with_signs(source: NoiseSource, magnitudes: NDArray[np.int64], room: NDArray[np.int64]) -> None:
-    bits = source.words(-(-magnitudes.size // 64)).view(np.uint8)
-    loops = native.loops()
-    if loops is not None:
-        run = loops.fedpower_signs
-        run.restype = None
-        run(_at(magnitudes), ctypes.c_int64(magnitudes.size), _at(bits), _at(room))
-    else:
-        negative = np.unpackbits(bits, count=magnitudes.size).astype(bool)
-        np.negative(magnitudes, out=room)
-        np.copyto(room, magnitudes, where=~negative)
 
 
 def _cumulative_table() -> list[int]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.subspace import Alignment, own_memory
+from fedpower.linalg.subspace import Alignment
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
@@ -229,7 +229,7 @@ def decode_as(data: bytes, kind: type[_Kind]) -> _Kind:
         if not fits or min(shape, default=0) < 0 or size > len(rest):
             raise ValueError("no array of this field")
         # A copy: in the message it begins where the header ends, which may be at any byte.
-        copy = own_memory(shape, np.uint64 if words else np.float64)
+        copy = np.empty(shape, np.uint64 if words else np.float64)
         copy[...] = np.frombuffer(rest[:size], dtype=wire).reshape(shape)
         rest = rest[size:]
         return frozen(copy)

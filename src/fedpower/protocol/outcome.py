@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedpower.privacy.accounting import epsilon_of
-from fedpower.privacy.budget import MOMENT, SCORES, Budget
-from fedpower.privacy.publication import smoothing
+from fedpower.privacy.budget import MOMENT, SCORES
 from fedpower.privacy.statement import EXACT_SCORES, PrivacyStatement, Protection, whom
 from fedpower.protocol.coordinator import Coordinator, Round
 from fedpower.protocol.messages import QueryAnswer, SessionKey
+from fedpower.protocol.publication import smoothing
 from fedpower.protocol.solvers import Solution, SolverSettings
-from fedpower.protocol.study import Study, budget_of, epsilon_of_attempts, epsilon_within, masses
+from fedpower.protocol.study import Budget, Study, epsilon_of_attempts, epsilon_within, masses
 from fedpower.sums.survey import STAGES
 
 
@@ -37,12 +37,10 @@ def conclude(coordinator: Coordinator, settings: SolverSettings) -> Outcome:
     enrolled = coordinator.history[0].answers
     privacy = state_privacy(
         study,
-        budget_of(study),
+        study.budget,
         # Noise of a secure sum is shared by those in it. Otherwise a silo that was lost on the way may
         # have released something too.
-        solution.sizes
-        if study.aggregation == "secure"
-        else {name: answer.n_rows for name, answer in enrolled.items()},
+        solution.sizes if study.is_secure else {name: answer.n_rows for name, answer in enrolled.items()},
         rounds,
         sampled=getattr(settings, "n_participants", None) is not None,
         used_before=not made_for <= {"", coordinator.run},
@@ -104,7 +102,7 @@ def state_privacy(
             notes=(EXACT_SCORES,) if study.scores else (),
             **who | {"assumptions": ()},  # nothing is promised
         )
-    if secure := budget.n_sharing is not None:
+    if secure := study.is_secure:
         attempts = attempts_charged(rounds)
         distance = attempts * budget.distance
         protections, notes = _in_secure_sums(study, budget, len(sizes), attempts)
@@ -141,9 +139,9 @@ def state_privacy(
             + ("k times mu" if secure else "the square root of k times mu"),
         )
     return PrivacyStatement(
-        mode=budget.mode,
-        asked_epsilon=budget.epsilon,
-        delta=budget.delta,
+        mode=study.noise,
+        asked_epsilon=study.epsilon,
+        delta=study.delta,
         protections=protections,
         public=public,
         notes=notes,
@@ -166,13 +164,13 @@ def _in_plain_sums(
         observer="the coordinator and anyone who reads a silo's messages",
         sees="everything that silo releases",
         epsilon=epsilon_of(mu, left),
-        delta=budget.delta,
+        delta=study.delta,
         mu=mu,
     )
     sees, noise = _published(study), None
     supposed: tuple[str, ...] = ()
     asked = [(closed.kind, len(closed.answers)) for closed in rounds if closed.kind != SCORES]
-    if budget.mode == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
+    if study.noise == "moment" and asked == [(MOMENT, len(sizes))] and not sampled:
         # The result is computed from one sum of everybody's noised moment, and that alone.
         noise = smoothing(budget, sizes.values(), masses(sizes, study.weights).values())
     summed = noise is not None and noise.mu < mu
@@ -185,7 +183,7 @@ def _in_plain_sums(
         sees += " of this fit and of no other from the same releases"
         supposed = (SMOOTHED,)
     public = Protection(
-        observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=budget.delta, mu=mu
+        observer="the public", sees=sees, epsilon=epsilon_of(mu, left), delta=study.delta, mu=mu
     )
     return (coordinator, public), ((USED_BEFORE,) if summed and used_before else ()), supposed
 
@@ -194,15 +192,15 @@ def _in_secure_sums(
     study: Study, budget: Budget, m: int, attempts: int
 ) -> tuple[tuple[Protection, ...], tuple[str, ...]]:
     """Return protections and notes of secure sums over m silos."""
-    c = budget.colluders
+    c = study.colluders
 
     def protection(observer: str, sees: str, known: int) -> Protection:
         """Return what holds against anyone who knows the shares of so many silos."""
         together = budget.total_mu * math.sqrt(attempts)
         if attempts == 1:  # each query's share of the noise is at least as wide as the exact one
             together *= math.sqrt((m - c) / (m - known)) * (1 + 2.0**-50)
-        epsilon = epsilon_within(together, budget.delta, attempts * budget.distance)
-        return Protection(observer=observer, sees=sees, epsilon=epsilon, delta=budget.delta, mu=together)
+        epsilon = epsilon_within(together, study.delta, attempts * budget.distance)
+        return Protection(observer=observer, sees=sees, epsilon=epsilon, delta=study.delta, mu=together)
 
     silos = "1 silo" if c == 1 else f"{c} silos"
     summed = f"{len(study.queries)} noised sums" if len(study.queries) > 1 else "noised sum"

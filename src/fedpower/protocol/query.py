@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
 from fedpower.linalg import lower_of
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES
 from fedpower.privacy.sensitivity import (
     Sensitivity,
     of_clipped_product,
@@ -23,7 +23,7 @@ from fedpower.privacy.sensitivity import (
     of_moment,
     of_row_sum,
 )
-from fedpower.protocol.study import Study
+from fedpower.protocol.study import Budget, Study
 from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
@@ -326,8 +326,8 @@ class Step:
     def sensitivity(self) -> Sensitivity:
         """Lemma 5; about a centre of norm c it is (1 + c)² as much."""
         if self.basis is None:
-            return self.budget.mean_sensitivity(self.n_rows)
-        return self.budget.product_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
+            return self.budget.step_sensitivity(self.n_rows, width=0)
+        return self.budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
     def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "steps are over treated rows"

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, ProtocolError
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import BY_EDGE, BY_PERSON, DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.privacy.sensitivity import Noise
@@ -42,50 +41,35 @@ Channel = Plain | Masked
 """How an answer leaves: by itself, or under masks as a part of a sum over a session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Under which terms, and of which rows, a silo releases."""
-
-    study: Study
-    budget: Budget
-    data: DataVersion | None
-    version: str
-    """The ledger's key for the version of the rows."""
-    recorded_as: str
-    """The ledger's name for this study on this version: another version is another release."""
-
-    @classmethod
-    def of(cls, study: Study, budget: Budget, ledger: Ledger, data: DataVersion | None) -> "Terms":
-        """Return the terms of a silo whose ledger knows these rows."""
-        if data is None:  # the ledger lives no longer than these rows
-            return cls(study, budget, None, "", f"{study.ledger_name}/this fit")
-        ledger.check_rows(data)
-        return cls(study, budget, data, data.name, f"{study.ledger_name}/{data.name}")
-
-    @property
-    def study_mu(self) -> float:
-        return self.budget.study_mu * math.sqrt(self.study.attempts)
-
-    def key(self, query: Query, channel: Channel) -> str:
-        """Return the identity of a question: equal questions get the stored answer."""
-        digest = hashlib.sha256()
-        parts = (self.version.encode(), self.study.ledger_name.encode(), channel.key, query.public)
-        for part in (query.label.encode(), *parts):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        return f"{query.label}:{digest.hexdigest()}"
-
-    def purpose(self, query: Query, channel: Channel) -> str:
-        """Return what a ledger says that a release is, and what it protects where that is no row."""
-        if self.study.network == "edge":
-            return f"adjacency{channel.purpose}{BY_EDGE}"
-        return f"{query.label}{channel.purpose}{BY_PERSON if self.study.unit else ''}"
+def recorded_as(study: Study, data: DataVersion | None) -> str:
+    """Return the ledger's name for a study on a version of rows: another version is another release."""
+    # Without one the ledger lives no longer than the rows.
+    return f"{study.ledger_name}/{'this fit' if data is None else data.name}"
 
 
-def noise_of(query: Query, budget: Budget, sizes: tuple[int, ...]) -> Noise:
+def _key(query: Query, study: Study, data: DataVersion | None, channel: Channel) -> str:
+    """Return the identity of a question: equal questions get the stored answer."""
+    version = "" if data is None else data.name
+    digest = hashlib.sha256()
+    for part in (query.label, version, study.ledger_name, channel.key, query.public):
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return f"{query.label}:{digest.hexdigest()}"
+
+
+def _purpose(query: Query, study: Study, channel: Channel) -> str:
+    """Return what a ledger says that a release is, and what it protects where that is no row."""
+    if study.network == "edge":
+        return f"adjacency{channel.purpose}{BY_EDGE}"
+    return f"{query.label}{channel.purpose}{BY_PERSON if study.unit else ''}"
+
+
+def noise_of(query: Query, study: Study, sizes: tuple[int, ...]) -> Noise:
     """Return what a silo adds to the answer to a query; what is refused are public facts."""
+    assert study.budget is not None, "what is released is noised"
     try:
-        return budget.noise(query.label, query.sensitivity, sizes)
+        return study.budget.noise(query.label, query.sensitivity, sizes)
     except InputError as error:  # the coordinator may read it
         raise ProtocolError(str(error)) from None
 
@@ -98,7 +82,8 @@ def release(
     query: Query,
     rows: Rows | Survey,
     *,
-    terms: Terms,
+    study: Study,
+    data: DataVersion | None,
     ledger: Ledger,
     noise: NoiseSource,
     channel: Channel,
@@ -111,10 +96,12 @@ def release(
     The answer is charged and stored before it leaves; the same question gets the stored one. ``asking``
     asks for several answers, each in the light of those before: ``times`` of them are charged together.
     """
-    price, key = terms.budget.price(query.label), terms.key(query, channel)
+    budget = study.budget
+    assert budget is not None, "what is released is noised"
+    price, key = budget.price(query.label), _key(query, study, data, channel)
 
     def answer(asked: Query) -> NDArray[np.int64]:
-        added = noise_of(asked, terms.budget, channel.sizes)
+        added = noise_of(asked, study, channel.sizes)
         exact = asked.evaluate(rows, added.exponents)
         if exact.shape != (asked.sensitivity.size,) or exact.dtype != np.int64:
             raise InputError(f"the answer to {asked.label!r} must have the agreed length, got another")
@@ -136,12 +123,12 @@ def release(
     made = None if asking is not None or ledger.has(key) else make()
     raw = ledger.release(
         key=key,
-        purpose=terms.purpose(query, channel) + (f", {times} times" if times > 1 else ""),
-        study=terms.recorded_as,
-        data=terms.data,
+        purpose=_purpose(query, study, channel) + (f", {times} times" if times > 1 else ""),
+        study=recorded_as(study, data),
+        data=data,
         mu=price.mu * math.sqrt(times),
         slack_delta=price.slack_delta * times,
-        study_mu=terms.study_mu,
+        study_mu=budget.study_mu * math.sqrt(study.attempts),
         payload=lambda: make() if made is None else made,
     )
     length = int.from_bytes(raw[:2], "little")

@@ -4,9 +4,8 @@ import functools
 import hashlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 from msgspec import structs
@@ -14,9 +13,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import BudgetError, FedpowerError, InputError, ProtocolError
 from fedpower.linalg import ALIGNMENTS, is_orthonormal, lower_of, misalignment, orth, symmetric_of
-from fedpower.linalg.subspace import LARGE, Alignment, give_back
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol.messages import (
@@ -39,9 +36,9 @@ from fedpower.protocol.messages import (
     rounded,
 )
 from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
-from fedpower.protocol.release import Answering, Plain, Terms, noise_of, release
+from fedpower.protocol.release import Answering, Plain, noise_of, recorded_as, release
 from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
-from fedpower.protocol.study import Study, budget_of
+from fedpower.protocol.study import Study
 from fedpower.sums.moment import Moments
 from fedpower.sums.survey import Survey, units_warning
 
@@ -132,19 +129,26 @@ class PrivateReleases:
         self,
         rows: Rows | Survey,
         study: Study,
-        budget: Budget,
         *,
         ledger: Ledger,
         source: NoiseSource,
         data: DataVersion | None,
         sessions: SiloSessions | None = None,
     ) -> None:
-        self._rows, self._study, self._budget, self._ledger = rows, study, budget, ledger
-        self._terms = Terms.of(study, budget, ledger, data)
+        assert study.budget is not None, "a private study has a price list"
+        if data is not None:
+            ledger.check_rows(data)
+        self._rows, self._study, self._budget, self._ledger = rows, study, study.budget, ledger
+        self._recorded_as, self.sessions = recorded_as(study, data), sessions
         self._release = functools.partial(
-            release, rows=rows, terms=self._terms, ledger=ledger, noise=source, channel=Plain(rows.n_rows)
+            release,
+            rows=rows,
+            study=study,
+            data=data,
+            ledger=ledger,
+            noise=source,
+            channel=Plain(rows.n_rows),
         )
-        self.sessions = sessions
         self._moment: tuple[Moments, float, str] | None = None
 
     @property
@@ -154,11 +158,11 @@ class PrivateReleases:
     @property
     def attempts_charged(self) -> int:
         opening = f"{self._study.queries[0].label}:"  # the first of its queries makes an attempt
-        return self._ledger.spent(self._terms.recorded_as, key=opening).n_releases
+        return self._ledger.spent(self._recorded_as, key=opening).n_releases
 
     def check_affordable(self) -> None:
         """Refuse now, in one sentence, a study or an attempt that the ledger could not pay for to the end."""
-        name = self._terms.recorded_as
+        name = self._recorded_as
         if self.sessions is not None:
             charged = self.attempts_charged
             if charged >= self._study.attempts:
@@ -190,7 +194,7 @@ class PrivateReleases:
             return QueryAnswer(words=frozen(integers.view(np.uint64)), made_for=made_for)
         sessions.check(ask.session, run)
         # Refused before the key is bound to the session.
-        noise_of(asked, self._budget, tuple(ask.session.sizes.values()))
+        noise_of(asked, self._study, tuple(ask.session.sizes.values()))
         with sessions.lock:
             channel = sessions.channel(ask)
             try:
@@ -204,9 +208,10 @@ class PrivateReleases:
         if self._has_steps():
             query = Step(budget=self._budget, n_rows=self.n_rows)
             integers, _ = self._release(query)
-            noise = noise_of(query, self._budget, (self.n_rows,))
-            return _only(noise.values(integers))
-        return _only(self._noised_moment(run)[0].mean)
+            mean = noise_of(query, self._study, (self.n_rows,)).values(integers)
+        else:
+            mean = self._noised_moment(run)[0].mean
+        return MomentPart(values=read_only(np.empty(0)), mean=read_only(mean))
 
     def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
         if self._has_steps():
@@ -221,16 +226,14 @@ class PrivateReleases:
 
     def _noised_steps(self, ask: AskSteps, run: str) -> LocalSteps:
         if ask.shift != 0 or ask.pooled is not None:
-            raise ProtocolError(
-                "drift-corrected steps need one more release, which this study has no price for"
-            )
+            raise ProtocolError("drift-corrected steps need one more release, which this study does not list")
         # By the question, and not by each step's basis: its last bits may be another machine's.
         digest = hashlib.sha256(repr((ask.basis.shape, ask.n_local_steps, ask.align)).encode())
         for array in (ask.basis, *(() if ask.center is None else (ask.center,))):
             digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         budget, n_rows = self._budget, self.n_rows
         query = Step(budget=budget, n_rows=n_rows, basis=ask.basis, center=ask.center, public=digest.digest())
-        noise = noise_of(query, budget, (n_rows,))
+        noise = noise_of(query, self._study, (n_rows,))
 
         def asking(answering: Answering) -> None:
             def multiply(basis: Array) -> Array:
@@ -244,8 +247,6 @@ class PrivateReleases:
         outcome = take_local_steps(lambda basis: _product_of(next(left), basis), ask)
         total = float(np.mean(stored[:, -1])) if budget.with_trace else None
         std = budget.std(n_rows, norm_of(ask.center))
-        if ask.basis.nbytes >= LARGE:
-            give_back()
         return structs.replace(
             outcome, product=read_only(rounded(outcome.product, std)), total_variance=total
         )
@@ -255,9 +256,9 @@ class PrivateReleases:
         if self._moment is None:
             query = moment_of(self._study)
             integers, made_for = self._release(query, run=run)
-            values = noise_of(query, self._budget, (self.n_rows,)).values(integers)
+            values = noise_of(query, self._study, (self.n_rows,)).values(integers)
             below, mean, trace = query.read(values, self.n_rows)
-            mean = np.zeros(self._budget.n_features) if mean is None else mean
+            mean = np.zeros(self._study.n_features) if mean is None else mean
             about_mean = symmetric_of(below, mean.size) - np.outer(mean, mean)
             self._moment = Moments(n_rows=self.n_rows, mean=mean, covariance=about_mean), trace, made_for
         return self._moment
@@ -266,10 +267,6 @@ class PrivateReleases:
         if self._study.noise == "clipped" or self._study.preparation:
             raise ProtocolError("this study must be asked for the queries that it lists")
         return self._study.noise in ("step", "paper")
-
-
-def _only(mean: Array) -> MomentPart:
-    return MomentPart(values=read_only(np.empty(0)), mean=read_only(mean))
 
 
 def _product_of(values: Array, basis: Array) -> Array:
@@ -300,7 +297,7 @@ class Silo:
         data_version: str = "",
         survey: Survey | None = None,
     ) -> None:
-        if (getattr(releases, "sessions", None) is not None) != (study.aggregation == "secure"):
+        if (getattr(releases, "sessions", None) is not None) != (study.is_secure):
             raise InputError(f"releases of silo {name!r} must be made for aggregation={study.aggregation!r}")
         self.name = name
         self.study = study
@@ -354,7 +351,7 @@ class Silo:
             return Enrolment(
                 n_rows=releases.n_rows, n_features=self.study.n_features, data_version=self._data_version
             )
-        if self.study.aggregation == "secure" and not isinstance(ask, OpenSession | AskQuery):
+        if self.study.is_secure and not isinstance(ask, OpenSession | AskQuery):
             raise ProtocolError("nothing but a secure sum leaves a silo of this study; open a session")
         match ask:
             case AskMoment():
@@ -364,7 +361,7 @@ class Silo:
                 _check_steps(ask, self.study)
                 return releases.steps(_cleaned(ask), run=run)
             case AskQuery():
-                if (ask.session is None) == (self.study.aggregation == "secure"):
+                if (ask.session is None) == (self.study.is_secure):
                     raise ProtocolError("a query must have a session with aggregation='secure' only")
                 return releases.query(ask, run=run)
             case OpenSession() if isinstance(releases, PrivateReleases) and releases.sessions is not None:
@@ -383,44 +380,36 @@ def _check_moment(ask: AskMoment, study: Study) -> None:
 
 def _check_steps(ask: AskSteps, study: Study) -> None:
     """Refuse steps that the noise is not made for, or that no study has [docs/privacy.md, rule 3]."""
-    d, most, shape = study.n_features, study.iteration_rank, ask.basis.shape
-
-    def require(holds: object, sentence: str) -> None:
+    for holds, sentence in _demands_on_steps(ask, study):
         if not holds:
             raise ProtocolError(sentence)
 
-    def is_row(array: Array) -> bool:
-        return array.shape == (d,) and bool(np.isfinite(array).all())
 
-    for array in (ask.basis, ask.center, ask.pooled, ask.gains):
-        # A complex Z may have ZᵀZ = I and any norm.
-        require(array is None or array.dtype == np.float64, "a basis and a centre must be float64 numbers")
-    require(
-        ask.basis.ndim == 2 and shape[0] == d and 1 <= shape[1] <= most,
-        f"a basis must have {d} rows and 1 to {most} columns, got shape {shape}",
-    )
-    require(is_orthonormal(ask.basis), "a basis must have finite, orthonormal columns to 1e-6")
-    require(ask.center is None or is_row(ask.center), f"a centre must be {d} finite numbers")
-    require(ask.center is None or study.center, "this study does not centre on the pooled mean")
+def _demands_on_steps(ask: AskSteps, study: Study) -> Iterator[tuple[object, str]]:
+    d, most, shape = study.n_features, study.iteration_rank, ask.basis.shape
+
+    def is_row(array: Array | None) -> bool:
+        return array is None or (array.shape == (d,) and bool(np.isfinite(array).all()))
+
+    arrays = [array for array in (ask.basis, ask.center, ask.pooled, ask.gains) if array is not None]
+    # A complex Z may have ZᵀZ = I and any norm.
+    floats = all(array.dtype == np.float64 for array in arrays)
+    yield floats, "a basis and a centre must be float64 numbers"
+    fits = ask.basis.ndim == 2 and shape[0] == d and 1 <= shape[1] <= most
+    yield fits, f"a basis must have {d} rows and 1 to {most} columns, got shape {shape}"
+    yield is_orthonormal(ask.basis), "a basis must have finite, orthonormal columns to 1e-6"
+    yield is_row(ask.center), f"a centre must be {d} finite numbers"
+    yield ask.center is None or study.center, "this study does not centre on the pooled mean"
     # Gains would make rows longer than the noise is made for.
-    require(ask.gains is None or not study.is_private, "a private study multiplies no columns; send no gains")
-    require(
-        ask.gains is None or (is_row(ask.gains) and (ask.gains > 0).all()),
-        f"gains must be {d} positive numbers",
-    )
-    require(
-        1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS,
-        f"local steps must be between 1 and {_MOST_LOCAL_STEPS}, got {ask.n_local_steps}",
-    )
-    require(np.isfinite(ask.shift) and ask.shift >= 0, "a shift must be finite and not negative")
-    require(ask.align in (None, *get_args(Alignment)), "an alignment must be one of those of the paper")
-    if ask.pooled is not None:
-        # The product that they need would be one more release.
-        require(study.noise not in ("step", "paper"), "drift-corrected steps need one more release")
-        require(
-            ask.pooled.shape == shape and np.isfinite(ask.pooled).all(),
-            f"a pooled product must be finite and have the basis's shape {shape}",
-        )
+    yield ask.gains is None or not study.is_private, "a private study multiplies no columns; send no gains"
+    positive = is_row(ask.gains) and (ask.gains is None or (ask.gains > 0).all())
+    yield positive, f"gains must be {d} positive numbers"
+    steps = f"local steps must be between 1 and {_MOST_LOCAL_STEPS}, got {ask.n_local_steps}"
+    yield 1 <= ask.n_local_steps <= _MOST_LOCAL_STEPS, steps
+    yield np.isfinite(ask.shift) and ask.shift >= 0, "a shift must be finite and not negative"
+    yield ask.align in (None, *ALIGNMENTS), "an alignment must be one of those of the paper"
+    whole = ask.pooled is None or (ask.pooled.shape == shape and np.isfinite(ask.pooled).all())
+    yield whole, f"a pooled product must be finite and have the basis's shape {shape}"
 
 
 def _cleaned(ask: AskSteps) -> AskSteps:
@@ -442,11 +431,10 @@ def assemble(
 ) -> Silo:
     """Return a silo of ``study``: the one way to put one together, for every engine."""
     check_sums_are_noised(study.aggregation, study.epsilon)
-    budget = budget_of(study)
     if isinstance(rows, Survey) != bool(study.preparation):
         raise InputError(f"the rows of silo {name!r} must be read as the study prepares them")
     releases: Releases
-    if budget is None:
+    if not study.is_private:
         assert not isinstance(rows, Survey), "only a private study prepares"
         releases = ExactReleases(rows, study)
     else:
@@ -460,7 +448,7 @@ def assemble(
                 "who knows the seed can remove"
             )
         sessions = None
-        if study.aggregation == "secure":
+        if study.is_secure:
             if identity is None:
                 raise InputError(
                     f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
@@ -468,7 +456,7 @@ def assemble(
                 )
             sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
         releases = PrivateReleases(
-            rows, study, budget, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
+            rows, study, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
     survey = rows if isinstance(rows, Survey) else None
     return Silo(name, study, releases, data_version="" if data is None else data.version, survey=survey)

@@ -5,36 +5,46 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from fedpower.errors import InputError, is_showable
 from fedpower.options import check_sums_are_noised
-from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of
-from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, Budget, QueryTerms
-from fedpower.privacy.sensitivity import MEAN_WEIGHT, summary_size
+from fedpower.privacy.accounting import delta_with_distance, epsilon_of, mu_of, noise_multiplier
+from fedpower.privacy.budget import MEAN, MOMENT, PRODUCT, SCORES, SMALLEST_EPSILON, QueryTerms
+from fedpower.privacy.noise import TV_PER_INTEGER
+from fedpower.privacy.sensitivity import (
+    MEAN_WEIGHT,
+    Noise,
+    Sensitivity,
+    moved_by_row,
+    noise_for,
+    of_moment,
+    of_reals,
+    rounding_slack,
+    summary_size,
+)
 from fedpower.rows.networks import check_edge_weight
 from fedpower.sums.lattice import SIDE
 from fedpower.sums.moment import MOST_SQUARE_FEATURES
 from fedpower.sums.survey import SCORE_CELLS, STAGES, Stage
 
 NoiseMode = Literal["none", "paper", "step", "moment", "clipped"]
-_NOISE_MODES: tuple[NoiseMode, ...] = ("none", "paper", "step", "moment", "clipped")
+Aggregation = Literal["plain", "secure"]
+Network = Literal["", "edge", "row"]
+Weights = Literal["rows", "noise"]
 
 PREPARED = "found by private preparation"
 """The treatment of a study that finds it."""
-
-Aggregation = Literal["plain", "secure"]
-Weights = Literal["rows", "noise"]
 
 _MOST_QUERIES = 1000
 """Of the design of a clipped fit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Study:
     """The terms every party holds itself to; a silo answers questions of this study and no other."""
 
@@ -64,140 +74,89 @@ class Study:
     groups: tuple[tuple[int, ...], ...] = ()
     unit: str = ""
     rows_per_unit: int = 1
-    network: Literal["", "edge", "row"] = ""
+    network: Network = ""
     edge_weight: float = 1.0
     scores: float = 0.0
 
     def __post_init__(self) -> None:
-        for rules in (self._unit_rules, self._noise_rules, self._design_rules, self._preparation_rules,
-                      self._scores_rules, self._aggregation_rules):  # fmt: skip
-            # What must hold, by the sentence that refuses it; each group relies on those before.
-            for sentence, holds in rules().items():
-                if not holds:
-                    raise InputError(sentence)
+        for holds, sentence in self._rules():
+            if not holds:
+                raise InputError(sentence)
 
-    def _unit_rules(self) -> dict[str, object]:
+    def _rules(self) -> Iterator[tuple[object, str]]:
+        """Yield what must hold, with the sentence that refuses it; each relies on those before."""
+        for name, allowed in (("noise", NoiseMode), ("aggregation", Aggregation), ("network", Network)):
+            given, known = getattr(self, name), get_args(allowed)
+            yield given in known, f"{name} must be {' or '.join(map(repr, known))}, got {given!r}"
         check_edge_weight(self.edge_weight)
-        table = self.unit or self.rules or self.preparation
-        return {
-            f"unit must be no feature, got '{self.unit}' among the columns too": (
-                self.unit not in (self.columns or ())
-            ),
-            f"rows_per_unit must go with unit, got {self.rows_per_unit} without": (
-                self.rows_per_unit == 1 or self.unit
-            ),
-            f"network must be 'edge' or 'row', got {self.network!r}": self.network in ("", "edge", "row"),
-            "edge_weight must go with network='edge', whose noise it sets, got it without": (
-                self.edge_weight == 1 or self.network == "edge"
-            ),
-            "network must go without persons, rules and private preparation, which are about tables": (
-                not (self.network and table)
-            ),
-            "network='edge' must go with noise='moment', for the adjacency itself is released, got another": (
-                self.network != "edge" or (not self.center and self.noise in ("moment", "none"))
-            ),
-        }
-
-    def _noise_rules(self) -> dict[str, object]:
         check_sums_are_noised(self.aggregation, self.epsilon)
-        d, rank, noise = self.n_features, self.iteration_rank, self.noise
-        places = [place for group in self.groups for place in group]
+        d, noise, secure, keys = (
+            self.n_features,
+            self.noise,
+            self.is_secure,
+            [key for _, key in self.identities],
+        )
         names = (*(self.columns or ()), self.unit, *(silo for silo, _ in self.identities))
         odd = next((name for name in names if not is_showable(name)), None)
-        return {
-            f"weights must be 'rows' with aggregation='secure', got {self.weights!r}: its noise is shared": (
-                self.weights == "rows" or self.aggregation == "plain"
-            ),
-            f"noise must be one of {', '.join(_NOISE_MODES)}, got {noise!r}": noise in _NOISE_MODES,
-            f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {noise!r}": (
-                self.is_private != math.isinf(self.epsilon)
-            ),
-            f"iteration_rank must lie between 1 and the number of columns {d}, got {rank}": 1 <= rank <= d,
-            f"names of columns and silos must hold no control characters, got {odd!a}": odd is None,
-            f"groups must be of different columns among the {d}, got others": (
-                len(set(places)) == len(places) and all(0 <= place < d for place in places)
-            ),
-        }
-
-    def _design_rules(self) -> dict[str, object]:
-        design, labels = self.design, [terms.label for terms in self.design]
-        sizes = {MOMENT: summary_size(self.n_features, with_mean=self.center), MEAN: self.n_features}
-        return {
-            "noise='clipped', and only that, must list its queries and weigh silos by their rows": (
-                (self.noise == "clipped") == bool(design) and not (design and self.weights != "rows")
-            ),
-            "noise='clipped' must go without unit, whose persons it cannot weigh, got both": (
-                self.noise != "clipped" or not self.unit
-            ),
-            f"queries must have names, each once and {_MOST_QUERIES} at most, got {labels[:5]!a}": (
-                len(set(labels)) == len(labels) <= _MOST_QUERIES
-                and not {SCORES, *STAGES} & set(labels)
-                and all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
-            ),
-            "every query must have 1 number or more and a share of the budget between 0 and 1, got another": (
-                all(type(each.size) is int and each.size >= 1 for each in design)
-                and all(0 < each.share <= 1 and each.times == 1 for each in design)
-            ),
-            "the moment and the mean must have as many numbers as the columns give, got another number": (
-                all(each.size == sizes.get(each.label, each.size) for each in design)
-            ),
-            "the shares of all queries must add up to 1 at most, got more": (
-                math.fsum(each.share for each in design) + self.scores <= 1 + 2.0**-50
-            ),
-        }
-
-    def _preparation_rules(self) -> dict[str, object]:
-        if not (self.preparation or self.ranges):
-            return {}
-        n_shares, n_ranges = len(self.preparation), len(self.ranges)
-        asked = zip(self.preparation, (*[self.n_open > 0] * 3, True, True), strict=False)
-        return {
-            "private preparation must go with noise='moment' and with no treatment that was agreed on": (
-                self.noise == "moment" and self.treatment == PREPARED
-            ),
-            f"private preparation must have {len(STAGES)} shares and {self.n_features} ranges, got "
-            f"{n_shares} and {n_ranges}": (n_shares, n_ranges) == (len(STAGES), self.n_features),
-            f"shares of preparation must be positive, and below 1 together, got {self.preparation}": (
-                all((share > 0) == ask for share, ask in asked) and sum(self.preparation) + self.scores < 1
-            ),
-        }
-
-    def _scores_rules(self) -> dict[str, object]:
-        if not self.scores:
-            return {}
-        return {
-            "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, "
-            "got both; choose noise='step'": self.noise != "paper",
-            f"counts of scores must have a share of the budget between 0 and 1, got {self.scores}": (
-                0 < self.scores < 1 if self.is_private else self.scores == 1
-            ),
-        }
-
-    def _aggregation_rules(self) -> dict[str, object]:
-        keys = [key for _, key in self.identities]
-        secret = (self.colluders, self.identities, self.min_silos, self.attempts)
-        plain = self.aggregation == "plain"
-        return {
-            f"aggregation must be 'plain' or 'secure', got {self.aggregation!r}": (
-                plain or self.aggregation == "secure"
-            ),
-            "colluders, identities, min_silos and attempts must go with aggregation='secure'": (
-                not plain or secret == (0, (), 0, 1)
-            ),
-            f"aggregation='secure' must go with noise='moment', got noise={self.noise!r}": (
-                plain or self.noise in ("moment", "clipped")
-            ),
-            "identities must have different names and keys, got one twice": (
-                len(dict(self.identities)) == len(keys) == len(set(keys))
-            ),
-            "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it": all(
-                re.fullmatch("[0-9a-f]{64}", key) for key in keys
-            ),
+        yield odd is None, f"names of columns and silos must hold no control characters, got {odd!a}"
+        must = f"iteration_rank must lie between 1 and the number of columns {d}, got {self.iteration_rank}"
+        yield 1 <= self.iteration_rank <= d, must
+        must = f"epsilon=inf must go with noise='none' only, got epsilon={self.epsilon} with {noise!r}"
+        yield self.is_private != math.isinf(self.epsilon), must
+        must = f"noise mode {noise!r} must know its number of steps to divide the budget; give n_steps"
+        yield not self.noises_steps or self.n_steps is not None, must
+        must = f"unit must be no feature, got '{self.unit}' among the columns too"
+        yield self.unit not in (self.columns or ()), must
+        yield (
+            self.unit or self.rows_per_unit == 1,
+            f"rows_per_unit must go with unit, got {self.rows_per_unit} without",
+        )
+        must = "network must go without persons, rules and private preparation, which are about tables"
+        yield not self.network or not (self.unit or self.rules or self.preparation), must
+        must = "network='edge' must go with noise='moment', for the adjacency itself is released, got another"
+        yield self.network != "edge" or (not self.center and noise in ("moment", "none")), must
+        must = "noise='clipped' must go without unit, whose persons it cannot weigh, got both"
+        yield not (noise == "clipped" and self.unit), must
+        must = "private preparation must go with noise='moment' and with no treatment that was agreed on"
+        yield not self.preparation or (noise == "moment" and self.treatment == PREPARED), must
+        must = (
+            "scores_epsilon must go without noise='paper', whose printed noise leaves nothing to scores, got "
+            "both; choose noise='step'"
+        )
+        yield not (self.scores and noise == "paper"), must
+        labels = [terms.label for terms in self.queries]
+        fit = all(re.fullmatch("[a-z-]+( [0-9]{1,4})?", label) for label in labels)
+        must = f"queries must have names, each once and {_MOST_QUERIES} at most, got {labels[:5]!a}"
+        yield fit and len(set(labels)) == len(labels) <= _MOST_QUERIES, must
+        shares = [terms.share * terms.times for terms in self.queries]
+        must = f"the shares of all queries must be positive and add up to 1 at most, got {shares[:5]}"
+        yield all(share > 0 for share in shares) and math.fsum(shares) <= 1 + 2.0**-50, must
+        must = f"aggregation='secure' must go with noise='moment', got noise={noise!r}"
+        yield not secure or noise in ("moment", "clipped"), must
+        must = "identities must have different names and keys, got one twice"
+        yield len(dict(self.identities)) == len(keys) == len(set(keys)), must
+        must = "an identity must be 64 hexadecimal digits in lower case, as `fedpower node key` prints it"
+        yield all(re.fullmatch("[0-9a-f]{64}", key) for key in keys), must
+        must = (
             f"a secure sum must have more silos than the {self.colluders} that may collude, got "
             f"{self.min_silos} as the fewest of {len(keys)}; bring more silos, declare fewer colluders or "
-            "change min_silos": (plain or 1 <= self.colluders < self.min_silos <= len(keys)),
-            f"attempts must be at least 1, got {self.attempts}": self.attempts >= 1,
-        }
+            "change min_silos"
+        )
+        yield not secure or 1 <= self.colluders < self.min_silos <= len(keys), must
+        yield self.attempts >= 1, f"attempts must be at least 1, got {self.attempts}"
+
+    @property
+    def is_private(self) -> bool:
+        return self.noise != "none"
+
+    @property
+    def is_secure(self) -> bool:
+        return self.aggregation == "secure"
+
+    @property
+    def noises_steps(self) -> bool:
+        """Whether products of float64 are noised, one by one."""
+        return self.noise in ("step", "paper")
 
     @property
     def counted_per_unit(self) -> int:
@@ -209,31 +168,52 @@ class Study:
         """How many columns preparation finds a range for."""
         return sum(known is None for known in self.ranges)
 
-    @property
-    def is_private(self) -> bool:
-        return self.noise != "none"
-
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """SHA-256 of the terms; travels in every message."""
-        return _digest(self, tuple(field.name for field in fields(self)))
+        return self._digest_of(field.name for field in fields(self))
 
-    @property
+    @functools.cached_property
     def moment_terms(self) -> str:
         """SHA-256 of what a noised moment depends on; studies that share it share the release."""
         agreed = ("agreement",) if self.preparation or self.scores else ()
-        return _digest(self, _MOMENT_TERMS + agreed)
+        return self._digest_of(_MOMENT_TERMS + agreed)
 
-    @property
-    def queries(self) -> tuple[QueryTerms, ...]:
-        """Everything that is noised, in order; in an exact study the counts of scores alone."""
-        return _queries(self)
+    def _digest_of(self, names: Iterable[str]) -> str:
+        terms = {name: getattr(self, name) for name in names}
+        canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
 
     @property
     def ledger_name(self) -> str:
         """The name under which silos' ledgers record the releases of this study."""
-        shared = self.noise == "moment" and self.aggregation == "plain"
+        shared = self.noise == "moment" and not self.is_secure
         return self.moment_terms if shared else self.digest
+
+    @functools.cached_property
+    def queries(self) -> tuple[QueryTerms, ...]:
+        """Everything that is noised, in order; in an exact study the counts of scores alone."""
+        scores = (QueryTerms(SCORES, SCORE_CELLS, self.scores),) if self.scores else ()
+        d, rest = self.n_features, 1.0 - math.fsum(self.preparation) - self.scores
+        if self.noise == "moment":
+            places = np.arange(self.n_open, dtype=np.intp)
+            stages = (
+                QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
+                for kind, share in zip(STAGES, self.preparation or (0.0,) * len(STAGES), strict=True)
+                if share
+            )
+            return (*stages, QueryTerms(MOMENT, summary_size(d, with_mean=self.center), rest), *scores)
+        if not self.noises_steps:
+            return (*self.design, *scores)
+        steps, size = self.n_steps or 1, d * self.iteration_rank + int(self.iteration_rank > 1)
+        share = rest / (steps + int(self.center))
+        mean = (QueryTerms(MEAN, d, share),) if self.center else ()
+        return (*mean, QueryTerms(PRODUCT, size, share, steps), *scores)
+
+    @functools.cached_property
+    def budget(self) -> "Budget | None":
+        """The price list of a private study; None where nothing is private."""
+        return Budget(self) if self.is_private else None
 
 
 _MOMENT_TERMS = (
@@ -242,33 +222,137 @@ _MOMENT_TERMS = (
 )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=512)
-def _digest(study: Study, names: tuple[str, ...]) -> str:
-    terms = {name: getattr(study, name) for name in names}
-    canonical = json.dumps(terms, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+# --- what its queries cost -------------------------------------------------------------------------
+
+_LARGEST_EPSILON = 60.0
+"""A larger ε promises nothing, and e^ε times the sampler's 2⁻¹²⁰ would no longer be small."""
+
+FREE_ORDER_ROWS = 2 * 2**16
+PANEL_ROWS = 128
+_CENTRING = 10
+
+MOST_ROWS = 64
+"""So many rows a person may have on average where products are summed in float64 (`rows.units`)."""
 
 
-@functools.lru_cache(maxsize=256)
-def _queries(study: Study) -> tuple[QueryTerms, ...]:
-    scores = (QueryTerms(SCORES, SCORE_CELLS, study.scores),) if study.scores else ()
-    d, rest = study.n_features, 1.0 - math.fsum(study.preparation) - study.scores
-    if study.noise == "none":
-        return scores
-    if study.noise == "clipped":
-        return (*study.design, *scores)
-    if study.noise == "moment":
-        places = np.arange(study.n_open, dtype=np.intp)
-        stages = (
-            QueryTerms(kind, Stage(kind=kind, n_features=d, open_columns=places).size, float(share))
-            for kind, share in zip(STAGES, study.preparation or (0.0,) * len(STAGES), strict=True)
-            if share > 0
+class Price(NamedTuple):
+    """What one release costs: its Gaussian-DP parameter, and its part of δ."""
+
+    mu: float
+    slack_delta: float
+
+    @property
+    def multiplier(self) -> float:
+        return math.nextafter(1.0 / self.mu, math.inf)
+
+
+class Budget:
+    """The price list of a private study, the same for every silo and known to all."""
+
+    def __init__(self, study: Study) -> None:
+        epsilon, delta = study.epsilon, study.delta
+        if not SMALLEST_EPSILON <= epsilon <= _LARGEST_EPSILON:
+            raise InputError(
+                f"epsilon must be from {SMALLEST_EPSILON:g} to {_LARGEST_EPSILON:g}, or inf "
+                f"for no privacy, got {epsilon:g}"
+            )
+        self.study, self.queries = study, study.queries
+        self.size = sum(terms.size * terms.times for terms in self.queries)
+        self.distance = self.size * (1 + len(study.identities)) * TV_PER_INTEGER
+        self.slack_delta = delta_with_distance(0.0, epsilon, self.distance)
+        """The part of δ that pays for how far all releases together are from the ideal ones."""
+        self.left_delta = delta - self.slack_delta
+        if delta > 0 >= self.left_delta:
+            raise InputError(
+                f"delta must exceed {self.slack_delta:.1g} to release so many numbers at "
+                f"epsilon={epsilon:g}, got {delta:g}"
+            )
+        self.total_mu = mu_of(epsilon, self.left_delta)
+        if study.noise == "paper":  # the noise of [FP Thm 2], as the share that its products really cost
+            rank, steps = study.iteration_rank, study.n_steps or 1
+            printed = noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=steps)
+            printed *= moved_by_row("paper", rank) / moved_by_row("product", rank)
+            shares = {PRODUCT: (printed * self.total_mu) ** -2}
+            listed = (terms._replace(share=shares.get(terms.label, terms.share)) for terms in self.queries)
+            self.queries = tuple(listed)
+        self.study_mu = self.mu(*(terms.label for terms in self.queries))
+
+    def share(self, *labels: str) -> float:
+        """Return the share of μ² that queries of these labels have together."""
+        return math.fsum(terms.share * terms.times for terms in self.queries if terms.label in labels)
+
+    def mu(self, *labels: str) -> float:
+        """Return what all queries of these labels cost together."""
+        return self.total_mu * math.sqrt(self.share(*labels))
+
+    def price(self, label: str) -> Price:
+        """Return what one release costs: its share of μ², and of the slack by its length."""
+        terms = next(terms for terms in self.queries if terms.label == label)
+        # Shares add up to 1 but for rounding, which is taken off.
+        mu = self.total_mu * math.sqrt(terms.share) * (1 - 2.0**-48)
+        return Price(mu, self.slack_delta * (terms.size / self.size))
+
+    def noise(self, label: str, sensitivity: Sensitivity, sizes: tuple[int, ...]) -> Noise:
+        """Return what a silo adds to the answer to a query, in a sum over silos of these sizes."""
+        return noise_for(sensitivity, self.price(label).multiplier, sizes, self._known)
+
+    def moment_noise(self, sizes: tuple[int, ...]) -> Noise:
+        """Return what a silo adds to its moment, or would add if it were all that the study asks for."""
+        return noise_for(*self._moment, sizes, self._known)
+
+    @property
+    def _known(self) -> int | None:
+        return self.study.colluders if self.study.is_secure else None
+
+    @property
+    def _moment(self) -> tuple[Sensitivity, float]:
+        study = self.study
+        price = self.price(MOMENT) if self.share(MOMENT) else Price(self.total_mu, 0.0)
+        weight = study.mean_weight if study.center else 0.0
+        moved = of_moment(study.n_features, mean_weight=weight, per_unit=study.counted_per_unit)
+        return moved, price.multiplier
+
+    @property
+    def with_trace(self) -> bool:
+        return not self.study.noises_steps or self.study.iteration_rank > 1
+
+    def step_sensitivity(
+        self, n_rows: int, center_norm: float = 0.0, width: int | None = None
+    ) -> Sensitivity:
+        """Return that of the product and the trace that ``step`` and ``paper`` release, with its rounding.
+
+        Without a column it is that of the mean row.
+        """
+        study, rank = self.study, self.study.iteration_rank
+        d, per_unit = study.n_features, study.counted_per_unit
+        size, columns, moved = d, 1, moved_by_row("mean")
+        if width != 0:
+            size, columns = d * (width or rank) + int(self.with_trace), rank + 1
+            moved = moved_by_row("product", rank)
+        added = n_rows * (MOST_ROWS if per_unit else 1)
+        slack = rounding_slack(
+            added, d, iteration_rank=columns, longest_sum=_CENTRING * longest_sum(added, d)
         )
-        return (*stages, QueryTerms(MOMENT, summary_size(d, with_mean=study.center), rest), *scores)
-    steps = study.n_steps or 1
-    share, size = rest / (steps + int(study.center)), d * study.iteration_rank + int(study.iteration_rank > 1)
-    mean = (QueryTerms(MEAN, d, share),) if study.center else ()
-    return (*mean, QueryTerms(PRODUCT, size, share, steps), *scores)
+        longest = (1.0 + center_norm) ** 2
+        bound = (moved / n_rows * max(1, per_unit) + slack) * longest
+        return of_reals(bound, size, largest=2.0 * longest, n_rows=n_rows)
+
+    def std(self, n_rows: int, center_norm: float = 0.0) -> float:
+        """Return the noise of what a silo of so many rows noises by itself, in units of the bound."""
+        if self.study.noises_steps:
+            return self.noise(PRODUCT, self.step_sensitivity(n_rows, center_norm), (n_rows,)).stds[0]
+        return noise_for(*self._moment, (n_rows,)).stds[0] / (n_rows * float(SIDE) ** 2)
+
+
+def longest_sum(n_rows: int, n_features: int) -> int:
+    """Return L, through how many additions a term of a product or of a mean of s rows passes."""
+    if n_rows <= FREE_ORDER_ROWS:
+        return n_rows
+    panel = max(1, min(PANEL_ROWS, 2**23 // n_features))
+    return FREE_ORDER_ROWS + -(-(n_rows - FREE_ORDER_ROWS) // panel)
+
+
+# --- the noise of a pooled release -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,8 +364,8 @@ class NoiseLaw:
     mean_std: float = 0.0
 
 
-_WORTH = 0.9
-"""Silos are named as costly where without them the pooled noise is below this share of what it is."""
+NOISE_SHARE = 0.01
+"""Iterating stops at this share of the least error that the noise can leave."""
 
 
 def masses(sizes: Mapping[str, int], weights: Weights = "rows") -> dict[str, int]:
@@ -289,25 +373,63 @@ def masses(sizes: Mapping[str, int], weights: Weights = "rows") -> dict[str, int
     return {name: size if weights == "rows" else size**2 for name, size in sizes.items()}
 
 
-def pooled(budget: Budget, sizes: Mapping[str, int], weights: Weights = "rows") -> float:
+def _pooled(study: Study, sizes: Mapping[str, int], std_of: Callable[[int], float]) -> float:
     """Return √(Σ w_i²τ_i²) where each silo noises what it sends by itself."""
-    mass = masses(sizes, weights)
+    mass = masses(sizes, study.weights)
     total = sum(mass.values())
-    return math.hypot(*(mass[name] / total * budget.std(sizes[name]) for name in sizes))
+    return math.hypot(*(mass[name] / total * std_of(sizes[name]) for name in sizes))
+
+
+def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
+    """Return the noise of the weighted sum of the silos' releases; 0 without noise."""
+    if study.budget is None:
+        return 0.0
+    if not study.is_secure:
+        return _pooled(study, sizes, study.budget.std)
+    rows = tuple(sizes.values())
+    return study.budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
+
+
+def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
+    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
+    if study.budget is None or study.noise != "moment":
+        return 0.0
+    several = n_local_steps > 1
+    std = max(map(study.budget.std, sizes.values())) if several else pooled_std(study, sizes)
+    return std * math.sqrt(2.0 * study.n_features)
+
+
+def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
+    """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
+    budget, std, mean_std = study.budget, pooled_std(study, sizes), 0.0
+    if budget is None:
+        return None
+    if not study.noises_steps:
+        return NoiseLaw(once=True, std=std)
+    if study.center:
+
+        def std_of(n_rows: int) -> float:
+            return budget.noise(MEAN, budget.step_sensitivity(n_rows, width=0), (n_rows,)).stds[0]
+
+        mean_std = _pooled(study, sizes, std_of)
+    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
+
+
+_WORTH = 0.9
+"""Silos are named as costly where without them the pooled noise is below this share of what it is."""
 
 
 def costly_sentence(study: Study, sizes: Mapping[str, int], thing: str = "row") -> str | None:
     """Return what to do about silos whose noise costs more than their rows bring; None without any."""
-    budget = budget_of(study)
-    if budget is None or study.aggregation == "secure":
+    if not study.is_private or study.is_secure:
         return None
     left = dict(sizes)
     for name in sorted(sizes, key=lambda name: sizes[name])[:-1]:
         without = {other: size for other, size in left.items() if other != name}
-        if pooled(budget, without, study.weights) >= pooled(budget, left, study.weights):
+        if pooled_std(study, without) >= pooled_std(study, left):
             break
         left = without
-    share = pooled(budget, left, study.weights) / pooled(budget, sizes, study.weights)
+    share = pooled_std(study, left) / pooled_std(study, sizes)
     costly = [name for name in sizes if name not in left]
     if not costly or share >= _WORTH:
         return None
@@ -375,87 +497,14 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
 
 
-@functools.lru_cache(maxsize=64)  # root finders take milliseconds
-def budget_of(study: Study) -> Budget | None:
-    """Return the price list of a private study; None where nothing is private."""
-    if study.noise == "none":  # not `is_private`, so that types know the mode below
-        return None
-    if study.noise not in ("moment", "clipped") and study.n_steps is None:
-        raise InputError(
-            f"noise mode {study.noise!r} must know its number of steps to divide the budget; give n_steps"
-        )
-    return Budget(
-        mode=study.noise,
-        epsilon=study.epsilon,
-        delta=study.delta,
-        n_features=study.n_features,
-        iteration_rank=study.iteration_rank,
-        n_steps=study.n_steps or 1,
-        center=study.center,
-        n_sharing=len(study.identities) if study.aggregation == "secure" else None,
-        colluders=study.colluders,
-        queries=study.queries,
-        mean_weight=study.mean_weight,
-        per_unit=study.counted_per_unit,
-    )
-
-
 def sums_moment(study: Study) -> bool:
     """Return whether a silo sums its moment in whole numbers: what is noised, or a part of it."""
     return study.is_private and any(terms.label == MOMENT for terms in study.queries)
 
 
-NOISE_SHARE = 0.01
-"""Iterating stops at this share of the least error that the noise can leave."""
-
-
-def noise_shift(study: Study, sizes: Mapping[str, int], n_local_steps: int = 1) -> float:
-    """Return how far to shift noised moments so that power steps do not chase negative eigenvalues."""
-    budget = budget_of(study)
-    if budget is None or study.noise != "moment":
-        return 0.0
-    if n_local_steps > 1:
-        return max(budget.spectral_edge(count) for count in sizes.values())
-    return pooled_std(study, sizes) * math.sqrt(2.0 * study.n_features)
-
-
-def pooled_std(study: Study, sizes: Mapping[str, int]) -> float:
-    """Return √(Σ w_i²τ_i²), the noise of the weighted sum of the silos' releases; 0 without noise."""
-    budget = budget_of(study)
-    if budget is None:
-        return 0.0
-    if budget.n_sharing is not None:
-        rows = tuple(sizes.values())
-        return budget.moment_noise(rows).stds[0] / (sum(rows) * float(SIDE) ** 2)
-    return pooled(budget, sizes, study.weights)
-
-
-def noise_law(study: Study, sizes: Mapping[str, int], center_norm: float = 0.0) -> NoiseLaw | None:
-    """Return the law of the pooled noise of silos of ``sizes`` rows, about a centre of that norm."""
-    budget, std = budget_of(study), pooled_std(study, sizes)
-    if budget is None:
-        return None
-    if budget.mode in ("moment", "clipped"):
-        return NoiseLaw(once=True, std=std)
-    mean_std = 0.0
-    if budget.center:
-        mass = masses(sizes, study.weights)
-        total = sum(mass.values())
-        mean_std = math.hypot(
-            *(
-                mass[name] / total * budget.noise(MEAN, budget.mean_sensitivity(size), (size,)).stds[0]
-                for name, size in sizes.items()
-            )
-        )
-    return NoiseLaw(once=False, std=std * (1.0 + center_norm) ** 2, mean_std=mean_std)
-
-
 def worst_epsilon(study: Study) -> float:
     """Return the most that a study can spend of one silo's rows: all attempts at a secure sum counted."""
-    budget = budget_of(study)
-    if budget is None or study.attempts == 1:
-        return study.epsilon
-    return epsilon_of_attempts(budget, study.attempts)
+    return study.epsilon if study.budget is None else epsilon_of_attempts(study.budget, study.attempts)
 
 
 def attempt_epsilon(study: Study, most: float) -> float:
@@ -466,9 +515,9 @@ def attempt_epsilon(study: Study, most: float) -> float:
 def epsilon_of_attempts(budget: Budget, attempts: int) -> float:
     """Return the ε at the study's δ of so many attempts at a secure sum, whoever colludes as agreed."""
     if attempts == 1:
-        return budget.epsilon
+        return budget.study.epsilon
     mu = budget.total_mu * math.sqrt(attempts)
-    return epsilon_within(mu, budget.delta, attempts * budget.distance)
+    return epsilon_within(mu, budget.study.delta, attempts * budget.distance)
 
 
 def epsilon_within(mu: float, delta: float, distance: float) -> float:

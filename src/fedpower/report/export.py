@@ -1,21 +1,19 @@
 """Results and scores in files of other tools: CSV, Parquet, NumPy, PLINK, ONNX and AnnData."""
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError, installing
-from fedpower.report.charts import element
+from fedpower.errors import InputError, needed
 from fedpower.report.files import as_text
+from fedpower.report.page import rendered
 from fedpower.report.result import Result
-from fedpower.report.view import ScoreHistogram
+from fedpower.report.view import POOLED, ScoreHistogram
 from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
@@ -64,9 +62,6 @@ def write_scores(path: Path, frames: Frames, suffix: str) -> int:
     return len(together)
 
 
-_SIDE, _EDGE = 480.0, 48.0  # of a picture of scores and of its margin, in units of SVG
-
-
 def score_picture(
     names: tuple[str, ...], points: Array, title: str, behind: ScoreHistogram | None = None
 ) -> str:
@@ -75,40 +70,18 @@ def score_picture(
     middle = (drawn.max(axis=0) + drawn.min(axis=0)) / 2
     reach = max(float(np.ptp(drawn, axis=0).max()) / 2, 1e-300)
 
-    def placed(points: Array) -> list[list[float]]:
-        room = (_SIDE / 2 - _EDGE) * np.array([1.0, -1.0])
-        places: list[list[float]] = np.round(_SIDE / 2 + room * (points - middle) / reach, 1).tolist()
-        return places
+    def placed(points: Any) -> Any:
+        return np.round(240 + np.array([192, -192]) * (np.asarray(points) - middle) / reach, 1).tolist()
 
     cells = []
     if behind is not None:
         whole = behind.together()
-        ((silo, counts),) = whole.counts.items()
-        for left, right, bottom, top, count in whole.cells(silo):
+        for left, right, bottom, top, count in whole.cells(POOLED):
             if count >= whole.clear:  # bins that hold rows for certain, darker where they hold more
-                (x, y), (x2, y2) = placed(np.array([[left, top], [right, bottom]]))
-                shade, size = f"{0.1 + 0.6 * count / counts.max():.2f}", {"width": x2 - x, "height": y2 - y}
-                cells.append(element("rect", x=x, y=y, **size, fill_opacity=shade))
-    low, high, last, half = _EDGE - 8, _SIDE - _EDGE + 8, _SIDE - 14, _SIDE / 2
-    (left, right), (bottom, top) = (middle[:, np.newaxis] + reach * np.array([-1.0, 1.0])).tolist()
-    picture = element(
-        "svg",
-        element("title", title),
-        element("rect", width=_SIDE, height=_SIDE, fill="#fff"),
-        element("path", d=f"M{low:g} {low:g}V{high:g}H{high:g}", fill="none", stroke="#888"),
-        element("g", cells, fill="#8a6d3b"),
-        element("g", (element("circle", cx=x, cy=y, r=2.5) for x, y in placed(points)),
-                fill="#1f5fa8", fill_opacity=0.55),
-        element("text", f"{left:.3g}", x=low, y=last),
-        element("text", f"{right:.3g}", x=high, y=last, text_anchor="end"),
-        element("text", names[0], x=half, y=last, text_anchor="middle"),
-        element("text", f"{bottom:.2g}", x=low - 6, y=high, text_anchor="end"),
-        element("text", f"{top:.2g}", x=low - 6, y=low + 8, text_anchor="end"),
-        element("text", names[1], x=14, y=half, text_anchor="middle", transform=f"rotate(-90 14 {half:g})"),
-        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {_SIDE:g} {_SIDE:g}", role="img",
-        aria_label=title, font_family="sans-serif", font_size=12,
-    )  # fmt: skip
-    return f"{picture}\n"
+                shade = f"{0.1 + 0.6 * count / whole.counts[POOLED].max():.2f}"
+                cells.append((*placed([[left, top], [right, bottom]]), shade))
+    ends = {"low": middle - reach, "high": middle + reach}
+    return rendered("scores.svg", names=names, title=title, points=placed(points), cells=cells, **ends)
 
 
 def loadings(result: Result) -> dict[str, Any]:
@@ -176,15 +149,6 @@ def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
     return names
 
 
-def _imported(name: str, what: str) -> Any:
-    if importlib.util.find_spec(name) is None:
-        extra = {"anndata": "h5ad"}.get(name, name)
-        raise InputError(
-            f"{what} must be written with the {name} package, got none installed; run {installing(extra)}"
-        )
-    return import_module(name)
-
-
 def write_onnx(result: Result, path: Path) -> None:
     """Write the graph of `graph_of`, checked, with feature names and provenance in its metadata."""
     path.write_bytes(graph_of(result).SerializeToString())
@@ -192,7 +156,7 @@ def write_onnx(result: Result, path: Path) -> None:
 
 def graph_of(result: Result) -> Any:
     """Return the model: ``rows`` n×d of float64 to ``scores`` n×k."""
-    onnx = _imported("onnx", "a graph")
+    onnx = needed("onnx", "onnx", "a graph must be written with")
     nodes: list[Any] = []
     constants: list[Any] = []
 
@@ -242,7 +206,7 @@ def write_cells(result: Result, rows: Path, place: Path) -> int:
         raise InputError(
             f"the cells must be in an .h5ad file, got {rows}; give the file that the scores belong to"
         )
-    write_element = _imported("anndata", "cells").io.write_elem
+    write_element = needed("anndata", "h5ad", "cells must be written with").io.write_elem
     source = open_source(rows)
     annotations = result.annotations(source)
     shutil.copyfile(rows, place)

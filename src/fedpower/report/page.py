@@ -5,14 +5,12 @@ import functools
 import hashlib
 import json
 import math
-import os
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -107,17 +105,23 @@ class Figure:
 
 def result_page(fit: Fitted) -> str:
     """Return the report of a result: the same bytes for the same result, wherever and whenever made."""
-    return _rendered("result.html", fit.record, fit=fit, thing=featured_as(fit.record.parameters))
+    return _page("result.html", fit.record, fit=fit, thing=featured_as(fit.record.parameters))
 
 
 def analysis_page(account: Account, record: Record) -> str:
     """Return the page of an analysis: the same bytes for the same release and settings."""
-    return _rendered("analysis.html", record, account=account)
+    return _page("analysis.html", record, account=account)
 
 
-def _rendered(template: str, record: Record, **context: Any) -> str:
+def rendered(template: str, **context: Any) -> str:
+    """Return what a template makes of numbers and words."""
+    return _environment().get_template(template).render(context)
+
+
+def _page(template: str, record: Record, **context: Any) -> str:
     style, script = _asset("style.css"), _asset("script.js")
-    return _environment().get_template(template).render(
+    return rendered(
+        template,
         record=record,
         promise=record.privacy,
         exact=record.privacy.mode == "none",
@@ -128,12 +132,12 @@ def _rendered(template: str, record: Record, **context: Any) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         **context,
-    )  # fmt: skip
+    )
 
 
 @functools.cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
     from jinja2.ext import Extension  # noqa: PLC0415
 
     class Dense(Extension):
@@ -142,15 +146,12 @@ def _environment() -> "Environment":
         def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
             return re.sub(r"\n\s*", "", source)
 
-    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
-    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
     made = Environment(
         loader=PackageLoader("fedpower.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=printable,
         extensions=[Dense],
-        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
     )
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
@@ -234,30 +235,32 @@ def score_panels(scores: ScoreHistogram) -> list[dict[str, Any]]:
 
 
 def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
-    cells = [cell for cell in scores.cells(silo) if cell[4] >= scores.clear]
-    cells.sort(key=lambda cell: -cell[4])
-    shown, edges = cells[:_MOST_LISTED], scores.edges
-
-    def between(low: float, high: float, ends: Any) -> str:
-        if math.isclose(low, ends[0]):
-            return f"below {number(high, 3)}"  # the outermost bins have no end
-        if math.isclose(high, ends[-1]):
-            return f"above {number(low, 3)}"
-        return f"{number(low, 3)} to {number(high, 3)}"
-
+    counts = scores.counts[silo]
+    order = np.argsort(-counts, axis=None, kind="stable")
+    clear = order[: np.count_nonzero(counts >= scores.clear)]
+    shown = clear[:_MOST_LISTED]
+    places = zip(
+        ("pc1", "pc2"), np.unravel_index(shown, counts.shape), map(_between, scores.edges), strict=True
+    )
     return {
         "silo": silo,
         "least": scores.clear,
-        "counts": scores.counts[silo].tolist(),
-        "edges": edges.tolist(),
-        "largest": float(scores.counts[silo].max()),
-        "n_clear": len(cells),
+        "counts": counts.tolist(),
+        "edges": scores.edges.tolist(),
+        "largest": float(counts.max()),
+        "n_clear": len(clear),
         "columns": {
-            "pc1": [between(*cell[:2], edges[0]) for cell in shown],
-            "pc2": [between(*cell[2:4], edges[1]) for cell in shown],
-            "Count": figures(cell[4] for cell in shown),
+            **{name: [words[place] for place in at] for name, at, words in places},
+            "Count": figures(counts.ravel()[shown].tolist()),
         },
     }
+
+
+def _between(edges: Any) -> list[str]:
+    """Return what bins are called; the outermost ones have no end."""
+    ends = [number(edge, 3) for edge in edges.tolist()]
+    inner = [f"{low} to {high}" for low, high in pairwise(ends)]
+    return [f"below {ends[1]}", *inner[1:-1], f"above {ends[-2]}"]
 
 
 def parameter(value: Any) -> str:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError, installing
-from fedpower.linalg.subspace import own_memory
 from fedpower.rows.source import (
     Extra,
     RowSource,
@@ -200,10 +199,8 @@ def npy_source(path: Path, name: str) -> ArraySource:
             mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
         except (OSError, ValueError):
             raise _damaged(name) from None
-        copy: NDArray[np.float64] = own_memory((stop - start, shape[1]))
         with np.errstate(over="ignore"):
-            copy[...] = mapped[start:stop]
-        return copy
+            return np.array(mapped[start:stop], dtype=np.float64, order="C")
 
     source = placed(name, shape, dtype, lambda: nullcontext(rows), path=path)
     if path.stat().st_size < offset + int(np.prod(shape, dtype=object)) * dtype.itemsize:

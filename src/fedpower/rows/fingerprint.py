@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpower.rows.arrays import ArraySource, DaskSource, array_source, canonical
+from fedpower.rows.arrays import ArraySource, DaskSource, canonical
 from fedpower.rows.source import UNWATCHED, OverRows, RowSource, Watch, block_rows, other_rows
-from fedpower.rows.tables import Table, TableSource, frame_table
+from fedpower.rows.tables import TableSource
 from fedpower.values import is_sparse, pl, sparse
 
 _MAX_DENSE_FEATURES = 4096
@@ -124,70 +125,58 @@ def stored_files(paths: Sequence[Path], name: str, keys: Sequence[dict[str, str]
 
 
 def _digest_of(source: RowSource, watch: Watch = UNWATCHED) -> str:
-    digest = _Digest()
-    if isinstance(source, TableSource):
-        digest.add_table(source.table, watch)
-    elif isinstance(source, DaskSource):
-        for partition in source.partitions:
-            part = partition.compute()
-            watch.saw(len(part))
-            table = frame_table(part, source.name) if len(part) else None
-            if table is not None:
-                digest.add_table(table, UNWATCHED)
-            elif len(part):
-                digest.add_rows(array_source(part, source.name), UNWATCHED)
-    else:
-        digest.add_rows(source, watch)
-    return digest.hexdigest()
+    """Return the SHA-256 of named streams of bytes, whatever blocks of rows they come in."""
+    streams: dict[str, Any] = {}
+    n_rows = sum(_fed(source, streams, watch))
+    head = json.dumps(["fedpower.cells/2", n_rows, list(streams)])
+    state = hashlib.sha256(head.encode())
+    for stream in streams.values():
+        state.update(stream.digest())
+    return state.hexdigest()
 
 
-class _Digest:
-    """The SHA-256 of named streams of bytes, whatever blocks of rows they come in."""
+def _fed(source: RowSource, streams: dict[str, Any], watch: Watch) -> Iterator[int]:
+    """Feed all stored columns of rows to streams; yield the numbers of rows of blocks."""
 
-    def __init__(self) -> None:
-        self._n_rows = 0
-        self._streams: dict[str, Any] = {}
-
-    def _add(self, **parts: Any) -> None:
+    def add(**parts: Any) -> None:
         for name, data in parts.items():
-            self._streams.setdefault(name, hashlib.sha256()).update(data)
+            streams.setdefault(name, hashlib.sha256()).update(data)
 
-    def add_table(self, table: Table, watch: Watch) -> None:
-        """Add which cells are there, the lengths of texts, and the cells, column by column."""
-        for part, _, batch in table.batches((), _CELL_ROWS, words=table.columns):
+    if isinstance(source, TableSource):
+        # Which cells are there, the lengths of texts, and the cells, column by column.
+        for part, _, batch in source.table.batches((), _CELL_ROWS, words=source.table.columns):
             watch.saw(0)
-            self._n_rows += len(batch)
-            for name in table.columns:
+            yield len(batch)
+            for name in source.table.columns:
                 there, sizes, cells = _bytes_of(batch[part.cells[name].own])
-                self._add(**{f"there {name}": there, f"sizes {name}": sizes, f"cells {name}": cells})
-
-    def add_rows(self, source: RowSource, watch: Watch) -> None:
-        """Add all columns of rows of numbers: dense, or of wide rows what is not 0."""
-        width, read = source.n_features, source.blocks
-        if isinstance(source, ArraySource):
-            width, read = source.width, source.read
-        self._add(width=str(width).encode())
-        buffer = np.empty((max(1, CHUNK // width), width), dtype="<f8")  # the same few pages of memory
-        for block in read(block_rows(width)):
-            watch.saw(int(block.shape[0]))
-            self._n_rows += int(block.shape[0])
-            if width > _MAX_DENSE_FEATURES:
-                nonzero = canonical(block if is_sparse(block) else sparse.csr_array(block))
-                nonzero.eliminate_zeros()
-                counts, places = (np.astype(x, "<i8") for x in (np.diff(nonzero.indptr), nonzero.indices))
-                self._add(counts=counts.data, places=places.data, cells=nonzero.data.astype("<f8").data)
-                continue
-            rows = block.toarray() if is_sparse(block) else np.asarray(block)
-            for start in range(0, len(rows), len(buffer)):
-                part = rows[start : start + len(buffer)]
-                self._add(cells=np.add(part, 0.0, out=buffer[: len(part)]).data)
-
-    def hexdigest(self) -> str:
-        head = json.dumps(["fedpower.cells/2", self._n_rows, list(self._streams)])
-        state = hashlib.sha256(head.encode())
-        for stream in self._streams.values():
-            state.update(stream.digest())
-        return state.hexdigest()
+                add(**{f"there {name}": there, f"sizes {name}": sizes, f"cells {name}": cells})
+        return
+    if isinstance(source, DaskSource):
+        for partition, opener in replace(source, columns=None, keep=None).openers():
+            opened = opener(partition.compute())
+            if opened is not None:
+                yield from _fed(opened, streams, watch)
+        return
+    # All columns of rows of numbers: dense, or of wide rows what is not 0.
+    width, read = source.n_features, source.blocks
+    if isinstance(source, ArraySource):
+        width, read = source.width, source.read
+    if "width" not in streams:
+        add(width=str(width).encode())
+    buffer = np.empty((max(1, CHUNK // width), width), dtype="<f8")  # the same few pages of memory
+    for block in read(block_rows(width)):
+        watch.saw(int(block.shape[0]))
+        yield int(block.shape[0])
+        if width > _MAX_DENSE_FEATURES:
+            nonzero = canonical(block if is_sparse(block) else sparse.csr_array(block))
+            nonzero.eliminate_zeros()
+            counts, places = (np.astype(x, "<i8") for x in (np.diff(nonzero.indptr), nonzero.indices))
+            add(counts=counts.data, places=places.data, cells=nonzero.data.astype("<f8").data)
+            continue
+        rows = block.toarray() if is_sparse(block) else np.asarray(block)
+        for start in range(0, len(rows), len(buffer)):
+            some = rows[start : start + len(buffer)]
+            add(cells=np.add(some, 0.0, out=buffer[: len(some)]).data)
 
 
 def _bytes_of(cells: pl.Series) -> tuple[bytes, bytes, bytes]:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 
@@ -15,10 +15,10 @@ from fedpower.errors import CellError, InputError, NoRowsError, require
 from fedpower.rows.fingerprint import StoredData, stored_files, stored_under
 from fedpower.rows.opening import Reading, existing, open_source
 from fedpower.rows.source import Extra, RowSource, pick_columns
-from fedpower.rows.tables import Table, TableSource, frame_table
+from fedpower.rows.tables import Table, TableSource, held_table
 from fedpower.rules.expressions import compiled, first_problem
 from fedpower.rules.rules import Rule
-from fedpower.values import SparseBlock, is_sparse, pl, require_distinct, shown, sparse
+from fedpower.values import SparseBlock, Vector, is_sparse, pl, require_distinct, shown, sparse
 
 NetworkUnit = Literal["edge", "row"]
 """What is protected of a network: an edge of a layer, or a row of its adjacency matrix."""
@@ -106,12 +106,11 @@ def open_network(
     named = None if nodes is None else _names_of(nodes)
     if isinstance(data, str | os.PathLike) and str(data).lower().endswith(".graphml"):
         path = existing(data)
-        called = name or str(path)
+        called, columns = name or str(path), named
         stored = stored_files([path], called)
-        frame, declared = _graphml(path, called)
-        listed = frame_table(frame, called)
-        assert listed is not None, "it is a frame"
-        edges = _edge_list(listed, named or _names_of(declared))
+        listed, declared = _graphml(path, called)
+        columns = columns or _names_of(declared)
+        edges = _edge_list(listed, columns)
     else:
         try:
             source = open_source(data, name=name, **reading)
@@ -121,7 +120,8 @@ def open_network(
             ) from None
         called, stored = source.name, stored_under(source)  # before it is read: files must not change
         edges = _edge_list(source.table, named) if isinstance(source, TableSource) else _matrix(source, named)
-    return _bounded(called, edges, unit, edge_weight, stored)
+        columns = named or source.columns
+    return _bounded(called, edges, edge_weight, unit=unit, columns=columns, stored_data=stored)
 
 
 def network_of(source: RowSource) -> NetworkSource | None:
@@ -150,16 +150,8 @@ def weighed_edges(sources: Mapping[str, RowSource]) -> dict[str, Weighed]:
     return {name: network.weighed for name, network in networks.items() if network is not None}
 
 
-class _Edges(NamedTuple):
-    """Lines of two ends, a weight and a layer, and the nodes; loops are dropped later."""
-
-    n_nodes: int
-    columns: tuple[str, ...] | None
-    lines: pl.DataFrame
-    listed: bool  # whether each line is an edge; else every edge is at both of its places
-
-
-_NO_LINES = {"one": "Int64", "other": "Int64", "weight": "Float64", "layer": "String"}
+_Layers = list[tuple[Vector, SparseBlock]]
+"""Of each layer the weights as they were given, and their symmetric matrix; loops are dropped later."""
 
 
 def check_edge_weight(value: object) -> None:
@@ -169,28 +161,21 @@ def check_edge_weight(value: object) -> None:
 
 
 def _bounded(
-    name: str, edges: _Edges, unit: NetworkUnit, edge_weight: float | None, stored: StoredData
+    name: str, edges: _Layers, edge_weight: float | None, *, unit: NetworkUnit, **facts: Any
 ) -> NetworkSource:
-    parts = edges.lines.partition_by("layer", maintain_order=True) or [edges.lines]
-    if len(parts) > MOST_LAYERS:
-        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(parts)}")
+    """Return a network of layers, their weights in units of the public maximum."""
+    if len(edges) > MOST_LAYERS:
+        raise InputError(f"{name} must have {MOST_LAYERS} layers at most, got {len(edges)}")
     check_edge_weight(edge_weight)
     most = 1.0 if edge_weight is None else float(edge_weight)
-    layers, weights = [], []
-    for part in parts:
-        weight = part["weight"].to_numpy()
-        if not np.isfinite(weight).all() or (weight < 0).any():
+    layers, weights = [], [np.zeros(0)]
+    for given, matrix in edges:
+        if not np.isfinite(given).all() or (given < 0).any():
             raise InputError(f"edges of {name} must have weights of at least 0, got others")
-        if unit == "edge" and edge_weight is None and not np.isin(weight, (0.0, 1.0)).all():
+        if unit == "edge" and edge_weight is None and not np.isin(given, (0.0, 1.0)).all():
             raise InputError(f"edges of {name} must have the weights 0 or 1, got others; give edge_weight")
-        part = part.filter(pl.col("one") != pl.col("other"))  # noqa: PLW2901
-        one, other, weight = (part[column].to_numpy() for column in ("one", "other", "weight"))
-        # Two places for each edge, so that lines in either direction are about the same one.
-        ends = np.concatenate([one, other]), np.concatenate([other, one])
-        shape = (edges.n_nodes, edges.n_nodes)
-        layer = _csr(sparse.coo_array((np.concatenate([weight, weight]), ends), shape=shape))
-        if not edges.listed:
-            layer.data /= 2.0
+        matrix.setdiag(0.0)
+        layer = _csr(matrix)
         if unit == "row" and not np.isfinite(layer.data).all():
             raise InputError(f"the weights of an edge of {name} must add up to a number, got more than any")
         if unit == "edge":
@@ -200,20 +185,14 @@ def _bounded(
             weights.append(capped if edge_weight is None else layer.data)
             layer.data = capped
         layers.append(layer)
-    held = np.concatenate([*weights, np.zeros(0)])  # in units of the maximum, each edge at both of its places
-    return NetworkSource(
-        name=name,
-        layers=tuple(layers),
-        unit=unit,
-        columns=edges.columns,
-        edge_weight=most,
-        weighed=Weighed(
-            n_edges=held.size // 2,
-            n_capped=int(np.count_nonzero(held > 1.0)) // 2,
-            heaviest=float(held.max(initial=0.0)),
-        ),
-        stored_data=stored,
+    held = np.concatenate(weights)  # in units of the maximum, each edge at both of its places
+    weighed = Weighed(
+        n_edges=held.size // 2,
+        n_capped=int(np.count_nonzero(held > 1.0)) // 2,
+        heaviest=float(held.max(initial=0.0)),
     )
+    facts |= {"unit": unit, "edge_weight": most, "weighed": weighed}
+    return NetworkSource(name=name, layers=tuple(layers), **facts)
 
 
 def _names_of(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -232,7 +211,7 @@ def _csr(matrix: Any) -> SparseBlock:
     return made
 
 
-def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
+def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Layers:
     try:
         blocks = [block if is_sparse(block) else sparse.csr_array(block) for block in source.blocks(_BATCH)]
     except CellError:
@@ -246,12 +225,10 @@ def _matrix(source: RowSource, nodes: tuple[str, ...] | None) -> _Edges:
         raise InputError(f"{source.name} must be a square, symmetric adjacency matrix, got {got}")
     if nodes is not None and len(nodes) != side:
         raise InputError(f"nodes must name each of the {side} nodes of {source.name}, got {len(nodes)} names")
-    (one, other), weight = (entries := matrix.tocoo()).coords, entries.data
-    lines = pl.DataFrame({"one": one, "other": other, "weight": weight, "layer": [""] * len(weight)})
-    return _Edges(n_nodes=side, columns=nodes or source.columns, lines=lines, listed=False)
+    return [(matrix.data, matrix)]
 
 
-def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
+def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Layers:
     have = tuple(table.columns)
     ends = next((pair for pair in _ENDS if set(pair) <= set(have)), have[:2])
     rest = [column for column in have if column not in ends]
@@ -268,7 +245,8 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
         raise InputError(f"the first line of {table.name} must name its columns, got an edge")
     numbers = [name for name in rest if name == "weight"]
     labels = [*ends, *(name for name in rest if name == "layer")]
-    lines = [pl.DataFrame(schema={name: getattr(pl, kind) for name, kind in _NO_LINES.items()})]
+    types = {"one": pl.Int64, "other": pl.Int64, "weight": pl.Float64, "layer": pl.String}
+    lines = [pl.DataFrame(schema=types)]
     for part, row, batch in table.batches(numbers, _BATCH, words=labels):
         texts = [batch[part.cells[name].own].cast(pl.String).str.strip_chars() for name in labels]
         placed = [text.replace_strict(places, default=None, return_dtype=pl.Int64) for text in texts[:2]]
@@ -290,10 +268,17 @@ def _edge_list(table: Table, nodes: tuple[str, ...] | None) -> _Edges:
                 placed[0].alias("one"), placed[1].alias("other"), weight.alias("weight"), layer.alias("layer")
             )
         )
-    return _Edges(n_nodes=len(nodes), columns=nodes, lines=pl.concat(lines), listed=True)
+    all_lines, layers = pl.concat(lines), []
+    for own in all_lines.partition_by("layer", maintain_order=True) or [all_lines]:
+        one, other, weights = (own[column].to_numpy() for column in ("one", "other", "weight"))
+        # Two places for each edge, so that lines in either direction are about the same one.
+        at = np.concatenate([one, other]), np.concatenate([other, one])
+        both = np.concatenate([weights, weights]), at
+        layers.append((weights, _csr(sparse.coo_array(both, shape=(len(nodes), len(nodes))))))
+    return layers
 
 
-def _graphml(path: Path, name: str) -> tuple[pl.DataFrame, list[str]]:
+def _graphml(path: Path, name: str) -> tuple[Table, list[str]]:
     """Return the edges of a GraphML file and the nodes that it declares; no DTD or entity is read."""
     if path.stat().st_size > _MOST_XML_BYTES:
         raise InputError(f"{name} must be below 1 GiB, got more; give an edge list as Parquet")
@@ -324,4 +309,4 @@ def _graphml(path: Path, name: str) -> tuple[pl.DataFrame, list[str]]:
             f"{name} must be a GraphML file with nodes, edges and numbers as weights, got something else"
         ) from None
     schema = {"source": pl.String, "target": pl.String, "weight": pl.Float64}
-    return pl.DataFrame(edges, schema, orient="row"), declared
+    return held_table(pl.DataFrame(edges, schema, orient="row"), name), declared

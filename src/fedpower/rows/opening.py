@@ -4,7 +4,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
@@ -108,21 +108,17 @@ def _less(name: str, columns: Sequence[str], drop: Sequence[str]) -> tuple[str, 
     return tuple(column for column in columns if column not in unwanted)
 
 
-def _renamed(source: Any, name: str) -> Any:
-    can_be = bool(name) and is_dataclass(source) and not isinstance(source, type)
-    return replace(source, name=name) if can_be else source
-
-
 _KINDS: tuple[tuple[Callable[[Any], bool], str, Callable[[Any, str], Any]], ...] = (
     (lambda data: isinstance(data, np.ndarray), "the array", array_source),
     (is_lazy, "the query", frame_table),  # before what looks at attributes: its columns may fail
     (is_dask, "", dask_source),  # before what follows: Dask's delayed objects have every attribute
-    (lambda data: isinstance(data, RowSource), "", _renamed),
+    (lambda data: isinstance(data, RowSource), "",
+     lambda data, name: replace(data, name=name) if name and hasattr(data, "__dataclass_fields__") else data),
     (lambda data: isinstance(data, SqlQuery), "the query", query_table),
     (is_sparse, "the sparse matrix", sparse_source),
     (is_anndata, "the AnnData", anndata_source),
     (is_tensor, "the tensor", tensor_source),
-)
+)  # fmt: skip
 """What rows in memory may be: how they are known, what sentences call them, and what opens them."""
 
 

@@ -195,7 +195,9 @@ class TableSource:
                 yield part, row + rows, batch[rows]
 
     def _read(self, label: str | None, max_rows: int) -> Iterator[tuple[Any, Matrix]]:
-        rules = self._used()
+        rules = [Rule(column=name) for name in self.columns]
+        if self.rules is not None:
+            rules = [rule for rule in self.rules.rules if not set(self.columns).isdisjoint(rule.features)]
         numbers, words = numbers_and_words(rules)
         words += [] if label is None else [label]
         others = {rule.column: 0 for rule in rules if f"{rule.column}=other" in self.columns}
@@ -215,12 +217,6 @@ class TableSource:
             del batch, block
         require_shape(self.name, seen, self.n_features)
         self.others.update({column: (count, seen) for column, count in others.items()})
-
-    def _used(self) -> list[Rule]:
-        if self.rules is None:
-            return [Rule(column=name) for name in self.columns]
-        wanted = set(self.columns)
-        return [rule for rule in self.rules.rules if wanted.intersection(rule.features)]
 
     def _block(
         self, part: Part, rows: Rows, batch: pl.DataFrame, plan: Sequence[tuple[Rule, Compiled]]
@@ -276,20 +272,15 @@ def as_labels(cells: pl.Series) -> pl.Series:
 def as_texts(values: Iterable[Any]) -> pl.Series:
     """Return Python objects as texts; what is missing as null."""
 
-    def text(value: Any) -> str:
+    def text(value: Any) -> str | None:
+        try:
+            if value is None or bool(value != value):  # noqa: PLR0124 - NaN and NaT
+                return None
+        except (TypeError, ValueError):  # NA will not be compared
+            return None
         return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
-    return pl.Series(
-        values=[None if _is_missing(value) else text(value) for value in values], dtype=pl.String
-    )
-
-
-def _is_missing(value: Any) -> bool:
-    """Return whether a cell is None, NaN, NaT or NA, of which the last will not be compared."""
-    try:
-        return value is None or bool(value != value)  # noqa: PLR0124
-    except (TypeError, ValueError):
-        return True
+    return pl.Series(values=list(map(text, values)), dtype=pl.String)
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -362,17 +353,20 @@ def frame_table(data: Any, name: str | None) -> Table | None:
         kind = type(data).__name__
         raise InputError(f"{name} must be a 2-d table of rows by columns, got a {kind} of one dimension")
     index = pandas_index(getattr(schema, "pandas_metadata", None))
-    return _held_table(frame, name, cells_of(frame.schema, without=index))
+    return held_table(frame, name, cells_of(frame.schema, without=index))
 
 
 def is_lazy(data: Any) -> bool:
     return "polars" in sys.modules and isinstance(data, pl.LazyFrame)
 
 
-def _held_table(frame: pl.DataFrame, name: str, cells: Mapping[str, Cells]) -> Table:
+def held_table(frame: pl.DataFrame, name: str, cells: Mapping[str, Cells] | None = None) -> Table:
+    """Return the table of a frame in memory."""
+
     def read(numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
         return frame.select([*numbers, *words]).iter_slices(max_rows)
 
+    cells = cells_of(frame.schema) if cells is None else cells
     return Table(name=name, parts=(Part(name=name, cells=cells, read=read, n_rows=len(frame)),))
 
 
@@ -418,4 +412,4 @@ def _pandas_table(frame: Any, name: str) -> Table:
         is_text = {"decimal": ".", "logical": True} if series is None else {}
         made[column] = as_texts(values) if series is None else series
         cells[column] = Cells(own=column, dtype=made[column].dtype, **is_text)  # type: ignore[arg-type]
-    return _held_table(pl.DataFrame(made), name, cells)
+    return held_table(pl.DataFrame(made), name, cells)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
@@ -18,7 +17,7 @@ from fedpower.errors import InputError, require
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import Extra, OverRows, RowSource, other_rows, pick_columns
 from fedpower.rows.tables import TableSource, as_texts
-from fedpower.values import Block, Matrix, Vector, is_sparse, pl, shown
+from fedpower.values import Block, Matrix, Vector, cached_property, is_sparse, pl, shown
 
 Keys = NDArray[np.uint64]
 
@@ -32,8 +31,8 @@ _MOST_UNITS = 2**26
 """Σ k z of so many is below 2⁶², and so are the sums of preparation."""
 
 _ID_ROWS = 2**16
-_PENDING = 2**20
-"""Ids that wait to be counted, at least."""
+_WAITING = 16
+"""Batches of ids that wait to be counted together."""
 
 
 # --- weights ----------------------------------------------------------------------------------------------
@@ -63,33 +62,6 @@ def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
 # --- rows by person ---------------------------------------------------------------------------------------
 
 
-class Persons:
-    """How many rows each person has, by key in ascending order."""
-
-    def __init__(self, chunks: Iterable[Keys]) -> None:
-        counts = pl.DataFrame(schema={"key": pl.UInt64, "len": pl.UInt32})
-        waiting: list[pl.DataFrame] = []
-        size = 0
-        for chunk in chunks:
-            waiting.append(pl.DataFrame({"key": chunk}).group_by("key").len())
-            size += chunk.size
-            # Merged when as many wait as are counted: each key is grouped a few times in all.
-            if size >= max(_PENDING, len(counts)):
-                counts, waiting, size = _summed([counts, *waiting]), [], 0
-        counts = _summed([counts, *waiting]).sort("key")
-        self.keys: Keys = counts["key"].to_numpy()
-        self.counts: NDArray[np.int32] = counts["len"].cast(pl.Int32).to_numpy()
-
-    def places(self, keys: Keys) -> NDArray[np.int64] | None:
-        """Return the persons' places by their keys; None where one of them is unknown."""
-        places = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
-        return places if np.array_equal(self.keys[places], keys) else None
-
-
-def _summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
-    return pl.concat(counts).group_by("key").agg(pl.col("len").sum())
-
-
 class UnitRows(OverRows):
     """A source whose every block has one column more than its features: the rows of each row's person."""
 
@@ -97,41 +69,39 @@ class UnitRows(OverRows):
         super().__init__(rows)
         self.label, self.most, self.sparse = label, most, False
         self._keys = keys  # given for rows in memory; else the ids are in the table's column `label`
-        self._counted: Persons | None = None
-        self._lock = threading.Lock()
 
     @property
     def n_rows(self) -> int | None:
         """Number of rows that a pass reads, where known."""
-        return self.rows.n_rows if self._counted is None else self.n_read
+        return self.n_read if "_persons" in vars(self) else self.rows.n_rows
 
     @property
     def n_units(self) -> int:
         """Σ min(m, C): the public number, of persons where C is 1."""
-        total = int(np.minimum(self._persons().counts, self.most).sum(dtype=np.int64))
+        total = int(np.minimum(self._persons[1], self.most).sum(dtype=np.int64))
         if total > _MOST_UNITS:
             raise InputError(f"{self.name} must have {_MOST_UNITS:,} persons at most, got more; split it")
         return total
 
     @property
     def n_read(self) -> int:
-        return int(self._persons().counts.sum(dtype=np.int64))
+        return int(self._persons[1].sum(dtype=np.int64))
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows and, after the features, m; refused at the end where a person has other rows."""
-        persons = self._persons()
-        seen = np.zeros_like(persons.counts)
+        known, counts = self._persons
+        seen = np.zeros_like(counts)
         for keys, block in self._with_keys(max_rows):
-            places = persons.places(keys)
-            if places is None:
+            places = np.minimum(np.searchsorted(known, keys), known.size - 1)
+            if not np.array_equal(known[places], keys):
                 raise other_rows(self.name)
             np.add.at(seen, places, np.int32(1))
             wide = np.empty((block.shape[0], self.n_features + 1), order="F")
             wide[:, :-1] = np.asarray(block)
-            wide[:, -1] = persons.counts[places]
+            wide[:, -1] = counts[places]
             del block
             yield wide
-        if not np.array_equal(seen, persons.counts):
+        if not np.array_equal(seen, counts):
             raise other_rows(self.name)
 
     def parted(self, block: Block) -> tuple[Matrix, Vector]:
@@ -147,14 +117,24 @@ class UnitRows(OverRows):
     def over(self, rows: RowSource) -> UnitRows:
         """Return the same persons with other features, of the same rows."""
         made = UnitRows(rows, label=self.label, most=self.most, keys=self._keys)
-        made._counted = self._counted
+        if "_persons" in vars(self):
+            made.__dict__["_persons"] = self._persons
         return made
 
-    def _persons(self) -> Persons:
-        with self._lock:
-            if self._counted is None:
-                self._counted = Persons(self._all_keys())
-        return self._counted
+    @cached_property
+    def _persons(self) -> tuple[Keys, NDArray[np.int32]]:
+        """Every person's key, in ascending order, and number of rows."""
+
+        def summed(counts: list[pl.DataFrame]) -> pl.DataFrame:
+            return pl.concat(counts).group_by("key").agg(pl.col("len").sum())
+
+        counts = [pl.DataFrame(schema={"key": pl.UInt64, "len": pl.UInt32})]
+        for keys in self._all_keys():
+            counts.append(pl.DataFrame({"key": keys}).group_by("key").len())
+            if len(counts) > _WAITING:
+                counts = [summed(counts)]
+        total = summed(counts).sort("key")
+        return total["key"].to_numpy(), total["len"].cast(pl.Int32).to_numpy()
 
     def _all_keys(self) -> Iterator[Keys]:
         if self._keys is not None:

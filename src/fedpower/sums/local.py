@@ -2,7 +2,7 @@
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
 from fedpower.rows.units import PARTS, FilledRows, exact_weights, unit_of, with_gaps
-from fedpower.rules.treatment import RowTreatment
+from fedpower.rules.treatment import RowTreatment, with_data
 from fedpower.sums import device as on_device
 from fedpower.sums.lattice import (
     SIDE,
@@ -37,7 +37,7 @@ from fedpower.sums.moment import (
 )
 from fedpower.sums.passes import EnrolledRows, Seen, enrolled, seen_in
 from fedpower.sums.reduce import SPARSE_LIMIT, S, Sum, full_blocks, gram_rows, reduce, shares_blocks
-from fedpower.values import Matrix, Vector, cached_property, is_sparse
+from fedpower.values import Matrix, SparseBlock, Vector, cached_property, is_sparse
 
 MEMORY_LIMIT = 4 * 8 * MOST_SQUARE_FEATURES**2 // 2**20
 """MiB of d×d arrays a silo may hold: the four that sparse rows of that width take."""
@@ -301,31 +301,24 @@ class EdgeMoment(LocalMoment):
     @cached_property
     def _exact(self) -> ExactMoments:
         """Return the adjacency in integers of 1/S²; refuse what the noise is not made for."""
-        total = self._added(self._weights)
+        total = np.zeros((self._network.n_features,) * 2, dtype=np.int64)
+        for layer in self._layers():
+            weights = np.rint(layer.data * SIDE**2)
+            if not ((weights >= 0) & (weights <= SIDE**2)).all():
+                raise _out_of_bounds(self._network)
+            total += with_data(layer, weights).toarray().astype(np.int64)
         if not np.array_equal(total, total.T) or np.diagonal(total).any():
             raise _out_of_bounds(self._network)
         return ExactMoments(n_rows=1, total=np.zeros(len(total), dtype=np.int64), squares=Words(low=total))
 
     def _scatter(self, *, full: bool) -> Moments:
-        matrix = self._added(lambda part: part)
+        matrix = sum((layer.toarray() for layer in self._layers()), np.zeros(()))
         return Moments(n_rows=1, mean=np.zeros(len(matrix)), covariance=matrix)
 
-    def _weights(self, part: Matrix) -> Any:
-        weights = np.rint(part * SIDE**2)
-        if not ((weights >= 0) & (weights <= SIDE**2)).all():
-            raise _out_of_bounds(self._network)
-        return weights.astype(np.int64)
-
-    def _added(self, values: Callable[[Matrix], Any]) -> Any:
-        """Return the sum of the layers; a block may span several."""
-        width, row = self._network.n_features, 0
-        total = values(np.zeros((width, width)))
-        for block in full_blocks(self.source, block_rows(width), self.watch):
-            rows = np.asarray(block.toarray() if is_sparse(block) else block)
-            for part in np.split(rows, list(range(-row % width, len(rows), width))):
-                total[row % width :][: len(part)] += values(part)
-                row += len(part)
-        return total
+    def _layers(self) -> Iterator[SparseBlock]:
+        for layer in self._network.layers:
+            self.watch.saw(layer.shape[0])
+            yield layer
 
 
 def _out_of_bounds(network: NetworkSource) -> InputError:

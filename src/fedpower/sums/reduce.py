@@ -80,7 +80,7 @@ def merged(blocks: Iterable[tuple[Any, Vector | None]], make: Callable[[], S], *
         for block, weights in blocks:
             total.add(block, weights)
             del block  # or two blocks are held while the next one is read
-        _memory.held.clear()
+        vars(_memory).clear()
         return total
 
     def part(block: Any, weights: Vector | None) -> S:
@@ -141,18 +141,14 @@ def _joined(blocks: list[Any]) -> Block:
     return np.vstack(blocks)
 
 
-class _Memory(threading.local):
-    def __init__(self) -> None:
-        self.held: dict[str, Vector] = {}
-
-
-_memory = _Memory()
+_memory = threading.local()
 
 
 def room(use: str, shape: tuple[int, ...]) -> Matrix:
     """Return this thread's memory for a use: the same again at the next call."""
     size = int(np.prod(shape))
-    held = _memory.held.get(use)
-    if held is None or held.size < size:
-        held = _memory.held[use] = np.empty(size)
+    held: Vector = vars(_memory).get(use, np.zeros(0))
+    if held.size < size:
+        held = np.empty(size)
+        setattr(_memory, use, held)
     return held[:size].reshape(shape)

@@ -5,15 +5,13 @@ fedpower's messages with forged names, headers and contents.
 """
 
 import contextlib
-import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ground import WAIT_S, Ground, wait_for
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
@@ -33,6 +31,10 @@ from fedpower.federation.runner import Runner, open_session
 SILOS = ("north", "south", "east")
 HONEST = ("north", "south")
 """Whose processes run; the keys of east are in the hands of the adversary."""
+
+
+React = Callable[[int, bytes], None] | None
+"""What a party does with the number and the content of a question."""
 
 
 class Stage(Ground):
@@ -66,25 +68,21 @@ class Stage(Ground):
 
     def record(self) -> "Record":
         """Return what the honest parties hold: files with their bytes and modes, charges, processes."""
-        files = {}
         places = [self.rows[name] for name in HONEST]
         for party in (COORDINATOR, *HONEST):
             kit = self.kits / party
             places += [path for path in kit.rglob("*") if path.is_file() and "runs" not in path.parts]
-        for path in places:
-            status = path.stat()
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            files[str(path)] = (digest, status.st_mode, status.st_uid, status.st_size)
-        running = {name: child.pid for name, child in self.processes.items() if child.poll() is None}
-        ledgers = {name: tuple(self.charges(name)) for name in HONEST}
-        return Record(files=files, charges=ledgers, processes=running)
+        return Record(
+            files={path: (path.stat().st_mode, path.stat().st_uid, path.read_bytes()) for path in places},
+            charges={name: tuple(self.charges(name)) for name in HONEST},
+            processes={name: child.pid for name, child in self.processes.items() if child.poll() is None},
+        )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """What honest parties hold at one moment."""
 
-    files: dict[str, tuple[Any, ...]]
+    files: dict[Path, tuple[int, int, bytes]]
     charges: dict[str, tuple[Any, ...]]
     processes: dict[str, int]
 
@@ -111,9 +109,9 @@ def new_cell(tls: Path, name: str, port: int) -> CoreCell:
 
 
 @contextlib.contextmanager
-def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator[CoreCell]:
+def flare_cell(stage: Stage, party: str) -> Iterator[CoreCell]:
     """Give a FLARE cell with a party's certificate, connected to the coordinator: FLARE's own client."""
-    cell = new_cell(stage.tls(party), name or party, stage.study.port)
+    cell = new_cell(stage.tls(party), party, stage.study.port)
     cell.start()
     try:
         yield cell
@@ -122,92 +120,65 @@ def flare_cell(stage: Stage, party: str, *, name: str | None = None) -> Iterator
         threading.Thread(target=cell.stop, daemon=True).start()
 
 
-def cell_request(cell: CoreCell, target: str, channel: str, topic: str, payload: Any, **headers: Any) -> Any:
-    """Return what a cell gets for a request within half a second; None where it gets nothing."""
-    message = CellMessage({**headers}, payload)
-    reply = cell.send_request(channel, topic, target, message, timeout=0.5, optional=True)
-    code = reply.get_header(MessageHeaderKey.RETURN_CODE)
-    return reply.payload if code == "ok" else None
+def assert_gets_nothing(stage: Stage, cell: CoreCell, *targets: str) -> None:
+    """Send every request that FLARE knows to parties, some at a time, and wait half a second for a reply."""
 
+    def answers(request: tuple[str, str, str, Any]) -> bool:
+        target, channel, topic, payload = request
+        message = CellMessage({}, payload)
+        reply = cell.send_request(channel, topic, target, message, timeout=0.5, optional=True)
+        return bool(reply.get_header(MessageHeaderKey.RETURN_CODE) == "ok")
 
-def assert_gets_nothing(stage: "Stage", cell: CoreCell, *targets: str) -> None:
-    """Send every request that FLARE knows to parties, some at a time."""
     asked = [(target, *request) for target in targets for request in flare_requests(stage)]
     assert len(asked) > 60
-    with ThreadPoolExecutor(8) as pool:
-        for each, reply in zip(asked, pool.map(lambda one: cell_request(cell, *one), asked), strict=True):
-            assert reply is None, each
-
-
-def admin(topic: str, body: Any = "", **headers: Any) -> AdminMessage:
-    """Return a request to FLARE's administration, without asking for authorisation."""
-    message = AdminMessage(topic, body)
-    for key, value in headers.items():
-        message.set_header(key, value)
-    return message
+    with ThreadPoolExecutor(16) as pool:
+        assert [each for each, got in zip(asked, pool.map(answers, asked), strict=True) if got] == []
 
 
 def flare_requests(stage: Stage) -> list[tuple[str, str, Any]]:
     """Return requests to every processor and channel that FLARE's clients and servers know."""
-    rows = str(stage.rows["north"])
-    key = str(stage.tls("north") / KEY)
-    requests: list[tuple[str, str, Any]] = [
-        (CellChannel.CLIENT_MAIN, "admin", admin(SysCommandTopic.SHELL, command))
-        for command in (f"head {rows}", f"cat {key}", "ls -a", "grep . silo.toml", "tail log.txt")
-    ]
-    for job in ("rows", TLS, "..", "local", "north.ledger"):
-        requests.append(
-            (CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DELETE_RUN, **{RequestHeader.JOB_ID: job}))
-        )
-        deploy = {
-            RequestHeader.JOB_ID: job,
-            RequestHeader.JOB_META: {"name": "stage"},
-            RequestHeader.APP_NAME: "app",
-        }
-        requests.append((CellChannel.CLIENT_MAIN, "admin", admin(TrainingTopic.DEPLOY, b"PK", **deploy)))
+    secrets = (stage.rows["north"], stage.tls("north") / KEY)
+    commands = [*(f"head {secret}" for secret in secrets), "ls -a", "grep . silo.toml", "tail log.txt"]
+    orders = [AdminMessage(SysCommandTopic.SHELL, command) for command in commands]
+    for job in (TLS, "..", "north.ledger"):
+        for order in (AdminMessage(TrainingTopic.DELETE_RUN, ""), AdminMessage(TrainingTopic.DEPLOY, b"PK")):
+            order.set_header(RequestHeader.JOB_ID, job)
+            order.set_header(RequestHeader.JOB_META, {"name": "stage"})
+            order.set_header(RequestHeader.APP_NAME, "app")
+            orders.append(order)
+    for processor in ClientRequestProcessors.request_processors:
+        orders += [AdminMessage(topic, "") for topic in processor.get_topics()]
+    jobs = (CellChannel.SERVER_COMMAND, CellChannel.CLIENT_COMMAND, CellChannel.SERVER_PARENT_LISTENER,
+            CellChannel.AUX_COMMUNICATION)  # fmt: skip
     topics = {
-        topic for processor in ClientRequestProcessors.request_processors for topic in processor.get_topics()
+        **dict.fromkeys(jobs, ("abort", "abort_task", "shutdown", "get_task", "submit_update", "byoc")),
+        "net_manager": ("peers", "cells", "stop", "stop_cell", "change_root", "process_info"),
+        CellChannel.SERVER_MAIN: (CellChannelTopic.Register, CellChannelTopic.Quit),
+        CellChannel.HCI: ("command",),
+        CellChannel.CELLNET: (CellChannelTopic.Bye, "bulk"),
+        "credential_manager": ("key_exchange",),
     }
-    requests += [(CellChannel.CLIENT_MAIN, "admin", admin(topic)) for topic in sorted(topics)]
-    requests += [
-        (channel, topic, {})
-        for channel in (
-            CellChannel.SERVER_COMMAND,
-            CellChannel.CLIENT_COMMAND,
-            CellChannel.SERVER_PARENT_LISTENER,
-            CellChannel.AUX_COMMUNICATION,
-        )
-        for topic in ("abort", "abort_task", "shutdown", "get_task", "submit_update", "byoc")
-    ]
-    requests += [
-        ("net_manager", topic, {})
-        for topic in ("peers", "cells", "stop", "stop_cell", "change_root", "process_info")
-    ]
-    requests += [
-        (CellChannel.SERVER_MAIN, CellChannelTopic.Register, {}),
-        (CellChannel.SERVER_MAIN, CellChannelTopic.Quit, {}),
-        (CellChannel.HCI, "command", b"shutdown all"),
-        (CellChannel.CELLNET, CellChannelTopic.Bye, None),
-        (CellChannel.CELLNET, "bulk", []),
-        ("credential_manager", "key_exchange", {}),
-    ]
-    return requests
+    requests: list[tuple[str, str, Any]] = [(CellChannel.CLIENT_MAIN, "admin", order) for order in orders]
+    return requests + [(channel, topic, {}) for channel, of_it in topics.items() for topic in of_it]
 
 
 class Peer(Links):
     """A party that sends what it likes: any kind, any headers, raw frames; and keeps what it gets."""
 
-    def __init__(self, stage: Stage, party: str, *, name: str | None = None) -> None:
+    def __init__(self, stage: Stage, party: str, *, name: str | None = None, react: React = None) -> None:
         self.got: list[tuple[str, str, int, bytes]] = []
+        self._react = react
         peers = (*SILOS, "runner", COORDINATOR, "server")
         super().__init__(
-            name or party,
-            accepts=dict.fromkeys(peers, "anything"),
-            most_bytes=2**28,
-            on_message=lambda *message: self.got.append(message),
+            name or party, accepts=dict.fromkeys(peers, "anything"), most_bytes=2**28, on_message=self._keep
         )
         self._tls = stage.tls(party)
         self._port = stage.study.port
+
+    def _keep(self, peer: str, kind: str, number: int, content: bytes) -> None:
+        self.got.append((peer, kind, number, content))
+        if self._react is not None and kind == "ask":
+            threading.Thread(target=self._react, args=(number, content), daemon=True).start()
 
     def _problem_with(self, peer: str, app_id: int, message: Any) -> None:
         """Take everything."""
@@ -257,8 +228,8 @@ class Peer(Links):
 
 
 @contextlib.contextmanager
-def peer(stage: Stage, party: str, *, name: str | None = None) -> Iterator[Peer]:
-    made = Peer(stage, party, name=name)
+def peer(stage: Stage, party: str, **options: Any) -> Iterator[Peer]:
+    made = Peer(stage, party, **options)
     try:
         yield made.join()
     finally:

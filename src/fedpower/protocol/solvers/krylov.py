@@ -3,7 +3,6 @@
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,8 +19,8 @@ from fedpower.linalg.symmetric import (
     subspace_error,
 )
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.messages import AskMoment, MomentPart, read_only
-from fedpower.protocol.solvers.products import Product, Products, averaged
+from fedpower.protocol.messages import AskMoment, LocalSteps, MomentPart, read_only
+from fedpower.protocol.solvers.products import Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
 from fedpower.protocol.study import masses
 from fedpower.sums.moment import MOST_FACTOR_BYTES, MOST_SQUARE_FEATURES
@@ -31,8 +30,9 @@ Array = NDArray[np.float64]
 _MODEL_PRODUCTS = 12  # inner products with the model per round: at the coordinator, over arrays it has
 _FRACTION_BLOCK = 16  # columns of a block where the number of components is to be found
 _WARM_STEPS = 24  # local steps that a run opens with
-_RANDOM_COLUMNS = 2  # columns of a warm start that stay random
+_CHANCE = 1e-3  # of a warm start is random: directions that only the sum shows
 _MOST_BYTES = 2**30  # what the coordinator keeps of all silos' answers, where the choice is left to it
+_SINGULAR = 1e-9  # eigenvalues of SᵀA_iS below this share of the largest are rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +55,15 @@ class KrylovSettings(StepSettings):
             return (yield from _by_factors(self, sizes))
         products = yield from Products.opened(self, sizes, rng)
         start = orth(rng.standard_normal((d, self.width)))
-        if self.n_steps is not None:
-            assert not isinstance(self.rank, float), "a private study has a given rank"
-            steps = averaged(products, start, self.rank, self.n_steps)
-            del start  # what is asked about later takes its memory
-            outcome = yield from steps
-        else:
-            shift, most = products.shift(2), self._most_columns(len(products.sizes))
-            products.remember(d, shift=shift, most=2 * most, lookahead=self.local)
+        if self.n_steps is None:
+            expansion = _Expansion(products, self)
             if self.local and self.max_rounds != 1:
-                start = yield from _warm_start(products, start, self, shift)
-            outcome = yield from _Expansion(products, self, most).run(start)
-        law = products.law(outcome.pop("heard") or products.sizes)
-        sizes = {name: size for name, size in products.sizes.items() if name not in products.left_out}
-        return products.solution(**outcome, sizes=sizes, law=law)
+                start = yield from expansion.warm(start)
+            return (yield from expansion.run(start))
+        assert not isinstance(self.rank, float), "a private study has a given rank"
+        steps = averaged(products, start, self.rank, self.n_steps)
+        del start  # what is asked about later takes its memory
+        return (yield from steps)
 
     def _factors_fit(self, sizes: dict[str, int]) -> bool:
         """Return whether all silos together have so few rows that each sends its moment by its factor."""
@@ -77,30 +72,53 @@ class KrylovSettings(StepSettings):
         wide = d > MOST_SQUARE_FEATURES and total <= d and 8 * d * total <= MOST_FACTOR_BYTES
         return exact and wide and self.local and self.n_participants is None
 
-    def _most_columns(self, n_silos: int) -> int:
-        """Return the bound on V's columns, three blocks at least."""
-        d = self.study.n_features
-        return min(d, max(min(10 * self.width, _MOST_BYTES // (32 * d * n_silos)), 3 * self.width))
-
 
 class _Expansion:
-    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors."""
+    """Grows V block by block until its leading Ritz vectors are the pooled eigenvectors.
 
-    def __init__(self, products: Products, settings: KrylovSettings, most: int) -> None:
-        self.products = products
-        self.settings = settings
-        self.max_basis = None if isinstance(settings.rank, float) else most
+    V's products are sums over the same silos. Where one is missing they are forgotten, and the best vectors
+    so far are asked about without it.
+    """
 
-    def run(self, start: Array) -> Generator[Ask, Round, dict[str, Any]]:
-        """Return what a :class:`Solution` needs, from a first block of orthonormal columns."""
-        d, width = start.shape
-        self.basis, self.product, self.doubt = np.empty((d, 0)), np.empty((d, 0)), np.empty(0)
-        self.heard: tuple[str, ...] | None = None
-        block, completeness = start, 1.0
+    def __init__(self, products: Products, settings: KrylovSettings) -> None:
+        self.products, self.settings = products, settings
+        self.shift = products.shift(2)
+        d, width, m = settings.study.n_features, settings.width, len(products.sizes)
+        self.most = min(d, max(min(10 * width, _MOST_BYTES // (32 * d * m)), 3 * width))  # columns of V
+        self.known: dict[str, list[tuple[Array, Array]]] = {name: [] for name in products.sizes}
+        self.factors: dict[str, Array] = {}
+        self.basis = self.product = np.empty((d, 0))
+
+    def warm(self, start: Array) -> Generator[Ask, Round, Array]:
+        """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions."""
+        products = self.products
+        products.step += _WARM_STEPS
+        silos = products.sampler.draw(None)
+        closed = yield from products.ask(
+            start, _WARM_STEPS, silos=silos, enough=products.sampler.enough, shift=self.shift
+        )
+        for name, answer in closed.answers.items():
+            basis = start if answer.basis is None else answer.basis
+            self._learn(name, (basis, answer.product - self.shift * basis))
+        first = orth(next(iter(closed.answers.values())).product)
+        leading: Array = leading_pairs(self._of_models, first, 2 * _MODEL_PRODUCTS)[1]
+        return orth(leading + _CHANCE * start[:, : leading.shape[1]])
+
+    def run(self, block: Array) -> Exchange:
+        """Return the :class:`Solution`, from a first block of orthonormal columns."""
+        (d, width), products, local, vectors = block.shape, self.products, self.settings.local, block
         while True:
-            found = yield from self.products.multiply(block)
-            completeness = min(completeness, found.completeness)
-            self._extend(block, found)
+            answers, closed = yield from products.answers(block, 2 if local else 1)
+            missing = products.sizes.keys() - answers.keys()
+            begun = self.basis.shape[1] > 0
+            if missing and begun and products.exhausted:
+                break
+            products.leave_out(missing)
+            if missing and begun:
+                self.basis = self.product = np.empty((d, 0))
+                block = vectors[:, :width]
+                continue
+            self._extend(block, answers)
             values, coefficients = rayleigh_ritz(self.basis, self.product)
             rank, reached = self._rank(values)
             wanted = min(max(width, rank), values.size)
@@ -108,64 +126,52 @@ class _Expansion:
             modelled, vectors = values[:wanted], self.basis @ leading
             residual = self.product @ leading - vectors * values[:wanted]
             rounding = self._rounding(values)
-            doubt = _norm(self.doubt[:, np.newaxis] * leading[:, :rank])  # of silos that were missing
-            # New blocks lessen what of the residual lies outside V; inside, it is what was filled in.
-            outside = residual - self.basis @ (self.basis.T @ residual)
-            stale = found.can_improve and doubt > max(_norm(outside[:, :rank]), rounding)
-            size = _norm(residual[:, :rank]) + doubt
-            whole = self.basis.shape[1] == d
-            done = size <= rounding or (whole and doubt <= rounding)
-            change = 0.0 if done and whole else subspace_error(values, size, rank, rounding)
-            found.closed.notes["change"] = change
-            converged = reached and (done or change <= self.products.tol)
+            size, whole = float(np.linalg.norm(residual[:, :rank], 2)), self.basis.shape[1] == d
+            change = 0.0 if whole else subspace_error(values, size, rank, rounding)
+            closed.notes["change"] = change
+            converged = reached and (whole or size <= rounding or change <= products.tol)
             candidates, negligible = residual, rounding
-            if self.settings.local and not whole:
+            if local and not whole:
                 # Ritz pairs and one correction by the model, as the paper's output is one step more.
                 modelled, vectors = leading_pairs(self._model, vectors, _MODEL_PRODUCTS)
                 candidates, negligible = vectors, 1e-14
-            if converged or self.products.exhausted or (whole and not stale):
+            if converged or products.exhausted or whole:
                 break
-            if stale:
-                # Too much was filled in: forget all products, and ask about the best vectors again.
-                self.basis, self.product = self.basis[:, :0], self.product[:, :0]
-                self.doubt, self.heard, block = self.doubt[:0], None, vectors[:, :width]
-                continue
             block = self._next_block(candidates, width, negligible)
             self._restart(coefficients, wanted, width)
-        return {
-            "basis": vectors,
-            "values": modelled,
-            "vectors": vectors,
-            "rank": rank,
-            "change": change,
-            "converged": converged,
-            "completeness": completeness,
-            "heard": self.heard or (),
-        }
+        return products.solution(
+            basis=vectors,
+            values=modelled,
+            vectors=vectors,
+            rank=rank,
+            change=change,
+            converged=converged,
+            law=products.law(products.sizes),
+        )
 
-    def _extend(self, block: Array, found: Product) -> None:
+    def _extend(self, block: Array, answers: dict[str, LocalSteps]) -> None:
+        products = {}
+        for name, answer in answers.items():
+            if answer.basis is None:
+                products[name] = answer.product
+            else:
+                products[name] = answer.basis @ (answer.product.T @ block)
+                self._learn(name, (block, products[name]), (answer.basis, answer.product))
         self.basis = np.hstack([self.basis, block])
-        self.product = np.hstack([self.product, found.value])
-        self.doubt = np.append(self.doubt, np.full(block.shape[1], found.doubt))
-        # A compression of one noised moment takes products by the same silos, all of them.
-        self.heard = found.heard if self.heard in (None, found.heard) else ()
+        self.product = np.hstack([self.product, weighted_sum(products, shares(products, self.products.mass))])
 
     def _rank(self, values: Array) -> tuple[int, bool]:
         """Return k, and whether the values found so far are enough for it."""
         rank = self.settings.rank
-        if not isinstance(rank, float):
-            return min(rank, values.size), rank <= values.size
-        needed = rank_for(rank, values, self.products.total_variance)
-        return min(needed, values.size), needed <= values.size
+        if isinstance(rank, float):
+            rank = rank_for(rank, values, self.products.total_variance)
+        return min(rank, values.size), rank <= values.size
 
     def _rounding(self, values: Array) -> float:
         """Return the size of a residual that is rounding, be it of sums or of messages."""
         d, columns = self.basis.shape
-        level = rounding_level(values, d)
-        if self.doubt.any():  # then asymmetry shows what was filled in
-            return level
-        noise = product_noise(self.basis, self.product)
-        return max(level, 4 * noise * float(np.sqrt(d) + np.sqrt(columns)))
+        noise = product_noise(self.basis.T @ self.product)
+        return max(rounding_level(values, d), 4 * noise * (math.sqrt(d) + math.sqrt(columns)))
 
     def _next_block(self, candidates: Array, width: int, negligible: float) -> Array:
         """Return the next question: an orthonormal block outside V."""
@@ -175,28 +181,48 @@ class _Expansion:
             block = complement(fresh, self.basis, width, 0.0)
         return block
 
+    def _restart(self, coefficients: Array, wanted: int, width: int) -> None:
+        """Keep the leading Ritz vectors where V would grow beyond its bound [thick restart]."""
+        if isinstance(self.settings.rank, float) or self.basis.shape[1] + width <= self.most:
+            return
+        kept = coefficients[:, : max(wanted, self.most // 2)]
+        self.basis, self.product = self.basis @ kept, self.product @ kept
+
+    # --- models of the silos: from pairs (S, A_iS) follows N_i = FFᵀ, which is A_i on S [Nyström] ---------
+
+    def _learn(self, name: str, *pairs: tuple[Array, Array]) -> None:
+        """Take pairs (S, A_iS) of one silo; the oldest columns are forgotten."""
+        self.known[name] += pairs
+        self.factors.pop(name, None)
+        columns = [pair[0].shape[1] for pair in self.known[name]]
+        while sum(columns) > 2 * self.most:
+            self.known[name].pop(0)
+            columns.pop(0)
+
+    def _factor(self, name: str) -> Array:
+        if name not in self.factors:
+            basis, product = (np.hstack(blocks) for blocks in zip(*self.known[name], strict=True))
+            product += self.shift * basis
+            inner = basis.T @ product
+            values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+            kept = values > _SINGULAR * max(float(values[-1]), 0.0)
+            self.factors[name] = product @ (vectors[:, kept] / np.sqrt(values[kept]))
+        return self.factors[name]
+
+    def _of_models(self, block: Array) -> Array:
+        """Return Σ w_i (N_i − cI)·block over the silos of which something is known."""
+        known = [name for name in self.products.sizes if self.known[name]]
+        models = {name: self._factor(name) @ (self._factor(name).T @ block) for name in known}
+        return weighted_sum(models, shares(models, self.products.mass)) - self.shift * block
+
     def _model(self, block: Array) -> Array:
         """Return the model of A times ``block``: exact on V, the silos' models outside."""
         inside = self.basis.T @ block
         outside = block - self.basis @ inside
-        modelled = self.products.model(outside)
+        modelled = self._of_models(outside)
         modelled -= self.basis @ (self.basis.T @ modelled)
         across = self.product.T @ outside
         return np.asarray(self.product @ inside + self.basis @ across + modelled)
-
-    def _restart(self, coefficients: Array, wanted: int, width: int) -> None:
-        """Keep the leading Ritz vectors where V would grow beyond its bound [thick restart]."""
-        most = self.max_basis
-        if most is None or self.basis.shape[1] + width <= most:
-            return
-        kept = coefficients[:, : max(wanted, most // 2)]
-        self.basis = self.basis @ kept
-        self.product = self.product @ kept
-        self.doubt = np.linalg.norm(self.doubt[:, np.newaxis] * kept, axis=0)
-
-
-def _norm(matrix: Array) -> float:
-    return float(np.linalg.norm(matrix, 2))
 
 
 def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
@@ -235,21 +261,5 @@ def _by_factors(settings: KrylovSettings, sizes: dict[str, int]) -> Exchange:
         n_steps=1,
         change=0.0,
         converged=True,
-        completeness=sum(sizes[name] for name in answers) / sum(sizes.values()),
         gains=gains,
     )
-
-
-def _warm_start(
-    products: Products, start: Array, settings: KrylovSettings, shift: float
-) -> Generator[Ask, Round, Array]:
-    """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions."""
-    bases = yield from products.warm(start, _WARM_STEPS, shift)
-    first = next(iter(bases.values()))
-    leading: Array = leading_pairs(products.model, first, 2 * _MODEL_PRODUCTS)[1]
-    width = leading.shape[1]
-    trusted = width // 2 if isinstance(settings.rank, float) else settings.rank
-    kept = min(_RANDOM_COLUMNS, max(width - trusted, 0))
-    if not kept:
-        return orth(leading + 1e-3 * start[:, :width])
-    return orth(np.hstack([leading[:, : width - kept], start[:, :kept]]))

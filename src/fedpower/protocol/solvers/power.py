@@ -81,8 +81,6 @@ class PowerSettings(StepSettings):
 class _Iteration(Steps):
     """The loop of [FP Alg. 2] and what it carries from round to round."""
 
-    completeness = 1.0
-
     def run(
         self, settings: PowerSettings, start: Array, rank: int, fraction: float | None = None
     ) -> Generator[Ask, Round, Solution]:
@@ -125,7 +123,6 @@ class _Iteration(Steps):
             rank=rank if fraction is None else rank_for(fraction, values, self.total_variance),
             change=change,
             converged=converged,
-            completeness=self.completeness,
             law=law,
         )
 
@@ -135,9 +132,6 @@ class _Iteration(Steps):
         """Return the pooled product, what the next basis is the ``orth`` of, and ZᵀY [FP Alg. 2, 11–12]."""
         answers: dict[str, LocalSteps] = opened.answers
         weights = self.sampler.weights(answers)
-        if self.sampler.enough is None:
-            heard, asked = (sum(self.sizes[name] for name in names) for names in (answers, opened.asked))
-            self.completeness = min(self.completeness, heard / asked)
         bases = bases_of(answers, broadcast)
         first = next(iter(self.sizes))
 

@@ -13,7 +13,7 @@ from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import shares_cut
 from fedpower.protocol.query import Tally, tally_parts
 from fedpower.protocol.solvers.sums import Sums, Total, summed
-from fedpower.protocol.study import Study, budget_of
+from fedpower.protocol.study import Study
 from fedpower.rules.codebook import UNSETTLED, CodeBook
 from fedpower.sums.survey import (
     CELL_SIDE,
@@ -64,7 +64,7 @@ class PrepareSettings:
 def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
     """Return the code book that a study's tallies give, each asked for with what those before show."""
     study, d = sums.study, sums.study.n_features
-    budget, parts = budget_of(study), tally_parts(study)
+    budget, parts = study.budget, tally_parts(study)
     assert budget is not None, "only a private study prepares"
     places = np.array([place for place, known in enumerate(study.ranges) if known is None], dtype=np.intp)
     low, high = np.array([known or (0.0, 0.0) for known in study.ranges]).T.copy()
@@ -133,7 +133,7 @@ def find_code_book(sums: Sums) -> Generator[Ask, Round, CodeBook]:
             for known, sure in zip(study.ranges, settled, strict=True)
         ),
         epsilon=epsilon_of(mu, budget.left_delta),
-        delta=budget.delta,
+        delta=study.delta,
         mu=mu,
         n_rows=norms.n_rows,
         clipped=shares_cut((lengths / bound) ** 2, counts / counts.sum()) if counts.sum() > 0 else None,

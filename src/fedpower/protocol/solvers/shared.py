@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import ALIGNMENTS, misalignment
-from fedpower.linalg.subspace import Alignment, own_memory
+from fedpower.linalg.subspace import Alignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
@@ -47,7 +47,6 @@ class Solution:
     n_steps: int
     change: float
     converged: bool
-    completeness: float = 1.0
     spectrum: Array | None = None
     law: NoiseLaw | None = None
     last_values: Array | None = None
@@ -77,11 +76,10 @@ def shares(names: Iterable[str], sizes: Mapping[str, int]) -> dict[str, float]:
 def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
     """Return Σ w_i M_i."""
     (first, matrix), *others = matrices.items()
-    total: Array = np.multiply(matrix, weights[first], out=own_memory(matrix.shape))
-    total += 0.0  # a sum is never -0
+    total = matrix * weights[first] + 0.0  # a sum is never -0
     for name, matrix in others:
         total += weights[name] * matrix
-    return total
+    return np.asarray(total)
 
 
 def bases_of(answers: Mapping[str, LocalSteps], broadcast: Array) -> dict[str, Array]:
@@ -247,10 +245,10 @@ class Steps:
     @property
     def total_variance(self) -> float:
         """Σ w_i tr A_i over the silos that released it (each averaged over its rounds), or NaN."""
-        weight = sum(self.mass[name] for name in self._traces)
-        if not weight:
+        traces = {name: float(np.mean(trace)) for name, trace in self._traces.items() if name in self.mass}
+        if not traces:
             return float("nan")
-        return sum(self.mass[n] * float(np.mean(trace)) for n, trace in self._traces.items()) / weight
+        return sum(share * traces[name] for name, share in shares(traces, self.mass).items())
 
     def shift(self, n_local_steps: int) -> float:
         if self._settings.pooled_std is None or self.study.noise != "moment":

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedpower.errors import ProtocolError
 from fedpower.linalg import fix_signs, symmetric_of
 from fedpower.privacy.budget import SCORES
-from fedpower.privacy.publication import key_of, smoothing
 from fedpower.privacy.sensitivity import Noise, of_counts, pack, unpack
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import (
@@ -29,10 +28,11 @@ from fedpower.protocol.messages import (
     read_only,
 )
 from fedpower.protocol.pooled import Pooled
+from fedpower.protocol.publication import key_of, smoothing
 from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
 from fedpower.protocol.secure import n_neighbours, total
 from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
-from fedpower.protocol.study import Study, Weights, budget_of, masses, pooled_std
+from fedpower.protocol.study import Study, Weights, masses, pooled_std
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
 
 Array = NDArray[np.float64]
@@ -96,7 +96,7 @@ class Sums:
     def total(self, query: Query, *, weights: Weights = "rows") -> Generator[Ask, Round, Total]:
         """Return the sum of all answers; a silo that misses one of a plain study is asked nothing more."""
         answers = yield from self._answers(query)
-        budget = budget_of(self.study)
+        budget = self.study.budget
         sizes: dict[str, tuple[int, ...]] = {name: (size,) for name, size in self.sizes.items()}
         if self.session is not None:
             sizes, answers = {"": tuple(self.sizes.values())}, {"": total(answers.values()).view(np.uint64)}
@@ -146,7 +146,7 @@ class Sums:
         self, moment: Array, mean: Array | None, trace: float, answers: Mapping[str, Words]
     ) -> Moments:
         """Return a pooled moment about its mean, with a little noise more where it can be published."""
-        study, budget, smooth = self.study, budget_of(self.study), None
+        study, budget, smooth = self.study, self.study.budget, None
         # The public knows the code book of a preparation too, which is no part of that sum.
         if budget is not None and study.noise == "moment" and not (self.session or study.preparation):
             mass = masses(self.sizes, study.weights)
@@ -293,7 +293,7 @@ def with_scores(solver: Exchange, study: Study) -> Exchange:
 
 def counted_scores(sums: Sums, solution: Solution) -> Generator[Ask, Round, Solution]:
     """Return the solution with the counts of its scores, which are the study's last query, if it has one."""
-    study, budget = sums.study, budget_of(sums.study)
+    study, budget = sums.study, sums.study.budget
     if not study.scores:
         return solution
     parts, sizes, std = tally_parts(study), tuple(sums.sizes.values()), 0.0

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.privacy.budget import Budget
 from fedpower.privacy.noise import gaussian_integers
 from fedpower.privacy.sensitivity import summary_size
+from fedpower.protocol.study import Budget
 from fedpower.sums.lattice import SIDE
 
 Array = NDArray[np.float64]
@@ -76,8 +76,8 @@ def smoothing(budget: Budget, sizes: Iterable[int], masses: Iterable[int] | None
     """Return what to add to the sum of silos' noised moments; None where the lattice has no room for it."""
     rows = list(sizes)
     shares = rows if masses is None else list(masses)
-    m, n, d = len(rows), sum(shares), budget.n_features
-    size = summary_size(d, with_mean=budget.center)
+    m, n, d = len(rows), sum(shares), budget.study.n_features
+    size = summary_size(d, with_mean=budget.study.center)
     weights = [share / n for share in shares]
     pairs = list(zip(weights, rows, strict=True))
     std = math.hypot(*(weight * budget.std(count) for weight, count in pairs))
