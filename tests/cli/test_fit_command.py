@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import shutil
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from fedpower import CodeBook, FedPCA, PowerMethod
 from fedpower.privacy import Ledger
 from fedpower.report import read_result
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.files import LEAST_ROOM
 
 FILES = ("north.csv", "south.parquet", "east.csv")
 
@@ -174,6 +177,33 @@ def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
         assert reason in said.stderr  # the first ledger is not the silo's
         assert not Path("o").exists()
         assert [count for count, _ in spent()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("more", [("-k", 1), ("--prepare-only",), ("--network", "edge", "--nodes", "n.txt")])
+def test_a_full_disk_is_found_before_anything_is_charged(
+    here: Path, more: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+):
+    make_ledgers()
+    Path("n.txt").write_text("ann\nbob\n")
+    if "--network" in more:
+        Path("north.csv").write_text("source,target\nann,bob\n")
+    asked = ("fit", "north.csv", "--epsilon", 1, "--delta", 1e-6, "--ledgers", ".", *more, "-o", "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=10**6))
+        found = run(*asked)
+    assert found.exit_code == 2
+    said = " ".join(found.stderr.split())
+    assert "the disk of out must have 16 MB free for what is written there, got 1 MB" in said
+    assert [count for count, _ in spent()] == [0, 0, 0]
+    succeed(*asked)
+
+
+def test_many_columns_want_more_room(here: Path, monkeypatch: pytest.MonkeyPatch):
+    """8 bytes for each pair of columns."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**12, free=LEAST_ROOM + 1))
+    Path("wide.csv").write_text(f"{','.join(f'x{column}' for column in range(50))}\n{'1,' * 49}1\n")
+    found = run("fit", "wide.csv", *PRIVATE, "-o", "out")
+    assert "must have 17 MB free" in " ".join(found.stderr.split())
 
 
 def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):

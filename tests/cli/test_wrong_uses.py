@@ -34,7 +34,6 @@ fit wide.npy PRIVATE --unit patient | wide.npy
 fit visits.csv PRIVATE --unit patient | visits.csv
 fit ids.csv PRIVATE --unit patient | ids.csv
 fit north.csv PRIVATE --unit age --rows-per-unit 0 | --rows-per-unit
-fit visits.csv north.csv PRIVATE --unit patient | patient
 STUDY --columns age,patient --unit patient -k 1 --epsilon 1 --row-norm 1 | patient
 # Networks
 fit edges.csv --network edge --epsilon 1 | edges.csv
@@ -50,8 +49,6 @@ STUDY -k 1 --epsilon 1 --network edge | --network
 fit north.csv -k 2 --epsilon 0 --normalize | --epsilon
 fit north.csv -k 2 --epsilon nan --normalize | --epsilon
 fit north.csv -k 2 --epsilon small --normalize | --epsilon
-fit north.csv -k 2 --epsilon 100 --normalize | --epsilon
-fit north.csv -k 2 --epsilon 1e-09 --normalize | --epsilon
 fit north.csv -k 2 --epsilon inf --scores-epsilon 0.1 | --scores-epsilon
 fit north.csv -k 1 --epsilon 1 --normalize --scores-epsilon 0.1 | --scores-epsilon
 fit north.csv -k 2 --epsilon 1 --normalize --noise paper --scores-epsilon 0.1 | --scores-epsilon
@@ -105,11 +102,6 @@ fit clinic.csv -k 1 --epsilon 1 --codebook draft.toml --solver krylov | --row-no
 fit north.csv --prepare-only --epsilon 1 --codebook full.toml | preparation
 STUDY -k 1 --epsilon 1 --codebook draft.toml --columns bmi,sbp | --columns
 STUDY -k 1 --epsilon 1 --codebook unfilled.toml | unfilled.toml
-fit games.csv --epsilon 1 --codebook trees.toml | games.csv
-fit alone.csv --epsilon 1 --codebook yews.toml | alone.csv
-fit games.csv --epsilon 1 --codebook unopposed.toml | unopposed.toml
-fit games.csv --epsilon 1 --codebook boundless.toml | boundless.toml
-fit games.csv --epsilon 1 --codebook crowded.toml | crowded.toml
 fit games.csv --epsilon 1 --codebook yews.toml --row-norm 1 | --row-norm
 inspect | FILE
 inspect north.npy | north.npy
@@ -199,7 +191,6 @@ analyze regress kept --target hdl --alpha 1 -k 2 | components
 analyze monitor kept -k 2 --rows north.csv | --flags
 analyze means kept --null age=old | --null
 analyze factor kept -k 4 | n_factors
-analyze ranking kept | comparisons
 analyze correlate model | model
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --solver krylov | --solver
 fit north.csv south.parquet east.csv PRIVATE --aggregation secure --colluders 3 | collude
@@ -285,7 +276,6 @@ TEXTS |= {
     "gap.csv": "a,b\n1,2\n,3\n4,5\n",
     "clinic.csv": "age,sex,grade,smoker,seen\n50,F,low,yes,2001-02-03\n61,M,high,no,2001-02-04\n70,Xzq,midzq,neverzq,somedayzq\n",
     "games.csv": "winner,loser,points\nash,oak,1\nyewzq,oak,2\n",
-    "alone.csv": "winner,loser\nash,oak\noak,oak\n",
     "clash.csv": "sex,sex=F\nF,1\nM,0\n",
 }
 BAD_RULES = {
@@ -319,11 +309,7 @@ RULES = BAD_RULES | {
     "seen": "sex = ['F']\ngrade = 'drop'\nsmoker = 'drop'\nseen = { kind = 'date', origin = 2000-01-31 }",
     "text": "sex = ['F']\ngrade = 'drop'\nsmoker = { kind = 'number', missing = 0, missing_words = ['neverzq', 'no'] }\nseen = 'drop'",
     "clash": "sex = ['F', 'M']",
-    "trees": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'drop'",
     "yews": "winner = { items = ['ash', 'oak', 'yew'], against = 'loser' }\npoints = 'drop'",
-    "unopposed": "winner = { items = ['ash', 'oak'] }",
-    "boundless": "winner = { items = ['ash', 'oak'], against = 'loser', margin = 'points' }",
-    "crowded": "winner = { items = ['ash', 'oak'], against = 'loser' }\npoints = 'number'",
     "draft": "sex = ['F']\nage = { kind = 'number', range = [0, 120] }",
 }
 TEXTS |= {
