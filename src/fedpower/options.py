@@ -324,8 +324,9 @@ class Edge(_Value, kw_only=False):
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None, "Public maximum at which weights are capped.", section="rows", option=None, kind=float
-    )
+        None, "Public maximum at which weights are capped; without it they must be 0 or 1.",
+        section="rows", kind=float,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_edge_weight(self.max_weight)
@@ -534,9 +535,7 @@ _OF_CODE_BOOKS = {
 """Options that are fields of a code book."""
 
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
-
-
-_NETWORK = "Silos hold networks; an edge is protected, or a row of the adjacency."
+_NETWORK = "Silos hold networks: an edge is protected, or a row of the adjacency."
 
 
 def _flat_settings() -> Iterator[tuple[str, Setting]]:
@@ -548,7 +547,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows", option=None)
+            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
         if item.name == "codebook":

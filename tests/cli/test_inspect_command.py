@@ -151,12 +151,13 @@ def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], ward
     Path("ward.csv").write_bytes(GERMAN.encode("latin-1"))
     words = ("--encoding", "latin-1", *said)
     columns = json.loads(succeed("inspect", "ward.csv", "--json", *words).stdout)["files"]["ward.csv"]
-    names = ("name", "type", "low", "high", "n_missing", "levels")
+    names = ("name", "type", "low", "high", "n_missing")
     assert [tuple(each[name] for name in names) for each in columns] == [
-        ("größe", "number", 1.62, 1.8, 0, None),
-        ("gewicht", "number", 70.5, 81.25, 1, None),
-        ("ort", "text", None, None, 0, {"Köln": 2, "München": 1}),
+        ("größe", "number", 1.62, 1.8, 0),
+        ("gewicht", "number", 70.5, 81.25, 1),
+        ("ort", "text", None, None, 0),
     ]
+    assert columns[2]["levels"] == {"Köln": 2, "München": 1}
     assert "größe" in drafted("ward.csv", *words)
 
 
