@@ -121,15 +121,6 @@ def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in tmp_path.iterdir()] == ["north.npy"]
 
 
-def test_between_rounds_of_an_exact_fit(place: Path) -> None:
-    words = ("--solver", "fedpower", "--tol", "0", "--max-rounds", "1000000", "-o", "result")
-    with Terminal("fit", "north.npy", "-k", "1", "--epsilon", "inf", *words) as terminal:
-        terminal.wait_for(r"round \d+, 1 of 1 answered")
-        assert terminal.interrupt() == 130
-    assert last_line(terminal).startswith("Error: interrupted, so no result was written; run the")
-    assert not list(place.glob("*result*"))
-
-
 def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path) -> None:
     """T steps and the mean are charged over both attempts together, as they would be over one."""
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
