@@ -190,8 +190,8 @@ class Krylov(Iterative):
 
     name: ClassVar[str] = "krylov"
     noises: ClassVar[tuple[str, ...]] = ("none", "moment", "step")
-    one_shot_start: bool | None = setting(
-        None, "Whether krylov opens with local steps at the silos.", "flag", "solver"
+    lookahead: bool | None = setting(
+        None, "Whether krylov has silos take a second, local step in each round.", "flag", "solver"
     )
 
 

@@ -220,7 +220,7 @@ study run elsewhere/study.toml | must be a kit made by
 study run study.toml --kit kits/north | the kit of the runner, got that of 'north'
 study run other.toml --kit kits/runner | --kit must be of study
 study run study.toml -o occupied | occupied
-study run study.toml --resume | a run to resume
+study run study.toml --resume | a run of this study to resume
 study run study.toml --local 2 | all 3 silos
 study run study.toml --local 3 --data occupied | 'north'
 study status study.toml --kit kits/south | of the runner, got that of

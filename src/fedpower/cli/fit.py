@@ -79,7 +79,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
     with new_folder(target, known=KNOWN, force=given["force"]) as place:
         silos, wanted = _silos_and_options(given, target)
         with _running(given, silos, wanted) as run:
-            result = fit_silos(wanted, silos, run, extra_columns=_extra(given)).result
+            result = fit_silos(wanted, silos, run, extra_columns=_extra(given))
             origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
             silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
             result = result.with_record(

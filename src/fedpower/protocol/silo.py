@@ -37,7 +37,7 @@ from fedpower.protocol.messages import (
 )
 from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, noise_of, recorded_as, release
-from fedpower.protocol.secure import Exchanging, Identity, KeyGoneError, SiloSessions, exchanged
+from fedpower.protocol.secure import Identity, KeyGoneError, SiloSessions
 from fedpower.protocol.study import Study
 from fedpower.sums.moment import Moments
 from fedpower.sums.survey import Survey, units_warning
@@ -427,7 +427,6 @@ def assemble(
     identity: Identity | None = None,
     source: NoiseSource | None = None,
     data: DataVersion | None = None,
-    exchange: Exchanging = exchanged,
 ) -> Silo:
     """Return a silo of ``study``: the one way to put one together, for every engine."""
     check_sums_are_noised(study.aggregation, study.epsilon)
@@ -454,7 +453,7 @@ def assemble(
                     f"every silo of a secure sum must have an identity, got none for {name!r}; make one with "
                     "`fedpower node key`"
                 )
-            sessions = SiloSessions(name, study, rows.n_rows, identity, exchange)
+            sessions = SiloSessions(name, study, rows.n_rows, identity)
         releases = PrivateReleases(
             rows, study, ledger=ledger, source=source or SystemNoise(), data=data, sessions=sessions
         )
