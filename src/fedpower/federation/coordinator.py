@@ -1,6 +1,5 @@
 """The coordinator: a checkpoint after every round, questions to silos, and what the runner may call for."""
 
-import itertools
 import logging
 import math
 import queue
@@ -45,15 +44,13 @@ _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its conn
 
 def _stored_rounds(folder: Path) -> Iterator[Round]:
     """Yield a run's closed rounds, each from a file of its own, up to one that is missing or damaged."""
-    for number in itertools.count():
-        path = folder / f"{number}.round"
-        if not path.exists():
-            return
-        try:
+    number = 0
+    try:
+        while (path := folder / f"{number}.round").exists():
             yield decode_as(path.read_bytes(), Round)
-        except ProtocolError:
-            logger.warning("round %s of the checkpoint is damaged", number)
-            return
+            number += 1
+    except ProtocolError:
+        logger.warning("round %s of the checkpoint is damaged", number)
 
 
 class StudyRun:
@@ -103,7 +100,7 @@ class StudyRun:
             feature_names=self.file.columns,
             solver=self.choice,
             rules=self.file.rules,
-            code_book=book,
+            code_book=book or self.file.options.book,
         )
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)
@@ -128,8 +125,6 @@ class _StoppedError(Exception):
 
 @dataclass(slots=True)
 class _Sent:
-    """A question that a silo has not answered."""
-
     number: int
     question: Message
     times: int = 0
