@@ -14,35 +14,26 @@ from test_bad_data import CELL, refusal, refused
 from fedpower.errors import InputError
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
-from fedpower.rows.sql import Address, SqlQuery, connected, conninfo, parse_address, query_of
+from fedpower.rows.sql import Address, SqlQuery, connected, libpq_url, parse_address, query_of
 
 SECRET = "pl4nted-pa55"  # noqa: S105
 ROWS = "SELECT a FROM t"
 
 
-def settings(url: str) -> dict[str, str]:
+@pytest.mark.parametrize(
+    ("url", "server", "names_user"),
+    [
+        ("postgresql://db.ward:6432/north", "db.ward:6432", False),
+        ("postgres://ann%40x@[::1]/n%20n?sslmode=verify-full", "[::1]", True),
+        ("postgresql://", "libpq's default", False),
+        ("postgresql://?service=north", "north", False),
+        ("postgresql:///n?host=/run/pg&user=ann", "/run/pg", True),
+        ("postgresql://a:1,b/n", "a:1,b", False),
+    ],
+)
+def test_postgres_urls_are_libpq_s_own(url: str, server: str, names_user: bool) -> None:
     address = parse_address(url)
-    assert address.kind == "postgresql"
-    return dict(address.settings)
-
-
-def test_postgres_urls_give_libpq_its_settings_and_leave_the_rest_to_it() -> None:
-    assert settings("postgresql://db.ward:6432/north") == {
-        "host": "db.ward",
-        "port": "6432",
-        "dbname": "north",
-    }
-    assert settings("postgres://ann%40x@[::1]/n%20n?sslmode=verify-full") == {
-        "host": "::1",
-        "dbname": "n n",
-        "user": "ann@x",
-        "sslmode": "verify-full",
-    }
-    assert settings("postgresql://") == {}
-    assert settings("postgresql://?service=north") == {"service": "north"}
-    assert settings("postgresql:///n?host=/run/pg") == {"host": "/run/pg", "dbname": "n"}
-    assert settings("postgresql://a:1,b/n")["host"] == "a,b"
-    assert settings("postgresql://a:1,b/n")["port"] == "1,"
+    assert (address.kind, address.server, address.names_user) == ("postgresql", server, names_user)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +93,12 @@ def test_the_place_of_a_password_must_hold_one(tmp_path: Path, monkeypatch: pyte
     assert "given once" in refusal(lambda: SqlQuery(ROWS, "postgresql://ann@h/n", user="bob"))
 
 
-def test_connection_strings_quote_whatever_a_setting_holds() -> None:
-    server = Address(kind="postgresql", settings=(("host", "h"), ("connect_timeout", "3")))
-    made = conninfo(server, "an n", "p'a\\s s' host='x")
-    assert made.endswith(r"connect_timeout='3' user='an n' password='p\'a\\s s\' host=\'x'")
+def test_what_is_added_to_a_url_is_quoted() -> None:
+    query = SqlQuery(ROWS, "postgresql://h/n?connect_timeout=3", user="an n")
+    made = libpq_url(query, "p'a&s/s#?")
+    assert made.startswith(f"{query.database}&fallback_application_name=fedpower&user=an%20n&password=")
+    assert made.endswith("password=p%27a%26s%2Fs%23%3F")
+    assert libpq_url(SqlQuery(ROWS, "postgresql://h"), None).endswith("fedpower&connect_timeout=10")
 
 
 @pytest.mark.parametrize(

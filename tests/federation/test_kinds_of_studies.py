@@ -31,7 +31,7 @@ from fedpower.federation.coordinator import StudyRun
 from fedpower.federation.local import rehearsal_data
 from fedpower.federation.silo_file import open_silo, read_silo
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.coordinator import Recorded
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import decode_as, encode
 from fedpower.report.result import read_result
 from fedpower.rules.codebook import CodeBook
@@ -142,7 +142,7 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
         expected, files, charges = reported(whole), stored(folder), silos.charges()
         path = folder / "1.round"
         content = path.read_bytes()
-        other = encode(structs.replace(decode_as(content, Recorded), run="f" * 16))
+        other = encode(structs.replace(decode_as(content, Round), run="f" * 16))
         turned = bytes([*content[:-200], content[-200] ^ 1, *content[-199:]])
         for spoilt in (b"", content[: len(content) // 2], turned, other):
             path.write_bytes(spoilt)

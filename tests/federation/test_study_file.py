@@ -79,7 +79,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "components": {"n_components": 3, "iteration_rank": 4},
     "privacy": {"epsilon": 1.1, "delta": 1e-7, "noise": "step", "weights": "noise", "energy": 0.1,
                 "scores_epsilon": 0.1},
-    "solver": {"solver": "krylov", "one_shot_start": True, "schedule": "decaying", "local_steps": 2,
+    "solver": {"solver": "krylov", "lookahead": True, "schedule": "decaying", "local_steps": 2,
                "drift_correction": True, "n_steps": 7, "tol": 1e-3, "max_rounds": 9, "alignment": "sign",
                "reference": "broadcast", "random_state": 1},
     "rounds": {"min_silos": 2, "deadline": 61.0, "grace": 5.0, "n_participants": 2},

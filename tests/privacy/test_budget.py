@@ -83,14 +83,6 @@ def test_up_to_131072_rows_any_order_of_summation_is_covered_and_beyond_it_that_
             assert longest_sum(s, d) <= s
 
 
-def test_the_slack_of_products_stays_small_for_ten_million_rows():
-    budget = priced("step", n_features=100)
-    for s, most in ((10**4, 1e-5), (10**6, 1e-3), (10**7, 1e-2)):
-        ideal = moved_by_row("product", budget.study.iteration_rank) / s
-        assert ideal < moved(budget, s) <= ideal * (1 + most)
-        assert moved(budget, s, 0.5) == pytest.approx(2.25 * moved(budget, s))  # about a centre
-
-
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize("s", [10**3, 10**8, 10**12])
 def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, center):

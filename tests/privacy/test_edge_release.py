@@ -45,7 +45,7 @@ def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) ->
     return total
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12)
 @given(WEIGHTS, WEIGHTS, st.integers(0, len(PAIRS) - 1), st.floats(0, 100), st.floats(0.3, 40))
 def test_no_edge_of_any_layer_moves_it_further(
     one: list[float], two: list[float], place: int, weight: float, multiplier: float

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -143,19 +144,13 @@ def test_lowering_the_cap_leaves_nothing_and_raising_it_is_on_record(ledger):
 
 
 def test_entries_are_ordered_by_number_when_the_clock_goes_back(ledger, monkeypatch):
-    class Clock:
-        years = iter((2031, 2029))
-
-        @classmethod
-        def now(cls, zone):
-            return datetime(next(cls.years), 1, 1, tzinfo=zone)
-
-    monkeypatch.setattr(module, "datetime", Clock)
+    times = [datetime(year, 1, 1, tzinfo=UTC) for year in (2031, 2029)]
+    left = iter(times)
+    monkeypatch.setattr(module, "datetime", SimpleNamespace(now=lambda zone: next(left)))
     ask(ledger, "first")
     ask(ledger, "second", mu=0.2)
-    assert [made.time for made in ledger.entries()] == [
-        datetime(year, 1, 1, tzinfo=UTC) for year in (2031, 2029)
-    ]
+    monkeypatch.undo()
+    assert [made.time for made in ledger.entries()] == times
     first, second = ledger.statement()["entries"]
     assert (first["seq"], first["key"], second["seq"], second["key"]) == (1, "first", 2, "second")
     assert (first["epsilon"], second["epsilon"]) == (epsilon_of(0.1, DELTA), epsilon_of(0.2, DELTA))

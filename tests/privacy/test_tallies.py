@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import priced
@@ -34,6 +34,7 @@ def stage(kind):
     )
 
 
+@settings(max_examples=20)
 @given(rows=st.tuples(*[st.tuples(CELLS, CELLS, CELLS)] * 2))
 def test_no_row_moves_a_tally_farther_than_its_noise_is_made_for(rows):
     for kind in STAGES:

@@ -144,10 +144,10 @@ def test_exact_components_without_variance_or_with_the_same_are_not_determined()
 
 
 @pytest.mark.parametrize("gains", [True, False])
-@pytest.mark.parametrize("d", [5, 30, pytest.param(80, marks=pytest.mark.slow)])
-def test_what_a_few_draws_show_holds_for_all(d: int, gains: bool) -> None:
+@pytest.mark.parametrize("d", [5, 30, 80])
+def test_what_a_few_draws_settle_all_draws_confirm(d: int, gains: bool) -> None:
     """Over noise from negligible to overwhelming, with a mean and a bound that shortens rows."""
-    moment, rng, clear = factors(d), np.random.default_rng(2), []
+    moment, rng, verdicts = factors(d), np.random.default_rng(2), []
     for std in np.geomspace(1e-5, 1.0, 12):
         pooled = replace(released(moment, std, rng), center=np.full(d, 0.3 / math.sqrt(d)))
         rule = unit_variances(pooled.noise_std, ()) if gains else None
@@ -155,7 +155,8 @@ def test_what_a_few_draws_show_holds_for_all(d: int, gains: bool) -> None:
         values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
         pairs = (values[::-1], vectors[:, ::-1])
         angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
-        clear.append(angles.is_surely_determined)
-        assert angles.n_determined > 0 or not clear[-1]
-    assert clear[0]
-    assert not clear[-1]
+        verdicts.append(angles.verdict())
+        found = angles.n_determined > 0 or bool((angles.components <= DETERMINED).any())
+        assert verdicts[-1] in (found, None)
+    assert verdicts[0]
+    assert not verdicts[-1]

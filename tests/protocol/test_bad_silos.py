@@ -169,17 +169,3 @@ def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
     reported = coordinator.history[-1].refused[question.silo]
     assert reported.isprintable()
     assert len(reported) <= 1000
-
-
-def test_too_few_silos_are_told_with_what_was_set_aside() -> None:
-    coordinator, parties = coordinator_of("upload"), parties_of("upload")
-    for question in coordinator.next():
-        answer = parties[question.silo].answer(question)
-        if question.silo == BAD:
-            answer = structs.replace(answer, body=Enrolment(n_rows=0, n_features=6))
-        coordinator.receive(answer)
-    with pytest.raises(
-        ProtocolError, match=r"needs 4 answers and got 3; .*; what west sent was set"
-    ) as reported:
-        coordinator.deadline()
-    assert "\n" not in str(reported.value)

@@ -57,7 +57,7 @@ _OF_A_FIT = " ".join(
     "force ledgers unit codebook ranges columns drop aggregation as_json quiet",
     option("--prepare-only", "Find offsets, scales and bound only; write a code book.", group="rows"),
     f"center_file scale_file variants n_features groups extra_columns {READING}",
-    "network nodes edge_weight data_version data_set identities verbose",
+    "nodes data_version data_set identities verbose",
     _OF_A_FIT,
 )  # fmt: skip
 @click.pass_context
@@ -79,7 +79,7 @@ def fit(ctx: click.Context, /, **given: Any) -> None:
     with new_folder(target, known=KNOWN, force=given["force"]) as place:
         silos, wanted = _silos_and_options(given, target)
         with _running(given, silos, wanted) as run:
-            result = fit_silos(wanted, silos, run, extra_columns=_extra(given)).result
+            result = fit_silos(wanted, silos, run, extra_columns=_extra(given))
             origins = {name: _origin(given, silo, name, run) for name, silo in silos.items()}
             silos_of_run = [structs.replace(silo, **origins[silo.name]) for silo in result.record.silos]
             result = result.with_record(

@@ -257,7 +257,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         if person.column is not None or ids is not None:
             options = options.replace(unit=Person(person.column or "units", person.rows))
         rules = None if table is None else rules_of_source(table)
-        return self._take(*fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
+        return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
 
     def fit_silos(
         self,
@@ -309,7 +309,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         """
         del y
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
-        return self._take(*fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
+        return self._take(fit_silos(options_of(self), silos, run, extra_columns=extra_columns))
 
     def prepare_silos(self, silos: Any, *, extra_columns: Extra = "refuse", **run: Any) -> CodeBook:
         """Return the code book of the silos' columns, found privately; nothing is fitted.
@@ -333,7 +333,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         given = moment if isinstance(moment, Moment) else read_moment(moment)
         result = result_from(given, options_of(self))
         show_warnings(result)
-        return self._take(result, given.code_book)
+        return self._take(result)
 
     def transform(self, X: ArrayLike | PathLike[str]) -> Array:
         """Return the scores of rows on the components: a local computation.
@@ -400,9 +400,9 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         tags.input_tags.allow_nan = options_of(self).takes_gaps
         return tags
 
-    def _take(self, result: Result, codebook: CodeBook | None) -> Self:
+    def _take(self, result: Result) -> Self:
         keep_columns(self, result.n_features, result.feature_names)
-        self.result_, self.codebook_ = result, codebook
+        self.result_ = result
         return self
 
 
@@ -411,7 +411,12 @@ _OF_RESULTS = (
     "subspace_angles", "spectrum", "denoised_variance", "denoised_variance_ratio", "mean", "n_components",
     "n_samples", "silo_sizes", "basis", "solver", "privacy", "study", "kernels", "moment", "score_counts",
 )  # fmt: skip
-_RENAMED = {"n_steps": "record.n_steps", "warnings": "record.remarks", "history": "rounds"}
+_RENAMED = {
+    "codebook": "code_book",
+    "n_steps": "record.n_steps",
+    "warnings": "record.remarks",
+    "history": "rounds",
+}
 """What an estimator shows of its result, with scikit-learn's underscore."""
 
 for _name, _place in {**{name: name for name in _OF_RESULTS}, **_RENAMED}.items():
@@ -483,7 +488,7 @@ class FedMoment(BaseEstimator):
 
     def _take(self, model: FedPCA) -> Self:
         self.moment_, self.privacy_ = released_moment(model.result_), model.result_.privacy
-        self.codebook_ = model.codebook_
+        self.codebook_ = self.moment_.code_book
         keep_columns(self, model.n_features_in_, self.moment_.feature_names)
         return self
 

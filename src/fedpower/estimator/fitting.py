@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedpower.engines.inprocess import (
     LedgerPaths,
@@ -89,13 +89,6 @@ class Data:
         return next(iter(self.sources.values())).n_features
 
 
-class Fitted(NamedTuple):
-    """A result, and the code book of its columns: found, or given."""
-
-    result: Result
-    codebook: CodeBook | None
-
-
 # --- sources ---------------------------------------------------------------------------------------
 
 
@@ -176,7 +169,7 @@ def _is_path(silo: Any) -> bool:
 # --- the walk --------------------------------------------------------------------------------------
 
 
-def fit_silos(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> Fitted:
+def fit_silos(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> Result:
     """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled."""
     return fit_data(options, open_data(silos, options, extra_columns), run)
 
@@ -266,7 +259,7 @@ class _Fit:
         return made
 
 
-def fit_data(options: Options, data: Data, run: Run) -> Fitted:
+def fit_data(options: Options, data: Data, run: Run) -> Result:
     """Fit to rows that are open and have the same columns."""
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
     expected = fit.expected()
@@ -316,7 +309,7 @@ def fit_data(options: Options, data: Data, run: Run) -> Fitted:
         code_book=book,
     )
     show_warnings(result, quiet=options.network is not None)  # communities have a verdict of their own
-    return Fitted(result, book)
+    return result
 
 
 def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> CodeBook:
@@ -379,8 +372,7 @@ def show_warnings(result: Result, *, quiet: bool = False) -> None:
         warn(sentence)
     if len(remarks) > _MOST_SHOWN:
         warn(f"{len(remarks) - _MOST_SHOWN} more warnings are in warnings_ and in the report")
-    surely = result.is_surely_determined
-    cause = None if quiet or (surely is not None and surely()) else cause_of_noise(result)
+    cause = None if quiet else cause_of_noise(result)
     if cause is not None:
         warn(f"no component is determined: each may be more than 45° off; {cause}", NoiseWarning)
 
@@ -412,9 +404,7 @@ def result_from(moment: Moment, options: Options) -> Result:
         codebook=CodeBook(normalize=True) if moment.treatment.normalize else None,
         unit=options.unit if network is None else network,
     )
-    # Public scales are units of choice; those of a code book are not.
-    booked = study.preparation or record.parameters.get("codebook") is not None
-    book, rules = moment.code_book if booked else None, record.table_rules
+    book, rules = record.book, record.table_rules
     solution = decompose(
         moment.pooled,
         sizes=moment.silo_sizes,
@@ -432,7 +422,7 @@ def result_from(moment: Moment, options: Options) -> Result:
         feature_names=moment.feature_names,
         solver=SolverChoice(solver="moment", reason="it is computed from a released covariance"),
         rules=rules,
-        code_book=moment.code_book,
+        code_book=book,
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}

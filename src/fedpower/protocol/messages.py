@@ -127,7 +127,6 @@ class Session(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cac
     run: str
     attempt: int
     members: tuple[Member, ...]
-    neighbours: int | None = None
 
     @property
     def digest(self) -> bytes:

@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,24 +76,6 @@ def gives_secret(public: bytes) -> bool:
     except ProtocolError:
         return False
     return True
-
-
-Exchanging = Callable[["X25519PrivateKey", bytes], bytes]
-"""`exchanged`, or what gives the same."""
-
-
-class PairSecrets:
-    """`exchanged` for silos of one process: each pair's secret is computed once."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[frozenset[bytes], bytes] = {}
-
-    def __call__(self, own: "X25519PrivateKey", other: bytes) -> bytes:
-        pair = frozenset((own.public_key().public_bytes_raw(), other))
-        secret = self._waiting.pop(pair, None)
-        if secret is None:
-            secret = self._waiting[pair] = exchanged(own, other)
-        return secret
 
 
 class Identity:
@@ -168,23 +150,6 @@ def is_signed(public: bytes, signature: bytes, content: bytes) -> bool:
 
 # --- sessions: who takes part in the sums of one attempt, and with which keys --------------------------
 
-COMPLETE_UP_TO = 100
-"""Silos of a session in which every pair shares a mask."""
-
-_TRIES = 2**40  # sessions that an attacker tries out to get a bad ring
-_FAILURE = 2**40  # one over the probability that one of them is bad
-_COLLUDING = 3  # one in so many
-
-
-def n_neighbours(n_silos: int, colluders: int) -> int | None:
-    """Return with how many others each silo of a session shares masks; None where with all."""
-    if n_silos <= COMPLETE_UP_TO or _COLLUDING * colluders > n_silos:
-        return None
-    k = 2 * (colluders // 2 + 1)
-    while 2 * _COLLUDING**k < n_silos**2 * _TRIES * _FAILURE:
-        k += 2
-    return k if k < n_silos - 1 else None
-
 
 def signed_content(*, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes) -> bytes:
     """Return what a silo signs when a session opens."""
@@ -197,24 +162,6 @@ def is_member(member: Member, public: str, *, study: str, run: str, attempt: int
         study=study, run=run, attempt=attempt, silo=member.silo, n_rows=member.n_rows, key=member.key
     )
     return len(member.key) == KEY_BYTES and is_signed(bytes.fromhex(public), member.signature, content)
-
-
-@functools.lru_cache(maxsize=8)
-def partners(session: Session) -> tuple[tuple[int, ...], ...]:
-    """Return for each member the indices of those with whom it shares masks, in order."""
-    m = len(session.members)
-    if session.neighbours is None:
-        return tuple(tuple(other for other in range(m) if other != own) for own in range(m))
-    # The members in an order that nobody chooses: that of hashes of the whole session.
-    salt = b"fedpower ring 1" + session.digest
-    by_hash = [hashlib.sha256(salt + member.key).digest() for member in session.members]
-    ring = sorted(range(m), key=by_hash.__getitem__)
-    half = session.neighbours // 2
-    near = {
-        own: tuple(sorted(ring[(at + step) % m] for step in range(-half, half + 1) if step))
-        for at, own in enumerate(ring)
-    }
-    return tuple(near[own] for own in range(m))
 
 
 @functools.lru_cache(maxsize=8)  # once for all silos of a process, and for all sums of a session
@@ -232,11 +179,6 @@ def check_session(session: Session, study: Study, run: str) -> None:
         raise ProtocolError(
             f"a session must have the {study.min_silos} silos that the study asks for at "
             f"least, got {len(names)}"
-        )
-    if session.neighbours != n_neighbours(len(names), study.colluders):
-        raise ProtocolError(
-            "a session must say with how many others each silo shares masks, as follows from "
-            "the number of silos and colluders, got another number"
         )
     if len({member.key for member in session.members}) < len(names):
         raise ProtocolError("every silo of a session must have a key of its own, got one twice")
@@ -256,18 +198,18 @@ def check_session(session: Session, study: Study, run: str) -> None:
 class MaskChain:
     """The masks of one silo in a session: each sum has its own keys, and those of earlier sums are gone."""
 
-    def __init__(
-        self, silo: str, session: Session, secret: "X25519PrivateKey", exchange: Exchanging = exchanged
-    ) -> None:
-        names = [member.silo for member in session.members]
-        own = names.index(silo)
+    def __init__(self, silo: str, session: Session, secret: "X25519PrivateKey") -> None:
         self._links: list[tuple[bool, bytes]] = []
-        """By partner: whether this silo adds the mask or subtracts it, and the key that both hold."""
-        for other in partners(session)[own]:
-            pair = (silo, names[other]) if own < other else (names[other], silo)
+        """By other silo: whether this one adds the mask or subtracts it, and the key that both hold."""
+        adds = False  # what those before it in the session add
+        for member in session.members:
+            if member.silo == silo:
+                adds = True
+                continue
+            pair = (silo, member.silo) if adds else (member.silo, silo)
             info = msgspec.msgpack.encode(("fedpower sums 2", session.study, session.run, *pair))
-            shared = exchange(secret, session.members[other].key)
-            self._links.append((own < other, _derived(shared, info, salt=session.digest)))
+            shared = exchanged(secret, member.key)
+            self._links.append((adds, _derived(shared, info, salt=session.digest)))
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, which cancel for the same question."""
@@ -351,20 +293,17 @@ class _Attempt:
     secret: "X25519PrivateKey | None"
     session: bytes | None = None
     chain: MaskChain | None = None
-    asked: list[bytes] = field(default_factory=list)
+    asked: dict[int, bytes] = field(default_factory=dict)
     done: int = 0
 
 
 class SiloSessions:
     """A silo's side of secure sums: one attempt after another, its key, and what was asked with it."""
 
-    def __init__(
-        self, name: str, study: Study, n_rows: int, identity: Identity, exchange: Exchanging = exchanged
-    ) -> None:
+    def __init__(self, name: str, study: Study, n_rows: int, identity: Identity) -> None:
         if dict(study.identities).get(name) != identity.public:
             raise InputError(f"silo {name!r} must hold the identity that the study lists for it, got another")
-        self._name, self._study, self._n_rows = name, study, n_rows
-        self._identity, self._exchange = identity, exchange
+        self._name, self._study, self._n_rows, self._identity = name, study, n_rows, identity
         self.attempt: _Attempt | None = None
         self.lock = threading.Lock()
 
@@ -411,9 +350,28 @@ class SiloSessions:
         assert ask.session is not None
         # Silos that are asked for different things share no mask.
         question = hashlib.sha256(msgspec.msgpack.encode((ask.index, ask.label, ask.public))).digest()
-        attempt = self._bound(ask.session, ask.index, question)
-        is_next = attempt is not None and attempt.done == ask.index
-        return Masked(ask.session, question, attempt.chain if attempt is not None and is_next else None)
+        session, attempt = ask.session, self.attempt
+        own = next(member for member in session.members if member.silo == self._name)
+        if attempt is None or attempt.reply.key != own.key:
+            return Masked(session, question, None)
+        if attempt.session not in (None, session.digest):
+            raise ProtocolError(
+                "a key must be in one session only, but this silo was sent another one with the same key"
+            )
+        attempt.session = session.digest
+        if ask.index > attempt.done:
+            raise ProtocolError(
+                f"secure sums must be asked for in the study's order, but sum {attempt.done + 1} of "
+                f"{len(self._study.queries)} comes before sum {ask.index + 1}"
+            )
+        if attempt.asked.setdefault(ask.index, question) != question:
+            raise ProtocolError(
+                f"a secure sum must be asked for once in a session, but sum {ask.index + 1} was "
+                "asked for with other numbers before"
+            )
+        if attempt.chain is None and attempt.secret is not None:
+            attempt.chain, attempt.secret = MaskChain(self._name, session, attempt.secret), None
+        return Masked(session, question, attempt.chain if attempt.done == ask.index else None)
 
     def advance(self, channel: Masked) -> None:
         """Go on to the next sum, if the masks of this one were just used."""
@@ -424,31 +382,3 @@ class SiloSessions:
         channel.chain.advance()
         if attempt.done == len(self._study.queries):
             attempt.chain = None
-
-    def _bound(self, session: Session, index: int, question: bytes) -> _Attempt | None:
-        attempt = self.attempt
-        own = next(member for member in session.members if member.silo == self._name)
-        if attempt is None or attempt.reply.key != own.key:
-            return None
-        if attempt.session not in (None, session.digest):
-            raise ProtocolError(
-                "a key must be in one session only, but this silo was sent another one with the same key"
-            )
-        attempt.session = session.digest
-        if index > attempt.done:
-            raise ProtocolError(
-                "secure sums must be asked for in the study's order, but sum "
-                f"{attempt.done + 1} of {len(self._study.queries)} comes before sum "
-                f"{index + 1}"
-            )
-        if index < len(attempt.asked) and attempt.asked[index] != question:
-            raise ProtocolError(
-                f"a secure sum must be asked for once in a session, but sum {index + 1} was "
-                "asked for with other numbers before"
-            )
-        if attempt.chain is None and attempt.secret is not None:
-            attempt.chain = MaskChain(self._name, session, attempt.secret, self._exchange)
-            attempt.secret = None
-        if index == len(attempt.asked):
-            attempt.asked.append(question)
-        return attempt

@@ -28,7 +28,6 @@ from fedpower.report.record import (
     write_record,
 )
 from fedpower.report.text import count, number
-from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 
 Array = NDArray[np.float64]
@@ -61,26 +60,6 @@ class Moment(Released):
 
     def __repr__(self) -> str:
         return self._described(f"{self.n_features} columns")
-
-    @property
-    def code_book(self) -> CodeBook | None:
-        """Offsets, scales, ranges and bound of the columns; None where rows had no such treatment."""
-        rules = self.record.table_rules
-        if rules is not None and rules.comparison is not None:
-            return CodeBook(rules=rules)
-        book, done = self.record.book, self.treatment
-        if book is not None or done.low is None or done.high is None or done.row_norm is None:
-            return book
-        width = self.n_features
-        return CodeBook(
-            columns=self.feature_names,
-            offset=np.zeros(width) if done.center is None else done.center,
-            scale=np.ones(width) if done.scale is None else done.scale,
-            low=done.low,
-            high=done.high,
-            bound=done.row_norm,
-            found=("given",) * width,
-        )
 
     @property
     def centered(self) -> bool:
@@ -199,7 +178,7 @@ def save_analysis(
     with new_folder(folder, known=known, force=force) as place:
         if released:
             write_arrays(place / MOMENT, moment.arrays())
-            write_record(place, moment.record, moment.code_book)
+            write_record(place, moment.record)
         for name, table in tables.items():
             heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
             write_csv(place / name, heads, table.rows)

@@ -66,6 +66,7 @@ def result_of(
         options,
         solver,
         rules=rules,
+        code_book=None if code_book is None else structs.replace(CodeBookFile.of(code_book), rules=None),
         clipping=cut,
         row_bound=None if cut is None else treatment.row_norm or 1.0,
         scores=None
@@ -105,7 +106,7 @@ def result_of(
         record=record,
         basis=solution.basis,
         drawn_angles=angle_record,
-        is_surely_determined=angles.surely,
+        verdict=angles.verdict,
         moment=None
         if pooled is None
         else Moment(pooled=pooled, treatment=treatment, feature_names=feature_names, record=record),
@@ -151,7 +152,6 @@ def _record(
     solution, study = outcome.solution, outcome.study
     rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
-    book = solution.code_book
     if study.unit:  # rules of a table with one rating per row name the column of persons
         options = options.replace(unit=Person(study.unit, options.person.rows))
     content = {
@@ -177,7 +177,6 @@ def _record(
         "bytes_down": sum(row["bytes_down"] for row in rounds),
         "rounds": rounds,
         "privacy": outcome.privacy,
-        "code_book": None if book is None else structs.replace(CodeBookFile.of(book), rules=None),
         "rules": None if rules is None else rules.as_content(),
         **computed,
     }

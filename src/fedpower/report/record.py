@@ -170,11 +170,7 @@ class Record(Part):
     def standardized(self) -> bool:
         """Whether the columns were brought to variance 1."""
         given = self.parameters
-        by_book = self.code_book is not None or given.get("codebook") is not None
-        asked = given.get("standardize", by_book)
-        return bool(by_book if asked is None else asked) and not (
-            given.get("normalize") or given.get("network")
-        )
+        return bool(given.get("standardize")) and not (given.get("normalize") or given.get("network"))
 
     @property
     def clipping_summary(self) -> str | None:
@@ -190,7 +186,7 @@ class Record(Part):
 
     @property
     def book(self) -> CodeBook | None:
-        """The code book that the run found; None where it found none."""
+        """The code book that the run found or was given; None where there was none."""
         return None if self.code_book is None else self.code_book.book("in the record", self.table_rules)
 
 
@@ -235,6 +231,11 @@ class Released:
     def study(self) -> Study:
         """The terms of the study."""
         return self.record.study.terms
+
+    @property
+    def code_book(self) -> CodeBook | None:
+        """Offsets, scales, ranges and bound that were found or given; None where there were none."""
+        return self.record.book
 
     def with_record(self, **changed: Any) -> Self:
         """Return the same numbers with other entries in the record of their run."""
@@ -292,10 +293,10 @@ def write_pages(place: Path, privacy: PrivacyStatement, page: str) -> None:
     write_text(place / REPORT, page)
 
 
-def write_record(place: Path, record: Record, book: CodeBook | None) -> None:
+def write_record(place: Path, record: Record) -> None:
     """Write the record and the code book of a folder that has its arrays, with their hashes."""
-    if book is not None:
-        write_text(place / CODE_BOOK, rendered(book))
+    if record.book is not None:
+        write_text(place / CODE_BOOK, rendered(record.book))
     written = Record.of(structs.replace(record, sha256={}).as_dict())
     hashes = {name: _hash(place / name, written) for name in (ARRAYS, MOMENT) if (place / name).is_file()}
     write_json(place / RUN, structs.replace(written, sha256=hashes).as_dict())

@@ -39,7 +39,6 @@ from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource, block_rows, columns_of_fit
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import features_of
-from fedpower.rules.codebook import CodeBook
 from fedpower.rules.treatment import RowTreatment
 from fedpower.values import Block, pl
 
@@ -67,21 +66,22 @@ class Result(Fitted):
     basis: Array | None = None
     moment: Moment | None = None
     drawn_angles: Callable[[], AngleRecord] | None = None
-    is_surely_determined: Callable[[], bool] | None = None
+    verdict: Callable[[], bool | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # What draws the angles has no place in a pickle; the angles have.
-        return {
-            **self.__dict__,
-            "record": self.whole_record,
-            "drawn_angles": None,
-            "is_surely_determined": None,
-        }
+        return {**self.__dict__, "record": self.whole_record, "drawn_angles": None, "verdict": None}
 
     @cached_property
     def angles(self) -> AngleRecord:
         """The angles of the components, at 90% confidence: computed when first asked for."""
         return super().angles if self.drawn_angles is None else self.drawn_angles()
+
+    @property
+    def has_directions(self) -> bool:
+        """Whether a component is determined, or several together: mostly known before angles are."""
+        known = None if self.verdict is None else self.verdict()
+        return super().has_directions if known is None else known
 
     @property
     def whole_record(self) -> Record:
@@ -115,11 +115,6 @@ class Result(Fitted):
     def solver(self) -> SolverChoice:
         """The solver taken and the reason for it."""
         return self.record.solver
-
-    @property
-    def code_book(self) -> CodeBook | None:
-        """Offsets, scales, ranges and bound that the fit found privately; None where it found none."""
-        return self.record.book
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
@@ -186,7 +181,7 @@ class Result(Fitted):
         write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
         if self.moment is not None:
             write_arrays(place / MOMENT, self.moment.arrays())
-        write_record(place, self.whole_record, self.code_book)
+        write_record(place, self.whole_record)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())

@@ -137,6 +137,11 @@ class Fitted(Released):
         return [angle <= DETERMINED for angle in self.angles.components]
 
     @property
+    def has_directions(self) -> bool:
+        """Whether a component is determined, or several together."""
+        return any(self.determined) or self.n_determined > 0
+
+    @property
     def n_determined(self) -> int:
         """The largest j for which the first j components are determined together, else 0.
 
@@ -233,7 +238,7 @@ def component_names(places: Sequence[int]) -> str:
 def cause_of_noise(fit: Fitted) -> str | None:
     """Return why nothing is determined and what would help; None where something is."""
     record = fit.record
-    if any(fit.determined) or fit.n_determined > 0 or not record.privacy.is_private:
+    if not record.privacy.is_private or fit.has_directions:
         return None
     bound, epsilon = record.parameters.get("row_norm"), float(record.parameters["epsilon"])
     if bound is not None and (cause := _cause_in_the_bound(fit, bound)) is not None:

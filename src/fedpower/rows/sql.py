@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import numpy as np
 
@@ -53,20 +53,19 @@ class Address:
 
     kind: Literal["sqlite", "duckdb", "postgresql"]
     path: Path | None = None
-    settings: tuple[tuple[str, str], ...] = ()
+    server: str = ""
+    names_user: bool = False
 
     @property
     def label(self) -> str:
-        known = dict(self.settings)
-        where = known.get("host") or known.get("service") or "libpq's default"
-        return f"the PostgreSQL server at {where}" if self.path is None else str(self.path)
+        return f"the PostgreSQL server at {self.server}" if self.path is None else str(self.path)
 
 
 def parse_address(database: str) -> Address:
     """Return where a database URL points, or refuse it without quoting it."""
     scheme, sign, rest = database.partition("://")
     if sign and scheme in ("postgresql", "postgres"):
-        return Address(kind="postgresql", settings=_libpq_settings(rest))
+        return _postgres_address(rest)
     if not sign or scheme not in ("sqlite", "duckdb"):
         raise InputError(f"database must be a URL such as {_FORMS}, got another")
     if not rest.startswith("/") or len(rest) == 1:
@@ -76,25 +75,19 @@ def parse_address(database: str) -> Address:
     return Address(kind="sqlite" if scheme == "sqlite" else "duckdb", path=Path(unquote(rest[1:])))
 
 
-def _libpq_settings(rest: str) -> tuple[tuple[str, str], ...]:
+def _postgres_address(rest: str) -> Address:
     match = _POSTGRES.fullmatch(rest)
-    hosts = [_HOST.fullmatch(word) for word in match["hosts"].split(",")] if match else [None]
+    hosts = match is not None and all(map(_HOST.fullmatch, match["hosts"].split(",")))
     given = dict(parse_qsl(match["given"] or "", keep_blank_values=True)) if match else {}
-    if match is None or not all(hosts) or not given.keys() <= _SETTINGS:
+    if match is None or not hosts or not given.keys() <= _SETTINGS:
         raise InputError(
             "database must be a URL such as postgresql://user@host:5432/name?sslmode=verify-full without a "
             f"password and with no parameters but {', '.join(sorted(_SETTINGS))}, got another; give the "
             "password by password_env or password_file"
         )
-    ports = [host["port"] or "" for host in hosts if host]
-    settings = {
-        "host": ",".join(unquote(host["host"].strip("[]")) for host in hosts if host),
-        "port": ",".join(ports) if any(ports) else "",
-        "dbname": unquote(match["name"] or ""),
-        "user": unquote(match["user"] or ""),
-        **given,
-    }
-    return tuple((key, value) for key, value in settings.items() if value)
+    server = given.get("host") or match["hosts"] or given.get("service") or "libpq's default"
+    names_user = bool(match["user"] or given.get("user"))
+    return Address(kind="postgresql", server=server, names_user=names_user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +138,7 @@ class SqlQuery:
         given = [key for key in ("user", "password_env", "password_file") if getattr(self, key) is not None]
         if address.path is not None and given:
             raise InputError(f"a {address.kind} database must be named without {given[0]}, got one")
-        if "user" in given and "user" in dict(address.settings):
+        if "user" in given and address.names_user:
             raise InputError("user must be given once, got one in database and one as user")
         if {"password_env", "password_file"} <= set(given):
             raise InputError("the password must be in one place, got both password_env and password_file")
@@ -228,7 +221,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
     try:
         if path is None:
             driver = import_module("adbc_driver_postgresql.dbapi")
-            connection = driver.connect(conninfo(address, query.user, secret), autocommit=True)
+            connection = driver.connect(libpq_url(query, secret), autocommit=True)
         elif address.kind == "duckdb":  # the driver's own `connect` has no option to open a file read-only
             connection = import_module("adbc_driver_manager.dbapi").connect(
                 driver=import_module("adbc_driver_duckdb").driver_path(),
@@ -248,7 +241,7 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         raise InputError(f"{name} must be read with {package}, got none; run {installing(extra)}") from None
     except _failures() as error:
         reason = " ".join((str(error).partition("Failed to connect:")[2] or str(error)).split())
-        if secret is not None and secret in str(error):
+        if secret is not None and any(word in str(error) for word in (secret, quote(secret, safe=""))):
             reason = "the reason is withheld because the password, or a word like it, is in it"
         raise InputError(
             f"{name} must be able to reach {address.label}, got no connection ({reason})"
@@ -261,14 +254,14 @@ def connected(query: SqlQuery, name: str) -> Iterator[Any]:
         yield connection
 
 
-def conninfo(address: Address, user: str | None, password: str | None) -> str:
-    """Return libpq's connection string."""
-    settings = {"fallback_application_name": "fedpower", **dict(address.settings)}
-    settings |= {key: word for key, word in (("user", user), ("password", password)) if word is not None}
-    if "service" not in settings and "PGCONNECT_TIMEOUT" not in os.environ:
-        settings.setdefault("connect_timeout", str(_CONNECT_SECONDS))
-    quoted = {key: value.replace("\\", "\\\\").replace("'", "\\'") for key, value in settings.items()}
-    return " ".join(f"{key}='{value}'" for key, value in quoted.items())
+def libpq_url(query: SqlQuery, password: str | None) -> str:
+    """Return the database's URL with what libpq is to know besides."""
+    more = {"fallback_application_name": "fedpower", "user": query.user, "password": password}
+    limited = "PGCONNECT_TIMEOUT" in os.environ or re.search("[?&](service|connect_timeout)=", query.database)
+    more |= {"connect_timeout": None if limited else str(_CONNECT_SECONDS)}
+    known = {key: value for key, value in more.items() if value is not None}
+    sign = "&" if "?" in query.database else "?"
+    return f"{query.database}{sign}{urlencode(known, quote_via=quote, safe='')}"
 
 
 @contextmanager

@@ -21,7 +21,8 @@ DETERMINED = 45.0
 
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
-_A_FEW, _SURELY = 5, 8.0  # draws, and degrees: none of the hundred then reaches 45
+_A_FEW = 5  # draws that settle whether a component is determined
+_SURELY = 8.0, 60.0  # where all of them keep to such degrees, or all exceed these
 _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
@@ -39,7 +40,7 @@ class Angles:
 
     variances: Array
     drawn: Callable[[], tuple[Array, Array, Array, Array]]
-    surely: Callable[[], bool] = lambda: False
+    verdict: Callable[[], bool | None] = lambda: None
 
     @cached_property
     def _parts(self) -> tuple[Array, Array, Array, Array]:
@@ -60,11 +61,6 @@ class Angles:
     @property
     def noise_subspaces(self) -> Array:
         return self._parts[3]
-
-    @property
-    def is_surely_determined(self) -> bool:
-        """Whether the first component is determined by far, as a few draws show in little time."""
-        return self.surely()
 
     @property
     def n_determined(self) -> int:
@@ -297,26 +293,27 @@ def _angles(
     law: _Law, reported: Array, variances: Array, derive: Callable[[Array], Array], *, by_size: bool = False
 ) -> Angles:
     """Return the angles between what is reported and what draws, derived, give."""
-    drawn = partial(_drawn, law, derive=derive, by_size=by_size)
-    return Angles(
-        variances=variances,
-        drawn=partial(drawn, reported),
-        surely=lambda: float(drawn(reported[:, :1], draws=_A_FEW, share=1.0)[0][0]) <= _SURELY,
-    )
+    between_draws = partial(_drawn, law, reported[:, :_MOST_RANK], derive, by_size=by_size)
+
+    def drawn() -> tuple[Array, Array, Array, Array]:
+        single, joint = (np.quantile(part, CONFIDENCE, axis=1) for part in between_draws(_DRAWS))
+        beyond = ((0, 0), (0, max(reported.shape[1] - _MOST_RANK, 0)))
+        single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
+        return single[-1], joint[-1], single[0], joint[0]
+
+    def verdict() -> bool | None:
+        single, joint = (part[-1] for part in between_draws(_A_FEW))
+        if single.max(axis=0).min() <= _SURELY[0]:
+            return True
+        return False if min(single.min(), joint[:, : len(law.denoised) - 1].min()) >= _SURELY[1] else None
+
+    return Angles(variances=variances, drawn=drawn, verdict=verdict)
 
 
 def _drawn(
-    law: _Law,
-    reported: Array,
-    *,
-    derive: Callable[[Array], Array],
-    by_size: bool,
-    draws: int = _DRAWS,
-    share: float = CONFIDENCE,
-) -> tuple[Array, Array, Array, Array]:
-    """Return angles that a share of the draws keep: components, subspaces, and both from noise alone."""
-    asked = reported.shape[1]
-    reported = reported[:, :_MOST_RANK]
+    law: _Law, reported: Array, derive: Callable[[Array], Array], draws: int, *, by_size: bool
+) -> tuple[Array, Array]:
+    """Return angles of components and of subspaces by draw: from noise, and then from all if that is more."""
     dim, rank = len(law.denoised), reported.shape[1]
     # Public: the same release has the same angles.
     normals = np.random.default_rng(0).standard_normal((draws, 2 * dim**2 + dim))
@@ -328,11 +325,7 @@ def _drawn(
     with blas().limit(limits=1):
         known = _ordered(derive(law.denoised[np.newaxis]), by_size=by_size)
         found = (_leading(derive(case), known, rank, by_size=by_size) for case in cases)
-        inner = [vectors.transpose(0, 2, 1) @ reported for vectors in found]
-        single, joint = (np.quantile(each, share, axis=1) for each in between(np.array(inner)))
-    beyond = ((0, 0), (0, asked - rank))
-    single, joint = (np.pad(angles, beyond, constant_values=90.0) for angles in (single, joint))
-    return single[-1], joint[-1], single[0], joint[0]
+        return between(np.array([vectors.transpose(0, 2, 1) @ reported for vectors in found]))
 
 
 def between(inner: Array) -> tuple[Array, Array]:

@@ -30,7 +30,7 @@ from fedpower.protocol.messages import (
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.publication import key_of, smoothing
 from fedpower.protocol.query import Query, ScoreCounts, moment_of, tally_parts
-from fedpower.protocol.secure import n_neighbours, total
+from fedpower.protocol.secure import total
 from fedpower.protocol.solvers.shared import CountedScores, Solution, enrol
 from fedpower.protocol.study import Study, Weights, masses, pooled_std
 from fedpower.sums.survey import MOST_BINS, SCORE_CELLS, ScoreQuestion
@@ -268,13 +268,7 @@ def _session(answers: dict[str, SessionKey], study: Study, *, run: str, attempt:
         for name, answer in ((name, answers.get(name)) for name, _ in study.identities)
         if answer is not None and answer.charged < study.attempts
     )
-    return Session(
-        study=study.digest,
-        run=run,
-        attempt=attempt,
-        members=members,
-        neighbours=n_neighbours(len(members), study.colluders),
-    )
+    return Session(study=study.digest, run=run, attempt=attempt, members=members)
 
 
 # --- where rows are on the first two components: counted last ----------------------------------------
