@@ -58,9 +58,9 @@ def test_a_ledger_is_one_private_synced_file_whatever_the_umask_and_opens_again(
         with Ledger.open(path) as ledger:
             assert ask(ledger, "b", SECRET) == SECRET
             assert (ledger.owner.silo, ledger.spent().n_releases) == ("north", 1)
-            assert ledger._store.query("PRAGMA synchronous") == [(3,)]
-            assert ledger._store.query("PRAGMA journal_mode") == [("delete",)]
-    monkeypatch.setattr("fedpower.privacy.ledger_store._SCHEMA", ["CREATE NONSENSE"])
+            assert ledger._query("PRAGMA synchronous") == [(3,)]
+            assert ledger._query("PRAGMA journal_mode") == [("delete",)]
+    monkeypatch.setattr("fedpower.privacy.ledger._SCHEMA", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "y.db", epsilon=1, delta=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == ["x.db"]
@@ -160,8 +160,8 @@ def test_rows_are_append_only(path):
 
 
 def full_disk(path, ledger, undo):
-    pages = ledger._store.query("PRAGMA page_count")[0][0]
-    ledger._store.query(f"PRAGMA max_page_count = {pages + 2}")
+    pages = ledger._query("PRAGMA page_count")[0][0]
+    ledger._query(f"PRAGMA max_page_count = {pages + 2}")
 
 
 def files_no_longer_than(path, ledger, undo):
@@ -171,7 +171,7 @@ def files_no_longer_than(path, ledger, undo):
 
 
 def read_only(path, ledger, undo):
-    ledger._store.query("PRAGMA query_only = 1")
+    ledger._query("PRAGMA query_only = 1")
 
 
 def moved(path, ledger, undo):
@@ -186,7 +186,7 @@ def replaced(path, ledger, undo):
 
 
 def busy(path, ledger, undo):
-    ledger._store.query("PRAGMA busy_timeout = 50")
+    ledger._query("PRAGMA busy_timeout = 50")
     undo.enter_context(closing(sqlite3.connect(path))).execute("BEGIN IMMEDIATE")
 
 
@@ -240,7 +240,7 @@ def keys_in(path: Path) -> list[str]:
 def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(shared, point):
     def body() -> None:
         ledger = Ledger.open(shared)
-        ledger._store._db.set_trace_callback(  # called before each statement is run
+        ledger._db.set_trace_callback(  # called before each statement is run
             lambda sql: die() if sql.startswith(point) else None
         )
         ask(ledger, "new", lambda: die() if point == "payload" else SECRET)
@@ -253,7 +253,7 @@ def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(shared,
 
 
 def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpower.privacy.ledger_store.Store.append", lambda *_: die())
+    monkeypatch.setattr("fedpower.privacy.ledger.Ledger._append", lambda *_: die())
     assert run(lambda: Ledger.create(tmp_path / "new.db", epsilon=1, delta=1e-6)) == [KILLED]
     with pytest.raises(LedgerError, match="is empty; if `fedpower ledger create` was interrupted"):
         Ledger.open(tmp_path / "new.db")
@@ -330,7 +330,7 @@ def test_a_look_tells_what_an_opened_ledger_tells_and_releases_nothing(shared):
         assert looked.statement() == opened.statement()
         assert looked.what_if(0.5) == opened.what_if(0.5)
         assert looked.owner.silo == "north"
-        with opened._store.transaction():  # no look waits for a writer that is not committing
+        with opened._transaction():  # no look waits for a writer that is not committing
             assert looked.spent().n_releases == 1
         for change in (lambda: ask(looked, "new"), lambda: looked.set_cap(2, 1e-6, reason="more")):
             with pytest.raises(LedgerError, match="writable but is not"):
