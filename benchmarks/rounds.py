@@ -27,8 +27,8 @@ PAPER: dict[str, tuple[Record, int]] = {
 }
 OURS: dict[str, tuple[Record, int]] = {
     "drift-corrected p=8": ({**POWER, "local_steps": 8, "drift_correction": True}, 80),
-    "krylov cold": ({"solver": "krylov", "one_shot_start": False}, 24),
-    "krylov warm": ({"solver": "krylov", "one_shot_start": True}, 24),
+    "krylov, no lookahead": ({"solver": "krylov", "lookahead": False}, 24),
+    "krylov, lookahead": ({"solver": "krylov", "lookahead": True}, 24),
 }
 """By method: its parameters, and the most rounds it gets."""
 
@@ -85,7 +85,7 @@ def _to_targets(silos: list[Array], truth: Array, method: tuple[Record, int], se
 
 @case(
     "rounds", about="rounds and bytes to a given error, every solver; private fits by rounds",
-    quick={"seeds": 1, "scales": (0.5,), "etas": (0.2,), "methods": ("krylov warm",), "rows": 2_000,
+    quick={"seeds": 1, "scales": (0.5,), "etas": (0.2,), "methods": ("krylov, lookahead",), "rows": 2_000,
            "counts": (1,)},
 )  # fmt: skip
 def rounds(
@@ -186,7 +186,7 @@ def _private(seeds: int, rows: int, counts: tuple[int, ...]) -> tuple[dict[str, 
 
         floor = error(solver="moment")
         for who, some in (("all", {}), ("8 of 20 drawn", {"n_participants": 8})):
-            for name in ("krylov warm", "krylov cold"):
+            for name in ("krylov, lookahead", "krylov, no lookahead"):
                 by_count = found.setdefault(f"{name}, {who}", [[] for _ in counts])
                 for place, count in enumerate(counts):
                     given = {"noise": "moment", "max_rounds": count, "tol": 0.0, **OURS[name][0], **some}

@@ -27,33 +27,29 @@ def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_re
     assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
 
 
-def test_init_writes_a_study_that_check_finds_in_order(here: Path) -> None:
-    path = write_study("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
+def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: Path) -> None:
+    rounds = ("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
+    solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise", "--no-standardize")
+    path = write_study(*rounds, *solver)
     study = read_study(path)
-    assert study.columns == COLUMNS
-    assert study.silos == ("north", "south", "east")
+    assert (study.columns, study.silos) == (COLUMNS, ("north", "south", "east"))
     assert (study.min_silos, study.deadline, study.grace) == (2, 30.0, 5.0)
     assert (study.host, study.port) == ("a.example.org", 8002)
-    said = succeed("study", "check", path).stdout
-    assert said == f"{path} is in order: study heart, {study.digest}\n"
-
-
-def test_init_takes_every_parameter_that_a_consortium_agrees_on(here: Path) -> None:
-    settings = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise",
-                "--no-standardize")  # fmt: skip
-    path = write_study(*settings)
-    given = read_study(path).options
+    given = study.options
     assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
     assert given.aggregation.weights == "noise"
+    assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
+    reported = json.loads(succeed("study", "check", path, "--json").stdout)
+    assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
 
 
 @pytest.mark.parametrize(("words", "centred"), [((), True), (("--no-center",), False)])
 def test_init_centres_unless_told_not_to_as_a_fit_does(
     here: Path, words: tuple[str, ...], centred: bool
 ) -> None:
-    given = read_study(write_study(*words)).options
-    assert given.centers is centred
-    assert read_study(Path("study.toml")).terms()[0].center is centred
+    study = read_study(write_study(*words))
+    assert study.options.centers is centred
+    assert study.terms()[0].center is centred
 
 
 def test_init_replaces_a_file_only_by_force(here: Path) -> None:
@@ -64,13 +60,6 @@ def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     assert path.read_bytes() == before
     succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
     assert read_study(path).options.n_components == 3
-
-
-def test_an_exact_study_has_no_delta(here: Path) -> None:
-    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
-    study = read_study(Path("study.toml"))
-    assert math.isinf(study.options.epsilon)
-    assert study.options.delta is None
 
 
 def test_show_fills_in_what_was_left_out(here: Path) -> None:
@@ -85,10 +74,12 @@ def test_show_fills_in_what_was_left_out(here: Path) -> None:
     assert facts["why_this_solver"].split()[0] in shown
 
 
-def test_show_of_an_exact_study_is_json_all_the_same(here: Path) -> None:
-    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf")
+def test_an_exact_study_has_no_delta(here: Path) -> None:
+    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf", "-k", "auto")
+    study = read_study(Path("study.toml"))
+    assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
-    assert facts["noise"] == "none"
+    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
 
 
 def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):

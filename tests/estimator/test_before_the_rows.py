@@ -89,7 +89,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**SECURE, "schedule": every(2)}, "must go with solver='moment', got 'fedpower': silos"),
     ({**SECURE, "drift_correction": True}, "must go with solver='moment', got 'fedpower': silos"),
     ({**SECURE, "n_participants": 2}, "n_participants must be left out with aggregation='secure': local"),
-    ({**SECURE, "one_shot_start": True}, "one_shot_start must be left out with aggregation='secure': local"),
+    ({**SECURE, "lookahead": True}, "lookahead must be left out with aggregation='secure': local"),
     ({**SECURE, "min_silos": 1}, "more silos than the 1 that may collude"),
     ({**SECURE, "colluders": 2}, "more silos than the 2 that may collude"),
     ({**SECURE, "colluders": 0}, "colluders must be a whole number of at least 1"),

@@ -49,7 +49,7 @@ class TestThePublic:
         "changed",
         [
             {"n_participants": 3, "n_steps": 4},
-            {"solver": "krylov", "one_shot_start": True},
+            {"solver": "krylov", "lookahead": True},
             {"local_steps": 2, "drift_correction": True},
         ],
     )

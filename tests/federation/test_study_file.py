@@ -42,6 +42,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
         "attempts must be at least 1, got 0",
     ),
+    "rules of other columns": ({"rules": {"height": "number"}}, "must be of the columns in"),
+    "a reserved level": ({"rules": {"age": {"levels": ["F", "other"]}}}, "without 'other'"),
     "attempts at nothing": (
         {"privacy": {"attempts": 2}},
         r"attempts in \[privacy\] .* must go with aggregation",
@@ -77,7 +79,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "components": {"n_components": 3, "iteration_rank": 4},
     "privacy": {"epsilon": 1.1, "delta": 1e-7, "noise": "step", "weights": "noise", "energy": 0.1,
                 "scores_epsilon": 0.1},
-    "solver": {"solver": "krylov", "one_shot_start": True, "schedule": "decaying", "local_steps": 2,
+    "solver": {"solver": "krylov", "lookahead": True, "schedule": "decaying", "local_steps": 2,
                "drift_correction": True, "n_steps": 7, "tol": 1e-3, "max_rounds": 9, "alignment": "sign",
                "reference": "broadcast", "random_state": 1},
     "rounds": {"min_silos": 2, "deadline": 61.0, "grace": 5.0, "n_participants": 2},
@@ -98,6 +100,9 @@ TOGETHER: list[dict[str, Any]] = [
     {"privacy": SECURE | {"colluders": 2}, "identities": KEYS},
     {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
     {"solver": {"schedule": [1, 2, 4]}},
+    {"rules": {"age": {"levels": ["F", "M"]}}, "rows": {"row_norm": None}},
+    {"rules": {"age": {"levels": ["M", "F"]}}, "rows": {"row_norm": None}},
+    {"rules": {"pid": "drop"}, "rows": {"row_norm": None}},
     {"rounds": {"participation": "first", "n_participants": 2}},
     {"silos": {"names": ["north", "south", "west"]}},
 ]

@@ -50,8 +50,6 @@ from fedpower.sums.survey import STAGES
 CENTRED = study_of(center=True)
 PLAIN = study_of(aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1)
 WHOLE = study_of(min_silos=len(SIZES))  # goes on with all of its silos or not at all
-
-
 MANY = study_of(
     preparation=shares_of(n_rows=800, n_features=D, n_open=D, mu=0.24),
     ranges=(None,) * D,
@@ -59,8 +57,6 @@ MANY = study_of(
     center=True,
     mean_weight=0.25,
 )
-
-
 NAMES = {"one sum": STUDY, "about the mean": CENTRED, "three sums": SEVERAL, "six sums": MANY}
 EVERY = pytest.mark.parametrize("study", NAMES.values(), ids=NAMES)
 
@@ -278,9 +274,8 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
-    there = parties(STUDY)
+    there, coordinator = parties(STUDY), coordinator_of(STUDY)
     drive(coordinator_of(STUDY, run="earlier"), there)
-    coordinator = coordinator_of(STUDY)
     assert "east" not in drive(coordinator, there, lost={(2, "east"), (3, "east")}).sizes
     assert stated_mu(coordinator, STUDY) == pytest.approx(math.sqrt(3))
 
@@ -364,10 +359,8 @@ def test_a_silo_started_again_gives_its_stored_bytes_has_lost_its_masks_and_is_c
         assert np.array_equal(north.ask(query_for(SEVERAL, session, 0)).words, sent["north"])
         assert north.ask(query_for(SEVERAL, session, 1)) == KeyGone()
         assert north.ask(query_for(SEVERAL, session, 0, OTHERS[0])) == KeyGone()
-        assert (
-            party("north", SEVERAL, ledger=ledger, version="2").ask(query_for(SEVERAL, session, 0))
-            == KeyGone()
-        )
+        changed = party("north", SEVERAL, ledger=ledger, version="2")
+        assert changed.ask(query_for(SEVERAL, session, 0)) == KeyGone()
         assert north.charges == 1
         again = called(SEVERAL, there, attempt=2)  # which ends the old attempt
         assert np.array_equal(north.ask(query_for(SEVERAL, session, 0)).words, sent["north"])

@@ -124,13 +124,12 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
             named[name] = Path(path)
     ledgers |= named
     for name in silos:
-        if name not in ledgers:
+        path = ledgers.get(name)
+        if path is None:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledgers")
-        if not ledgers[name].exists():
-            raise InputError(
-                f"silo {name!r} must have a ledger, got none at {ledgers[name]}; create it with "
-                f"`fedpower ledger create {ledgers[name]} --epsilon E --delta D`"
-            )
+        if not path.exists():
+            create = f"create it with `fedpower ledger create {path} --epsilon E --delta D`"
+            raise InputError(f"silo {name!r} must have a ledger, got none at {path}; {create}")
     return ledgers
 
 

@@ -322,7 +322,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
             ),
         }
     elif isinstance(options.aggregation, Secure):
-        odd = first or ("one_shot_start" if _opens_locally(options) else "")
+        odd = first or ("lookahead" if _looks_ahead(options) else "")
         cases = {
             f"aggregation='secure' must go with solver='moment', got {asked!r}: silos take part in one sum, "
             "and every later round would be another": noise == "moment" and asked not in ("auto", "moment"),
@@ -403,7 +403,7 @@ def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver, locally = options.solver, _opens_locally(options)
+    solver, locally = options.solver, _looks_ahead(options)
     gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
     if not study.is_private and options.standardizes:
         gains = unit_variances(groups=study.groups)
@@ -431,8 +431,8 @@ def settings_of(
     return settings
 
 
-def _opens_locally(options: Options) -> bool | None:
-    return getattr(options.solver, "one_shot_start", None)
+def _looks_ahead(options: Options) -> bool | None:
+    return getattr(options.solver, "lookahead", None)
 
 
 def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:

@@ -124,15 +124,6 @@ def _section(section: str, *fields: Any, needed: tuple[str, ...] = ()) -> Any:
     return msgspec.defstruct(section, [*fields, *parameters], bases=(Table,), kw_only=True, frozen=True)
 
 
-class _Silos(Table, frozen=True):
-    names: list[str]
-
-
-class _Coordinator(Table, frozen=True):
-    host: str
-    port: int = 8002
-
-
 TABLES: dict[str, Any] = {
     "columns": _section("columns", ("names", list[str])),
     "rows": _section("rows"),
@@ -140,8 +131,8 @@ TABLES: dict[str, Any] = {
     "privacy": _section("privacy", ("attempts", int | msgspec.UnsetType, UNSET), needed=("epsilon",)),
     "solver": _section("solver"),
     "rounds": _section("rounds", ("grace", float | msgspec.UnsetType, UNSET), needed=("deadline",)),
-    "silos": _Silos,
-    "coordinator": _Coordinator,
+    "silos": _section("silos", ("names", list[str])),
+    "coordinator": _section("coordinator", ("host", str), ("port", int, 8002)),
 }
 _OPTIONAL = ("rows", "solver")
 _FIELDS: list[Any] = [

@@ -1,7 +1,6 @@
 """The vault: a silo's process that has its rows, ledger and signing key, and no network."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import re
@@ -44,7 +43,6 @@ class Vault:
         self._silo = silo
         self._study, _, _ = study_file.terms()
         self._one_at_a_time = threading.Lock()
-        _release_memory()
 
     def serve(self, node: Connection) -> None:
         most = most_question_bytes(self._study)
@@ -67,19 +65,11 @@ class Vault:
             return b""
         with self._one_at_a_time:
             answer = self._silo.answer(question)
-            _release_memory()
         if isinstance(answer.body, Refusal):
             logger.warning("refused round %s: %s", question.round, answer.body.reason)
         else:
             logger.info("answered round %s (%s)", question.round, answer.body.kind)
         return encode(answer)
-
-
-def _release_memory() -> None:
-    """Return unused memory to the system: a vault waits for most of its life."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    if trim is not None:
-        trim(0)
 
 
 def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:

@@ -8,22 +8,13 @@ from fedpower.linalg.subspace import (
     principal_angles,
     sin_theta,
 )
-from fedpower.linalg.symmetric import (
-    blas,
-    fix_signs,
-    largest_pairs,
-    lower_of,
-    lower_triangle,
-    ritz_pairs,
-    symmetric_of,
-)
+from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
 
 __all__ = [
     "ALIGNMENTS",
     "blas",
     "fix_signs",
     "is_orthonormal",
-    "largest_pairs",
     "lower_of",
     "lower_triangle",
     "misalignment",

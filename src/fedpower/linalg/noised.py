@@ -25,7 +25,7 @@ def goe_quantile(n: int, level: float) -> float:
     import scipy.special  # noqa: PLC0415
 
     tracy_widom = 0.186054 * float(scipy.special.gammainccinv(46.446, level)) - 9.84801
-    return math.sqrt(2 * n - 1) + tracy_widom / (4.0 * (2 * n - 1)) ** (1 / 6)
+    return math.sqrt(2 * n - 1) + tracy_widom / math.pow(8 * n - 4, 1 / 6)
 
 
 def shrunk_spectrum(values: Array, std: float, *, of: Literal["matrix", "estimate"] = "estimate") -> Array:

@@ -80,14 +80,11 @@ def moment_factor(rows: Array) -> Array:
 def pairs_of_factors(factors: Sequence[Array], n_pairs: int | None) -> tuple[Array, Array]:
     """Return (values, vectors), largest first, of A = Σ F_iᵀF_i, from the inner products of all rows."""
     stacked = np.vstack(factors)
-    if not len(stacked):
-        return np.zeros(n_pairs or 1), orth(np.zeros((stacked.shape[1], n_pairs or 1)))
-    values, left = largest_pairs(stacked @ stacked.T, len(stacked) if n_pairs is None else n_pairs)
+    values, left = spectrum_and_leading(stacked @ stacked.T, len(stacked) if n_pairs is None else n_pairs)
     if n_pairs is None:
-        n_pairs = max(1, int(np.count_nonzero(values > len(values) * _EPS * values[-1])))
+        n_pairs = max(1, int(np.count_nonzero(values > len(values) * _EPS * values.max(initial=0.0))))
     basis = np.zeros((stacked.shape[1], n_pairs))
-    found = stacked.T @ left[:, ::-1][:, :n_pairs]
-    basis[:, : found.shape[1]] = found
+    basis[:, : left.shape[1]] = stacked.T @ left[:, :n_pairs]
     basis = orth(basis)
     scores = stacked @ basis
     squares, turn = np.linalg.eigh(scores.T @ scores)
@@ -159,19 +156,8 @@ def compressed(basis: Array, product: Array) -> Array:
     return np.asarray((inner + inner.T) / 2.0)
 
 
-def eigenvalues(matrix: Array) -> Array:
-    """Return all eigenvalues of a symmetric matrix, largest first."""
-    return np.asarray(np.linalg.eigvalsh(matrix)[::-1], dtype=np.float64)
-
-
 _SMALL = 200
 """Columns up to which all eigenvectors are found sooner than SciPy is imported."""
-
-
-def largest_pairs(matrix: Array, count: int) -> tuple[Array, Array]:
-    """Return the ``count`` largest eigenvalues of a symmetric matrix with their vectors, smallest first."""
-    spectrum, vectors = spectrum_and_leading(matrix, count)
-    return spectrum[:count][::-1], vectors[:, ::-1]
 
 
 def spectrum_and_leading(matrix: Array, count: int) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import eigenvalues
 from fedpower.privacy.sensitivity import MEAN_WEIGHT
 from fedpower.rules.codebook import CodeBook
 
@@ -52,8 +51,7 @@ def available_case(moment: Array, present: Array, center: Array | None = None) -
     return corrected
 
 
-_N_LEVELS = 200
-_LIGHT, _USUAL, _HEAVY = math.inf, 8.0, 4.0
+_LIGHT, _USUAL, _HEAVY = 1e6, 8.0, 4.0
 """ν of the least, the likely and the most that is supposed to be cut off."""
 
 _EVEN = 10.0
@@ -110,7 +108,7 @@ def moment_clipping(pooled: Pooled, counted: tuple[float, float] | None = None) 
         return counted_clipping(counted)
     center = pooled.center
     return estimated_clipping(
-        eigenvalues(pooled.moment),
+        np.asarray(np.linalg.eigvalsh(pooled.moment)[::-1], dtype=np.float64),
         n_features=len(pooled.moment),
         trace=pooled.total_variance,
         mean_square=0.0 if center is None else float(center @ center),
@@ -153,28 +151,22 @@ def estimated_clipping(
 
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float]:
-    import scipy.special  # noqa: PLC0415 - only where a bound cuts rows
+    """Return the shares of rows and of squared length cut off, of squared norms sF with F(2·shape, ν)."""
+    import scipy.optimize  # noqa: PLC0415 - only where a bound cuts rows
+    import scipy.special  # noqa: PLC0415
 
-    n_levels = _N_LEVELS if math.isinf(tails) else _N_LEVELS // 8
-    levels = (np.arange(n_levels) + 0.5) / n_levels
-    squared = np.maximum(scipy.special.gammaincinv(shape, levels) / shape, 1e-12)
-    weights = np.full(n_levels, 1.0 / n_levels)
-    if math.isfinite(tails):
-        # The longest rows have much of the energy: their levels lie close together.
-        ends = np.append(0.0, np.geomspace(1e-10, 1.0, _N_LEVELS))
-        inside = np.append(ends[1] / 2.0, np.sqrt(ends[1:-1] * ends[2:]))
-        factors = tails / (2.0 * scipy.special.gammaincinv(tails / 2.0, inside))
-        squared = np.outer(squared, factors).ravel()
-        weights = np.outer(weights, np.diff(ends)).ravel()
-    wanted = min(max(kept, 1e-6), 0.999)
+    first, mean, wanted = 2.0 * shape, tails / (tails - 2.0), min(max(kept, 1e-6), 0.999)
 
-    least, most = -40.0, 60.0  # of the logarithm of the scale that gives it
-    for _ in range(60):
-        middle = (least + most) / 2.0
-        short = float(weights @ np.minimum(squared * math.exp(middle), 1.0)) < wanted
-        least, most = (middle, most) if short else (least, middle)
-    squared *= math.exp(least)
-    return shares_cut(squared, weights)
+    def beyond(edge: float) -> float:
+        return float(scipy.special.fdtrc(first, tails, edge))
+
+    def excess(log_scale: float) -> float:
+        edge = math.exp(-log_scale)
+        within = float(scipy.special.fdtr(first + 2.0, tails - 2.0, edge * first / (first + 2.0) / mean))
+        return mean * within / edge + beyond(edge) - wanted
+
+    scale = math.exp(scipy.optimize.brentq(excess, -40.0, 60.0))
+    return beyond(1.0 / scale), max(1.0 - wanted / (scale * mean), 0.0)
 
 
 def shares_cut(squared: Array, weights: Array) -> tuple[float, float]:

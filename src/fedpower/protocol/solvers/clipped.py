@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg import largest_pairs, orth
+from fedpower.linalg import orth
 from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
-from fedpower.linalg.symmetric import compressed, eigenvalues
+from fedpower.linalg.symmetric import leading_pairs, rayleigh_ritz
 from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only
@@ -22,7 +22,7 @@ from fedpower.sums.lattice import LEAST_CLIP, SIDE, ClippedQuestion, clipped_sca
 
 Array = NDArray[np.float64]
 
-_LANCZOS_FROM = 400  # columns from which leading eigenvectors are found by Lanczos steps
+_BLOCKS = 12  # of a Krylov space in which a noised moment's leading eigenvectors are found
 _NORMS = 400  # quantiles of a chi distribution that stand for the norms of clipped coordinates
 
 
@@ -99,7 +99,7 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
         known.traces.append((found.total_variance, std))
         known.moment = NoisedProduct(product=found.moment, basis=basis, precision=2.0 / std**2)
         known.mean_std = std / (math.sqrt(2.0) * study.mean_weight) if study.center else 0.0
-        basis, held = _from_moment(found.moment, std, width, known.trace, begin[:, 0])
+        basis, held = _from_moment(found.moment, std, basis, known.trace)
         level = known.trace / known.dim
         energy = float(np.clip(held.sum() + width * level, width / known.dim * known.trace, 1.0))
         known.held = float(held[:rank].sum()) + rank * level
@@ -136,7 +136,7 @@ def iterate(sums: Sums, begin: Array, *, rank: int) -> Generator[Ask, Round, Sol
         n_steps=len(steps),
         change=0.0,
         converged=True,
-        last_values=eigenvalues(compressed(question.real_basis, product)) / kept,
+        last_values=rayleigh_ritz(question.real_basis, product)[0] / kept,
         law=NoiseLaw(once=False, std=std / kept, mean_std=known.mean_std),
     )
 
@@ -158,14 +158,15 @@ def _ask(
 
 def _kept(seen: float, clip: float, width: int) -> float:
     """Return E‖p‖‖c(p)‖/E‖p‖² for normal coordinates p whose E‖p‖‖c(p)‖ is as ``seen``."""
-    low, high = 1e-4 * clip**2, 1.0
-    if seen <= low * part_kept(low, clip, width):
+    import scipy.optimize  # noqa: PLC0415
+
+    least = 1e-4 * clip**2
+    if seen <= least * part_kept(least, clip, width):
         return 1.0
-    for _ in range(50):
-        middle = math.sqrt(low * high)
-        less = middle * part_kept(middle, clip, width) < seen
-        low, high = (middle, high) if less else (low, middle)
-    return part_kept(low, clip, width)
+    if seen >= part_kept(1.0, clip, width):
+        return part_kept(1.0, clip, width)
+    energy = scipy.optimize.brentq(lambda held: held * part_kept(held, clip, width) - seen, least, 1.0)
+    return part_kept(energy, clip, width)
 
 
 def part_kept(energy: float, clip: float, width: int) -> float:
@@ -182,23 +183,12 @@ def _norms(width: int) -> Array:
     return np.sqrt(2 * scipy.special.gammaincinv(width / 2, places)) / math.sqrt(width)
 
 
-def _from_moment(moment: Array, std: float, width: int, trace: float, begin: Array) -> tuple[Array, Array]:
+def _from_moment(moment: Array, std: float, start: Array, trace: float) -> tuple[Array, Array]:
     """Return the leading eigenvectors of a noised moment, and what each holds beyond the average."""
-    dim = moment.shape[0]
-    if dim < _LANCZOS_FROM or 4 * width > dim:
-        values, vectors = largest_pairs(moment, width)
-    else:
-        import scipy.sparse.linalg  # noqa: PLC0415 - only for wide rows
-
-        values, vectors = scipy.sparse.linalg.eigsh(
-            moment, k=width, which="LA", v0=begin, ncv=max(4 * width, 60), tol=1e-6
-        )
-        order = np.argsort(values)
-        values, vectors = values[order], vectors[:, order]
-    level = trace / dim
-    spread = dim * std**2 / 2.0
-    above = np.maximum(values[::-1] - level, 0.0)
+    values, vectors = leading_pairs(lambda block: moment @ block, start, _BLOCKS)
+    spread = len(moment) * std**2 / 2.0
+    above = np.maximum(values - trace / len(moment), 0.0)
     root = np.sqrt(np.maximum(above**2 - 4.0 * spread, 0.0))
     theta = np.where(root > 0, (above + root) / 2.0, 0.0)
     held = np.where(theta > 0, theta - spread / np.maximum(theta, 1e-300), 0.0)
-    return orth(np.ascontiguousarray(vectors[:, ::-1])), np.maximum(held, 0.0)
+    return orth(vectors), np.maximum(held, 0.0)

@@ -1,7 +1,6 @@
 """Block Krylov: Rayleigh–Ritz over a growing basis of blocks that silos multiplied."""
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedpower.linalg.symmetric import (
     rounding_level,
     subspace_error,
 )
-from fedpower.protocol.coordinator import Ask, Exchange, Round
+from fedpower.protocol.coordinator import Ask, Exchange
 from fedpower.protocol.messages import AskMoment, LocalSteps, MomentPart, read_only
 from fedpower.protocol.solvers.products import Products, averaged
 from fedpower.protocol.solvers.shared import Solution, StepSettings, enrol, rank_for, shares, weighted_sum
@@ -29,15 +28,13 @@ Array = NDArray[np.float64]
 
 _MODEL_PRODUCTS = 12  # inner products with the model per round: at the coordinator, over arrays it has
 _FRACTION_BLOCK = 16  # columns of a block where the number of components is to be found
-_WARM_STEPS = 24  # local steps that a run opens with
-_CHANCE = 1e-3  # of a warm start is random: directions that only the sum shows
 _MOST_BYTES = 2**30  # what the coordinator keeps of all silos' answers, where the choice is left to it
 _SINGULAR = 1e-9  # eigenvalues of SᵀA_iS below this share of the largest are rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KrylovSettings(StepSettings):
-    """How to iterate: `local` opens with local steps, and asks for a second one in each round."""
+    """How to iterate: `local` asks for a second, local step in each round, from which silos are modelled."""
 
     tol: float = 1e-9
     local: bool = True
@@ -56,10 +53,7 @@ class KrylovSettings(StepSettings):
         products = yield from Products.opened(self, sizes, rng)
         start = orth(rng.standard_normal((d, self.width)))
         if self.n_steps is None:
-            expansion = _Expansion(products, self)
-            if self.local and self.max_rounds != 1:
-                start = yield from expansion.warm(start)
-            return (yield from expansion.run(start))
+            return (yield from _Expansion(products, self).run(start))
         assert not isinstance(self.rank, float), "a private study has a given rank"
         steps = averaged(products, start, self.rank, self.n_steps)
         del start  # what is asked about later takes its memory
@@ -88,21 +82,6 @@ class _Expansion:
         self.known: dict[str, list[tuple[Array, Array]]] = {name: [] for name in products.sizes}
         self.factors: dict[str, Array] = {}
         self.basis = self.product = np.empty((d, 0))
-
-    def warm(self, start: Array) -> Generator[Ask, Round, Array]:
-        """Return the leading directions of Σ w_i N_i, each N_i from the silo's own leading directions."""
-        products = self.products
-        products.step += _WARM_STEPS
-        silos = products.sampler.draw(None)
-        closed = yield from products.ask(
-            start, _WARM_STEPS, silos=silos, enough=products.sampler.enough, shift=self.shift
-        )
-        for name, answer in closed.answers.items():
-            basis = start if answer.basis is None else answer.basis
-            self._learn(name, (basis, answer.product - self.shift * basis))
-        first = orth(next(iter(closed.answers.values())).product)
-        leading: Array = leading_pairs(self._of_models, first, 2 * _MODEL_PRODUCTS)[1]
-        return orth(leading + _CHANCE * start[:, : leading.shape[1]])
 
     def run(self, block: Array) -> Exchange:
         """Return the :class:`Solution`, from a first block of orthonormal columns."""
@@ -209,17 +188,13 @@ class _Expansion:
             self.factors[name] = product @ (vectors[:, kept] / np.sqrt(values[kept]))
         return self.factors[name]
 
-    def _of_models(self, block: Array) -> Array:
-        """Return Σ w_i (N_i − cI)·block over the silos of which something is known."""
-        known = [name for name in self.products.sizes if self.known[name]]
-        models = {name: self._factor(name) @ (self._factor(name).T @ block) for name in known}
-        return weighted_sum(models, shares(models, self.products.mass)) - self.shift * block
-
     def _model(self, block: Array) -> Array:
         """Return the model of A times ``block``: exact on V, the silos' models outside."""
         inside = self.basis.T @ block
         outside = block - self.basis @ inside
-        modelled = self._of_models(outside)
+        known = [name for name in self.products.sizes if self.known[name]]
+        models = {name: self._factor(name) @ (self._factor(name).T @ outside) for name in known}
+        modelled = weighted_sum(models, shares(models, self.products.mass)) - self.shift * outside
         modelled -= self.basis @ (self.basis.T @ modelled)
         across = self.product.T @ outside
         return np.asarray(self.product @ inside + self.basis @ across + modelled)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedpower.errors import InputError
 from fedpower.linalg import orth, ritz_pairs, sin_theta
 from fedpower.linalg.subspace import Alignment
-from fedpower.linalg.symmetric import compressed, eigenvalues, rayleigh_ritz, rounding_level, subspace_error
+from fedpower.linalg.symmetric import compressed, rayleigh_ritz, rounding_level, subspace_error
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule
@@ -19,7 +19,6 @@ from fedpower.protocol.solvers.shared import (
     Steps,
     StepSettings,
     align,
-    bases_of,
     enrol,
     rank_for,
     shares,
@@ -115,7 +114,7 @@ class _Iteration(Steps):
                 break
         law = self.law(opened.answers)
         if law is not None and not law.once:  # its singular values are above all of its noise's
-            values = eigenvalues(inner)
+            values = np.asarray(np.linalg.eigvalsh(inner)[::-1], dtype=np.float64)
         return self.solution(
             basis=basis,
             values=values,
@@ -132,7 +131,7 @@ class _Iteration(Steps):
         """Return the pooled product, what the next basis is the ``orth`` of, and ZᵀY [FP Alg. 2, 11–12]."""
         answers: dict[str, LocalSteps] = opened.answers
         weights = self.sampler.weights(answers)
-        bases = bases_of(answers, broadcast)
+        bases = {name: broadcast if a.basis is None else a.basis for name, a in answers.items()}
         first = next(iter(self.sizes))
 
         def aligned(bases: dict[str, Array], matrices: dict[str, Array]) -> tuple[dict[str, Array], float]:
@@ -259,7 +258,7 @@ class _DriftCorrected(Steps):
         correction = None if pooled is None else read_only(pooled)
         closed = yield from self.ask(basis, self.local_steps, shift=self.shift(2), pooled=correction)
         answers: dict[str, LocalSteps] = closed.answers
-        bases = bases_of(answers, basis)
+        bases = {name: basis if a.basis is None else a.basis for name, a in answers.items()}
         products, spread = align(
             bases,
             {name: answer.product for name, answer in answers.items()},

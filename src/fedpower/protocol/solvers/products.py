@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.linalg import orth, sin_theta
 from fedpower.linalg.subspace import TALL
-from fedpower.linalg.symmetric import DEPENDENT, compressed, eigenvalues, product_noise
+from fedpower.linalg.symmetric import DEPENDENT, product_noise, rayleigh_ritz
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, frozen, read_only
 from fedpower.protocol.solvers.shared import Steps, StepSettings, shares, weighted_sum
@@ -90,7 +90,7 @@ def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Excha
     # holds noise that bases have taken up.
     return products.solution(
         basis=basis,
-        values=eigenvalues(compressed(before, product)),
+        values=rayleigh_ritz(before, product)[0],
         vectors=vectors,
         rank=rank,
         change=change,

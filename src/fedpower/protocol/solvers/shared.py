@@ -82,11 +82,6 @@ def weighted_sum(matrices: Mapping[str, Array], weights: Mapping[str, float]) ->
     return np.asarray(total)
 
 
-def bases_of(answers: Mapping[str, LocalSteps], broadcast: Array) -> dict[str, Array]:
-    """Return the bases whose products silos sent: the broadcast one, unless they went further."""
-    return {name: broadcast if each.basis is None else each.basis for name, each in answers.items()}
-
-
 def align(
     bases: Mapping[str, Array],
     matrices: Mapping[str, Array],
