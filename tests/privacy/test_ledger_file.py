@@ -57,10 +57,10 @@ def test_a_ledger_is_private_whatever_the_umask_synced_and_keeps_no_second_file(
     finally:
         os.umask(before)
     with Ledger.open(tmp_path / "x.db") as ledger:
-        query = ledger._store.query
+        query = ledger._query
         assert query("PRAGMA synchronous") == [(3,)]
         assert query("PRAGMA journal_mode") == [("delete",)]
-    monkeypatch.setattr("fedpower.privacy.ledger_store._SCHEMA", ["CREATE NONSENSE"])
+    monkeypatch.setattr("fedpower.privacy.ledger._SCHEMA", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "y.db", epsilon=1, delta=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == ["x.db"]
@@ -160,8 +160,8 @@ def test_rows_are_append_only(path):
 
 
 def full_disk(path, ledger, undo):
-    pages = ledger._store.query("PRAGMA page_count")[0][0]
-    ledger._store.query(f"PRAGMA max_page_count = {pages + 2}")
+    pages = ledger._query("PRAGMA page_count")[0][0]
+    ledger._query(f"PRAGMA max_page_count = {pages + 2}")
 
 
 def files_no_longer_than(path, ledger, undo):
@@ -171,7 +171,7 @@ def files_no_longer_than(path, ledger, undo):
 
 
 def read_only(path, ledger, undo):
-    ledger._store.query("PRAGMA query_only = 1")
+    ledger._query("PRAGMA query_only = 1")
 
 
 def moved(path, ledger, undo):
@@ -186,7 +186,7 @@ def replaced(path, ledger, undo):
 
 
 def busy(path, ledger, undo):
-    ledger._store.query("PRAGMA busy_timeout = 50")
+    ledger._query("PRAGMA busy_timeout = 50")
     undo.enter_context(closing(sqlite3.connect(path))).execute("BEGIN IMMEDIATE")
 
 

@@ -40,7 +40,7 @@ def keys_in(path: Path) -> list[str]:
 def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(path, point):
     def body() -> None:
         ledger = Ledger.open(path)
-        ledger._store._db.set_trace_callback(  # called before each statement is run
+        ledger._db.set_trace_callback(  # called before each statement is run
             lambda sql: die() if sql.startswith(point) else None
         )
         ask(ledger, "new", lambda: die() if point == "payload" else SECRET)
@@ -53,7 +53,7 @@ def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(path, p
 
 
 def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedpower.privacy.ledger_store.Store.append", lambda *_: die())
+    monkeypatch.setattr("fedpower.privacy.ledger.Ledger._append", lambda *_: die())
     assert run(lambda: Ledger.create(tmp_path / "new.db", epsilon=1, delta=1e-6)) == [KILLED]
     with pytest.raises(LedgerError, match="is empty; if `fedpower ledger create` was interrupted"):
         Ledger.open(tmp_path / "new.db")
@@ -130,7 +130,7 @@ def test_a_look_tells_what_an_opened_ledger_tells_and_releases_nothing(path):
         assert looked.statement() == opened.statement()
         assert looked.what_if(0.5) == opened.what_if(0.5)
         assert looked.owner.silo == "north"
-        with opened._store.transaction():  # no look waits for a writer that is not committing
+        with opened._transaction():  # no look waits for a writer that is not committing
             assert looked.spent().n_releases == 1
         for change in (lambda: ask(looked, "new"), lambda: looked.set_cap(2, 1e-6, reason="more")):
             with pytest.raises(LedgerError, match="writable but is not"):
