@@ -68,7 +68,7 @@ def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(
     (found,) = result.scored(open_source(FRAME.assign(id=range(len(FRAME)))), "id")
     assert found["id"].to_list() == list(range(len(FRAME)))
     np.testing.assert_array_equal(found.drop("id").to_numpy(), scores)
-    assert list(result.get_feature_names_out()) == list(result.score_names)
+    assert list(model.get_feature_names_out()) == list(result.score_names)
     again = result.save(tmp_path / "again")
     for path in (tmp_path / "out").iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
