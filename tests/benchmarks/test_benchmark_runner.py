@@ -1,9 +1,7 @@
 """The runner, documents that match what was recorded, and trusted curators as exact as they should be."""
 
-import gc
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from benchmarks import runner
 from benchmarks.baselines import analyze_gauss, curator_noise, exponential_eigenvectors, leading
 from benchmarks.results_page import render
-from benchmarks.runner import Case, Table, compare, having, in_own_process, markdown, ratios, timing_table
+from benchmarks.runner import Case, Table, in_own_process, markdown
 from fedpower.linalg import sin_theta
 from fedpower.privacy import delta_of
 from problems import Array
@@ -34,24 +32,6 @@ def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
     expected = {"rows": 7, "ends": (1.0, 2.0), "path": Path("a.csv"), "small": True}
     assert CASE.parameters(quick=True, chosen=chosen) == expected
     assert CASE.parameters(quick=True)["ends"] == (0.5,)
-
-
-def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # what others left in memory takes seconds
-    calls: list[str] = []
-
-    def way(name: str, seconds: float) -> Any:
-        return lambda: calls.append(name) or {"seconds": seconds}
-
-    found = compare({"a": way("a", 1.0), "b": way("b", 2.0)}, 2, data="x")
-    assert sorted(calls) == ["a"] * 3 + ["b"] * 3
-    assert [each["repeat"] for each in having(found, way="a")] == [0, 1]
-    assert ratios(having(found, way="b"), having(found, way="a")) == [2.0, 2.0]
-    table = timing_table(found, base="a", by="data")
-    assert [row[:2] for row in table.rows] == [["x", "a"], ["x", "b"]]
-    assert table.rows[1][3] == "2.00 (2.00 to 2.00)"
 
 
 @pytest.mark.programs

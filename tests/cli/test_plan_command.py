@@ -41,7 +41,9 @@ def test_json_holds_the_same() -> None:
 
 def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
     words = ["--aggregation", "secure", "--colluders", "2", "--min-silos", "3", "--json"]
-    assert sum(way["chosen"] for way in json.loads(invoke(*FACTS, *words))["candidates"]) == 1
+    ways = json.loads(invoke(*FACTS, *words))["candidates"]
+    assert [way["aggregation"] for way in ways if way["chosen"]] == ["secure"]
+    assert {way["aggregation"] for way in ways} == {"plain", "secure"}
     steps = invoke(*FACTS, "--no-standardize", "--noise", "step", "--spectrum", "0.2,0.1,0.08,0.01")
     assert "is predicted to be more accurate" in steps
     uneven = ["--n-features", "30", "--rows", "20000,1,1,1", "-k", "3", "--epsilon", "1"]
@@ -112,3 +114,23 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
     assert 0 < after["left"] < 2
     assert path.read_bytes() == before
     assert "too little" in invoke(*FACTS[:-1], "5", "--ledgers", str(path))
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "sentence", "rank"),
+    [
+        ("0.3,0.2,0.001", "It would find 2 components for -k auto.", 2),
+        ("0.00001", "It would determine no component for -k auto.", 0),
+    ],
+)
+def test_a_plan_tells_how_many_a_spectrum_would_give(spectrum: str, sentence: str, rank: int) -> None:
+    words = ("--n-features", "8", "--rows", "2x20000", "--epsilon", "1", "-k", "auto", "--spectrum", spectrum)
+    ways = json.loads(invoke(*words, "--json"))["candidates"]
+    assert {(way["solver"], way["aggregation"]) for way in ways} == {
+        ("moment", "plain"),
+        ("moment", "secure"),
+    }
+    assert [way["rank"] for way in ways] == [rank, rank]
+    assert sentence in invoke(*words)
+    with pytest.raises(FedpowerError, match="--gap must go with a number of components"):
+        invoke(*words[:-2], "--gap", "0.1")

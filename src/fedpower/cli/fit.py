@@ -57,7 +57,7 @@ _OF_A_FIT = " ".join(
     "force ledgers unit codebook ranges columns drop aggregation as_json quiet",
     option("--prepare-only", "Find offsets, scales and bound only; write a code book.", group="rows"),
     f"center_file scale_file variants n_features groups extra_columns {READING}",
-    "network nodes edge_weight data_version data_set identities verbose",
+    "nodes data_version data_set identities verbose",
     _OF_A_FIT,
 )  # fmt: skip
 @click.pass_context

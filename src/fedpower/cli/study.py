@@ -65,7 +65,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     option("--silos A,B,...", "Names of the silos.", callback=names, required=True),
     option("--columns A,B,...", "The columns, in this order.", callback=names),
     option("--columns-of FILE", "Take the columns of this file instead."),
-    "network nodes edge_weight",
+    "nodes",
     *(shared(name, **_OTHERWISE.get(name, {})) for name in _AGREED),
     "codebook ranges center_file scale_file",
     option(

@@ -1,22 +1,84 @@
-"""Ctrl-C in the middle of a real fit: one sentence, status 130, sound ledgers, and the way on."""
+"""Commands on a terminal: progress, and Ctrl-C in the middle of a real fit with sound ledgers."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import run, succeed
+from hospitals import EXACT, run, succeed
 
 from fedpower.privacy import Ledger
 
 if os.name != "posix":
     pytest.skip("sends signals and needs pseudo-terminals", allow_module_level=True)
 
-from terminals import Terminal
+from terminals import PROGRAM, Terminal
 
 pytestmark = pytest.mark.programs
 
+
+# --- progress ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with two silos of many rows, and a model of them."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "south"):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((200_000, 20)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_fit_shows_rows_and_rounds(wide: Path) -> None:
+    words = ("--solver", "fedpower", "--n-steps", "3", "--tol", "0", "-o", "out")
+    with Terminal("fit", "north.npy", "south.npy", *EXACT, *words) as terminal:
+        terminal.wait_for(r"rows .* \d+/400000 .* left")
+        terminal.wait_for(r"steps .* 3/3 .*round \d, 2 of 2 answered, subspace moved")
+        assert terminal.end() == 0
+    assert "Error" not in terminal.said
+
+
+def test_rows_of_unknown_number_are_counted(here: Path) -> None:
+    with Terminal("fit", "north.csv", "east.csv", *EXACT, "-o", "out") as terminal:
+        terminal.wait_for(r"rows .* 100/\?")
+        assert terminal.end() == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("transform", "model", "north.npy", "-o", "scores.npy"),
+        ("plan", "north.csv", "-k", "2", "--epsilon", "1"),
+    ],
+    ids=["transform", "plan"],
+)
+def test_other_commands_show_rows(here: Path, words: tuple[str, ...]) -> None:
+    with Terminal(*words) as terminal:
+        terminal.wait_for(r"rows .* \d+/")
+        assert terminal.end() == 0
+
+
+def test_quiet_shows_nothing(here: Path) -> None:
+    with Terminal("fit", "north.csv", *EXACT, "-o", "out", "--quiet") as terminal:
+        assert terminal.end() == 0
+    assert terminal.said == ""
+
+
+def test_a_pipe_gets_the_sentences_only(here: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "fit", "north.csv", "--epsilon", "1", "--row-norm", "3", "-k", "2"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["Note:", "Note:"]
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+# --- interrupts --------------------------------------------------------------------------------------
+
 STEPS = 120
+SECURE = ("--aggregation", "secure")
 NOISED = ("-k", "1", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1")
 
 
@@ -59,15 +121,6 @@ def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in tmp_path.iterdir()] == ["north.npy"]
 
 
-def test_between_rounds_of_an_exact_fit(place: Path) -> None:
-    words = ("--solver", "fedpower", "--tol", "0", "--max-rounds", "1000000", "-o", "result")
-    with Terminal("fit", "north.npy", "-k", "1", "--epsilon", "inf", *words) as terminal:
-        terminal.wait_for(r"round \d+, 1 of 1 answered")
-        assert terminal.interrupt() == 130
-    assert last_line(terminal).startswith("Error: interrupted, so no result was written; run the")
-    assert not list(place.glob("*result*"))
-
-
 def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path) -> None:
     """T steps and the mean are charged over both attempts together, as they would be over one."""
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
@@ -89,9 +142,15 @@ def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path)
         assert epsilon == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_noised_moment_that_was_charged_is_used_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted once the release is made and before there is a result."""
-    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
+@pytest.mark.parametrize(
+    ("more", "sentence", "releases"),
+    [((), "nothing that was charged is charged again", 1), (SECURE, "a secure sum is charged again", 2)],
+    ids=["plain", "secure"],
+)
+def test_what_was_charged_when_a_fit_is_interrupted_before_its_result(
+    place: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], sentence: str, releases: int
+) -> None:
+    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result", *more)
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -100,20 +159,8 @@ def test_a_noised_moment_that_was_charged_is_used_again(place: Path, monkeypatch
         patched.setattr("fedpower.report.result.Result.write_into", interrupted)
         said = run(*words)
     assert said.exit_code == 130
-    assert "nothing that was charged is charged again" in said.stderr
-    charged = {name: spent(name) for name in ("north", "south")}
-    assert {count for count, _ in charged.values()} == {1}
+    assert sentence in said.stderr
     assert not list(place.glob("*result*"))
+    assert [spent(name)[0] for name in ("north", "south")] == [1, 1]
     succeed(*words)
-    assert {name: spent(name) for name in charged} == charged
-
-
-def test_a_secure_sum_says_that_it_is_charged_afresh(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fedpower.report.result.Result.write_into", interrupted)
-    words = (*NOISED, "--ledgers", ".", "--aggregation", "secure", "-o", "result")
-    said = run("fit", "north.npy", "south.npy", *words)
-    assert said.exit_code == 130
-    assert "a secure sum is charged again" in said.stderr
+    assert [spent(name)[0] for name in ("north", "south")] == [releases, releases]
