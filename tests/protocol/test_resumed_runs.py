@@ -14,9 +14,7 @@ from federations import (
     outcome_of,
     parties_of,
     result_bytes,
-    study_of,
 )
-from fedpower.protocol import Coordinator
 from fedpower.protocol.messages import AskMoment, AskSteps, Message, encode, read_only
 
 
@@ -101,23 +99,6 @@ def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered
     deliver(second, again)
     assert result_bytes(case, second) == result_bytes(case, whole)
     assert n_asked(again) == [len(whole.history) - altered] * len(again)
-
-
-def test_rounds_of_another_start_basis_are_not_taken_for_this_run_s() -> None:
-    case = "fedpower"
-    other = Coordinator(
-        CASES[case].solve(np.random.default_rng(99)),
-        tuple(parties_of(case)),
-        study=study_of(case),
-        run="a-run",
-    )
-    deliver(other, parties_of(case))
-    resumed, parties = coordinator_of(case, recorded=closed_rounds(other)), parties_of(case)
-    assert resumed.n_replayed == 2  # enrolment and mean are the same questions for all
-    deliver(resumed, parties)
-    whole = coordinator_of(case)
-    deliver(whole, parties_of(case))
-    assert result_bytes(case, resumed) == result_bytes(case, whole)
 
 
 # A noised moment knows its first run: to the public, only that one may promise a smaller epsilon.
