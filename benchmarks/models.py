@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from benchmarks.data_sets import A9A, Array, Truth, load, model_one
+from benchmarks.data_sets import Array, Truth, available, model_one
 from benchmarks.fits import fed_pca
 from benchmarks.runner import Table, case, say, spread
 from fedpower.estimator.plan import plan
@@ -67,7 +66,7 @@ SLOW = {("fedpower", "moment")}
 @case(
     "predictions",
     about="errors that fedpower plan predicts beside measured ones: Model I, Model II and a9a",
-    quick={"rows": 4_000, "nodes": 100, "epsilons": (10.0,), "seeds": 1, "data": Path("none")},
+    quick={"rows": 4_000, "nodes": 100, "epsilons": (10.0,), "seeds": 1, "a9a": False},
 )
 def predictions(
     *,
@@ -75,10 +74,10 @@ def predictions(
     nodes: int = 1000,
     epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 4.0, 10.0),
     seeds: int = 5,
-    data: Path = A9A,
+    a9a: bool = True,
 ) -> Table:
     measured, lines = [], []
-    for name, rank, silos in _problems(rows, nodes, data):
+    for name, rank, silos in _problems(rows, nodes, a9a):
         pooled = np.vstack(silos)
         truth, spectrum = (
             Truth.of(pooled, rank).basis,
@@ -119,12 +118,12 @@ def predictions(
     )
 
 
-def _problems(rows: int, nodes: int, data: Path) -> Iterator[tuple[str, int, list[Array]]]:
+def _problems(rows: int, nodes: int, a9a: bool) -> Iterator[tuple[str, int, list[Array]]]:
     yield "Model I", 4, np.array_split(model_one(rows, 100), 20)
     yield "Model II", 2, blocks_of(nodes, seed=0)
-    if data.exists():
-        unit = load("a9a, unit rows", data).bounded()
-        yield "a9a, unit rows", 5, np.array_split(unit[np.random.default_rng(0).permutation(len(unit))], 33)
+    for name, data in available(["a9a, unit rows"] if a9a else [], say).items():
+        unit = data.bounded()
+        yield name, 5, np.array_split(unit[np.random.default_rng(0).permutation(len(unit))], 33)
 
 
 def blocks_of(nodes: int, *, seed: int) -> list[Any]:
