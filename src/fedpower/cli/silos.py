@@ -18,12 +18,20 @@ from fedpower.errors import InputError
 from fedpower.options import Options
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes
-from fedpower.rows.opening import existing, is_text, name_of_silo, open_source, rows_at, split_by_group
+from fedpower.rows.opening import (
+    existing,
+    is_text,
+    name_of_silo,
+    open_source,
+    read_pairs,
+    rows_at,
+    split_by_group,
+)
 from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
-from fedpower.values import public_vector, require_distinct
+from fedpower.values import public_vector
 
 Silos = dict[str, Path | RowSource]
 
@@ -158,24 +166,15 @@ def read_nodes(path: Path) -> list[str]:
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:
     """Return public numbers, one per column, from a ``.npy`` or a CSV of name,value lines."""
-    existing(path)
-    values: Any
     try:
         if path.suffix.lower() == ".npy":
-            values = np.load(path, allow_pickle=False)
-        else:
-            with path.open(newline="", encoding="utf-8-sig") as stream:
-                values = [(name, read_number(text)) for name, text in filter(None, csv.reader(stream))]
+            return public_vector(str(path), np.load(existing(path), allow_pickle=False))
+        numbers = {name: read_number(text) for name, text in read_pairs(path).items()}
+    except InputError:
+        raise
     except (ValueError, OSError, EOFError):
-        raise InputError(
-            f"{path} must be numbers in a .npy file or lines of name,value, got others"
-        ) from None
-    if isinstance(values, np.ndarray):
-        return public_vector(str(path), values)
-    if values and math.isnan(values[0][1]):
-        del values[0]  # a heading
-    require_distinct(str(path), [name for name, _ in values])
-    return public_vector(str(path), dict(values), columns=columns)
+        raise InputError(f"{path} must have numbers, got something else") from None
+    return public_vector(str(path), numbers, columns=columns)
 
 
 def named_files(files: Sequence[str]) -> dict[str, Path]:

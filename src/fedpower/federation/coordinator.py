@@ -88,19 +88,14 @@ class StudyRun:
     def result(self) -> Result:
         """The result of the run, as an in-process fit gives it, with the federation on its record."""
         outcome = self.outcome
-        treatment, book = self.file.treatment, outcome.solution.code_book
-        if treatment is None:
-            assert book is not None, "a run without a treatment estimates one"
-            treatment = book.treatment
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public))),
             options=self.file.options,
-            treatment=treatment,
+            treatment=self.file.treatment,
             feature_names=self.file.columns,
             solver=self.choice,
             rules=self.file.rules,
-            code_book=book or self.file.options.book,
         )
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)

@@ -1,7 +1,8 @@
-"""The commands of a federation's parties: all that happens before anybody is contacted."""
+"""`fedpower study` and `node`: the file of a study, and what happens before anybody is contacted."""
 
 import importlib.util
 import json
+import math
 import re
 import shlex
 import shutil
@@ -9,14 +10,155 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consortium import kit_for, silo_file, write_study
-from hospitals import run, succeed
+from hospitals import COLUMNS, run, succeed
 
 from fedpower.cli import node
 from fedpower.federation import vault
+from fedpower.federation.kits import Authority, Request, accept, ask
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
+from fedpower.report.codebook_file import read_code_book
 from layers import planted, write_layer, write_nodes
+
+STUDY = ("--name", "heart", "--silos", "north,south,east", "--columns-of", "north.csv", "-k", 2)
+PRIVATE_STUDY = (*STUDY, "--epsilon", 1, "--row-norm", 10)
+
+
+def write_study(*more: object) -> Path:
+    succeed("study", "init", "study.toml", *PRIVATE_STUDY, *more)
+    return Path("study.toml")
+
+
+def kit_for(party: str, *, study: str = "study.toml") -> Path:
+    """Return the kit of a party, of an authority that is nobody else's."""
+    read, kit, authority = read_study(Path(study)), Path("kits") / party, Path("kits") / f"{party}-authority"
+    signer = Authority.make(read, authority)
+    signer.sign(Request.read(ask(read, party, kit)))
+    accept(kit, signer.signed(party))
+    return kit
+
+
+def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
+    """Write a silo's own file, and make its ledger anew."""
+    path = Path(f"{name}.toml")
+    path.write_text(
+        f'silo = "{name}"\n[data]\npath = "{name}.csv"\n[ledger]\npath = "{name}.ledger"\n'
+        f"epsilon = {cap}\ndelta = 1e-5\n{more}"
+    )
+    Path(f"{name}.ledger").unlink(missing_ok=True)
+    succeed("ledger", "create", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
+    return path
+
+
+IDENTITY = '[identity]\npath = "north.pem"\n'
+
+
+def keys() -> list[str]:
+    """Make the keys of all silos, and return the options that list them."""
+    names = ("north", "south", "east")
+    return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
+
+
+# --- study -----------------------------------------------------------------------------------------
+
+
+def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here: Path) -> None:
+    listed = keys()
+    said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "must have a finite epsilon, got epsilon=inf; exact sums under masks" in said.stderr
+    assert not (here / "s.toml").exists()
+    path = write_study(*listed)
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = inf"))
+    said = run("study", "check", path)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
+
+
+def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: Path) -> None:
+    rounds = ("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
+    solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise", "--no-standardize")
+    path = write_study(*rounds, *solver)
+    study = read_study(path)
+    assert (study.columns, study.silos) == (COLUMNS, ("north", "south", "east"))
+    assert (study.min_silos, study.deadline, study.grace) == (2, 30.0, 5.0)
+    assert (study.host, study.port) == ("a.example.org", 8002)
+    given = study.options
+    assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
+    assert given.aggregation.weights == "noise"
+    assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
+    reported = json.loads(succeed("study", "check", path, "--json").stdout)
+    assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
+
+
+@pytest.mark.parametrize(("words", "centred"), [((), True), (("--no-center",), False)])
+def test_init_centres_unless_told_not_to_as_a_fit_does(
+    here: Path, words: tuple[str, ...], centred: bool
+) -> None:
+    study = read_study(write_study(*words))
+    assert study.options.centers is centred
+    assert study.terms()[0].center is centred
+
+
+def test_init_replaces_a_file_only_by_force(here: Path) -> None:
+    path = write_study()
+    before = path.read_bytes()
+    said = run("study", "init", path, *PRIVATE_STUDY, "-k", 3)
+    assert said.exit_code == 2
+    assert path.read_bytes() == before
+    succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
+    assert read_study(path).options.n_components == 3
+
+
+def test_show_fills_in_what_was_left_out(here: Path) -> None:
+    study = read_study(write_study())
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert facts["hash"] == study.digest
+    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
+    assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
+    assert facts["coordinator"] == "localhost:8002"
+    shown = succeed("study", "show", "study.toml").stdout
+    assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
+    assert facts["why_this_solver"].split()[0] in shown
+
+
+def test_an_exact_study_has_no_delta(here: Path) -> None:
+    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf", "-k", "auto")
+    study = read_study(Path("study.toml"))
+    assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
+
+
+def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
+    (here / "usual.csv").write_text("b,20\na,10\n")
+    (here / "units.csv").write_text("a,2\nb,4\n")
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
+              "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
+    succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
+    found = read_study(here / "study.toml").options
+    assert found.public.offset == [10, 20]
+    assert found.centers
+    assert found.public.scale == [2, 4]
+    succeed(*common, "--scale-file", "units.csv", "--force")
+    assert read_study(here / "study.toml").options.center is True
+
+
+def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns-of",
+              "north.csv", "-k", 1, "--epsilon", 1)  # fmt: skip
+    succeed(*common)
+    study = read_study(here / "study.toml")
+    assert study.treatment is None
+    assert json.loads(succeed("study", "show", "study.toml", "--json").stdout)["prepared_privately"]
+    succeed("fit", "--prepare-only", "north.csv", "--epsilon", 4, "-o", "book.toml")
+    succeed(*common, "--codebook", "book.toml", "--force")
+    again = read_study(here / "study.toml")
+    assert again.treatment == read_code_book("book.toml").treatment
+    assert again.options.standardize
+
+
+# --- node ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -135,15 +277,6 @@ def test_what_leaves_is_said(
         assert f"{steps} {STEP}" in shown["leaves"]
         assert "with the trace" in shown["leaves"]
         assert shown["leaves_without_noise"] == "the number of rows"
-
-
-IDENTITY = '[identity]\npath = "north.pem"\n'
-
-
-def keys() -> list[str]:
-    """Make the keys of all silos, and return the options that list them."""
-    names = ("north", "south", "east")
-    return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
 
 
 @pytest.mark.parametrize("secure", [False, True])
