@@ -37,6 +37,7 @@ class Task(NamedTuple):
     data: str
     kind: str
     seed: int
+    beside: bool = False
 
 
 REAL = ("a9a, min-max", "a9a, unit rows", "digits", "breast cancer", "MNIST")
@@ -79,7 +80,7 @@ def accuracy_real(*, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
     left_out: list[str] = []
     sets = available(names, left_out.append)
     tasks = [Task(name, kind, seed) for name in sets for kind in KINDS for seed in range(seeds)]
-    measured = [row for rows in on_every_core(_fit_split, tasks).values() for row in rows]
+    measured = [row for rows in on_every_core(_fit, tasks).values() for row in rows]
     keys = [(name, kind, epsilon) for name in sets for kind in KINDS for epsilon in EPSILONS]
 
     def table(measure: str) -> list[list[str]]:
@@ -107,21 +108,26 @@ def accuracy_real(*, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
     )
 
 
-def _fit_split(task: Task) -> list[Record]:
-    data = _loaded(task.data)
+def _fit(task: Task) -> list[Record]:
+    data = plain(_loaded(task.data)) if task.beside else _loaded(task.data)
     truth = Truth.of(data.bounded(), data.rank, centred=data.centred())
     places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
-    about = {"data": task.data, "split": task.kind, "seed": task.seed}
-    return [
-        {
-            **about,
-            "epsilon": epsilon,
-            "method": method,
-            **truth.score(private_fit(data, places, method, epsilon, task.seed)),
+    found = []
+    for epsilon in EPSILONS:
+        ways: dict[str, Callable[[], Array]] = {
+            method: functools.partial(private_fit, data, places, method, epsilon, task.seed)
+            for method in METHODS
+            if method != "step" or not task.beside
         }
-        for epsilon in EPSILONS
-        for method in METHODS
-    ]
+        if task.beside:
+            ways |= _others(data, places, epsilon, task.seed)
+        for method, work in ways.items():
+            began = time.process_time()
+            basis = work()
+            seconds = round(time.process_time() - began, 4)
+            about = {"data": task.data, "split": task.kind, "method": method, "epsilon": epsilon}
+            found.append({**about, "seed": task.seed, "seconds": seconds, **truth.score(basis)})
+    return found
 
 
 _loaded = functools.lru_cache(maxsize=1)(load)
@@ -158,8 +164,8 @@ def accuracy_peers(
     left_out: list[str] = []
     sets = available(names, left_out.append)
     sets = {name: plain(each) for name, each in sets.items()}
-    tasks = [Task(name, "at random", seed) for name in sets for seed in range(seeds)]
-    fits = [row for rows in on_every_core(_fit_here, tasks).values() for row in rows]
+    tasks = [Task(name, "at random", seed, beside=True) for name in sets for seed in range(seeds)]
+    fits = [row for rows in on_every_core(_fit, tasks).values() for row in rows]
     ended = {}
     for name, data in sets.items():
         with ThreadPoolExecutor(max(1, len(peers))) as threads:
@@ -227,22 +233,7 @@ def plain(data: DataSet) -> DataSet:
     )
 
 
-def _fit_here(task: Task) -> list[Record]:
-    data = plain(_loaded(task.data))
-    truth = Truth.of(data.rows, data.rank)
-    places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
-    found = []
-    for epsilon in EPSILONS:
-        for method, work in _methods(data, places, epsilon, task.seed).items():
-            began = time.process_time()
-            basis = work()
-            seconds = round(time.process_time() - began, 4)
-            about = {"data": task.data, "method": method, "epsilon": epsilon, "seed": task.seed}
-            found.append({**about, "seconds": seconds, **truth.score(basis)})
-    return found
-
-
-def _methods(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[str, Callable[[], Array]]:
+def _others(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[str, Callable[[], Array]]:
     n_rows, rank = len(data.rows), data.rank
     given: Record = {"n_rows": n_rows, "epsilon": epsilon, "rng": np.random.default_rng([seed, 1])}
 
@@ -253,8 +244,6 @@ def _methods(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[s
         return baselines.local_eigenspaces([data.rows[each] for each in places], rank)
 
     return {
-        "fedpower": lambda: private_fit(data, places, "fedpower", epsilon, seed),
-        "paper": lambda: private_fit(data, places, "paper", epsilon, seed),
         "Analyze-Gauss": lambda: baselines.analyze_gauss(
             moment(), rank, delta=default_delta(n_rows), **given
         ),

@@ -184,6 +184,7 @@ def test_reading_the_bound_from_the_rows_warns_loudly(rows: Array) -> None:
         warnings.simplefilter("error", PrivacyLeakWarning)
         for book in (CodeBook(row_norm=10.0), CodeBook(normalize=True)):
             FedPCA(2, epsilon=1.0, codebook=book).fit(rows)
+    assert str(exact(2).fit(rows).privacy_).startswith("NOT PRIVATE")
 
 
 @pytest.mark.slow
@@ -213,10 +214,3 @@ def test_with_a_large_budget_a_private_fit_nears_the_exact_one(
     np.testing.assert_allclose(private.mean_, wanted.mean_, atol=0.05)
     assert private.privacy_.is_private
     assert "epsilon=20" in str(private.privacy_)
-
-
-def test_an_exact_fit_says_that_it_is_not_private(rows: Array) -> None:
-    model = exact(2).fit(rows)
-    assert not model.privacy_.is_private
-    assert str(model.privacy_).startswith("NOT PRIVATE")
-    assert model.privacy_.as_dict()["asked_epsilon"] == INF

@@ -47,14 +47,13 @@ class Node:
         self._settings = settings
         self._vault = vault
         self._questions: queue.Queue[tuple[int, bytes]] = queue.Queue(_WAITING)
+        states = ("not connected", "connected")
         self._links = Links(
             settings.name,
             accepts={"coordinator": ASK},
             most_bytes=settings.most_question_bytes,
             on_message=self._take,
-            on_change=lambda _, there: logger.info(
-                "%s to the coordinator", "connected" if there else "not connected"
-            ),
+            on_change=lambda _, there: logger.info("%s to the coordinator", states[there]),
         )
 
     def run(self) -> None:
