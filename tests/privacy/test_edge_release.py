@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fedpower.errors import InputError
-from fedpower.linalg import lower_triangle
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import noise_for, of_moment
 from fedpower.rows.networks import NetworkSource, open_network
@@ -39,7 +38,7 @@ def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) ->
     first, second = EdgeMoment(one).sums(), EdgeMoment(two).sums()
     change = first.squares.low.astype(object) - second.squares.low.astype(object)
     total = Fraction(int(np.trace(change)), trace) ** 2
-    for row, column in zip(*lower_triangle(D), strict=True):
+    for row, column in zip(*np.tril_indices(D), strict=True):
         scale = diagonal if row == column else below
         total += Fraction(int(change[row, column]), scale) ** 2
     return total

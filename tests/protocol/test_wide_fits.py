@@ -143,17 +143,6 @@ def test_what_is_no_factor_is_set_aside() -> None:
         assert problem(spoilt) is not None, spoilt
 
 
-@pytest.mark.slow
-def test_a_tall_basis_is_the_one_that_householder_gives() -> None:
-    rng = np.random.default_rng(0)
-    tall = rng.standard_normal((TALL, 6)) * np.geomspace(1.0, 1e-4, 6)
-    tall[:, 5] += tall[:, 0]
-    basis, triangle = np.linalg.qr(tall)
-    expected = basis * np.sign(np.diagonal(triangle))
-    assert orth(tall) == pytest.approx(expected, abs=1e-9)
-    assert is_orthonormal(orth(tall), 1e-13)
-
-
 @pytest.mark.parametrize("spoil", ["zero", "equal", "nearly equal", "huge", "tiny"])
 def test_a_tall_basis_is_orthonormal_whatever_the_columns(spoil: str) -> None:
     rng = np.random.default_rng(0)
@@ -166,7 +155,9 @@ def test_a_tall_basis_is_orthonormal_whatever_the_columns(spoil: str) -> None:
         tall[:, 2] = tall[:, 1] * (1 + 1e-12 * tall[:, 0])
     else:
         tall *= 1e200 if spoil == "huge" else 1e-200
-    assert is_orthonormal(orth(tall), 1e-12)
+    basis = orth(tall)
+    assert is_orthonormal(basis, 1e-12)
+    assert (np.diagonal(basis.T @ tall) >= 0).all()
     assert spectral_norm(tall) == pytest.approx(float(np.linalg.norm(tall, 2)), rel=1e-12)
 
 
