@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from subprocess import CalledProcessError
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks import baselines
-from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Places, Truth, available, loaders, split
+from benchmarks.data_sets import KINDS, Array, DataSet, Places, Truth, available, load, split
 from benchmarks.fits import fed_pca
 from benchmarks.peer_process import HERE, PATIENCE, peer_python, run_peer
 from benchmarks.runner import Record, Table, case, having, on_every_core, say, spread, values
@@ -36,9 +35,9 @@ METHODS: dict[str, Record] = {
 
 class Task(NamedTuple):
     data: str
-    a9a: str
     kind: str
     seed: int
+    beside: bool = False
 
 
 REAL = ("a9a, min-max", "a9a, unit rows", "digits", "breast cancer", "MNIST")
@@ -59,12 +58,6 @@ def private_fit(data: DataSet, places: Places, method: str, epsilon: float, seed
     return np.asarray(model.fit_silos(parts).components_.T)
 
 
-def _sets(names: tuple[str, ...], a9a: Path) -> tuple[dict[str, DataSet], list[str]]:
-    left_out: list[str] = []
-    found = available({name: loaders(a9a)[name] for name in names}, left_out.append)
-    return {each.name: each for each in found}, left_out
-
-
 def _facts(sets: dict[str, DataSet]) -> tuple[str, list[str], list[list[Any]]]:
     facts = [each.facts() for each in sets.values()]
     return "How the data were used", list(facts[0]), [list(each.values()) for each in facts]
@@ -83,10 +76,11 @@ def _settings(sets: dict[str, DataSet], seeds: int, left_out: list[str]) -> Reco
     about="private fits on real data: the default, every step noised, and the paper's noise",
     quick={"names": ("breast cancer",), "seeds": 1},
 )
-def accuracy_real(*, a9a: Path = A9A, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
-    sets, left_out = _sets(names, a9a)
-    tasks = [Task(name, str(a9a), kind, seed) for name in sets for kind in KINDS for seed in range(seeds)]
-    measured = [row for rows in on_every_core(_fit_split, tasks).values() for row in rows]
+def accuracy_real(*, names: tuple[str, ...] = REAL, seeds: int = 10) -> Table:
+    left_out: list[str] = []
+    sets = available(names, left_out.append)
+    tasks = [Task(name, kind, seed) for name in sets for kind in KINDS for seed in range(seeds)]
+    measured = [row for rows in on_every_core(_fit, tasks).values() for row in rows]
     keys = [(name, kind, epsilon) for name in sets for kind in KINDS for epsilon in EPSILONS]
 
     def table(measure: str) -> list[list[str]]:
@@ -114,26 +108,29 @@ def accuracy_real(*, a9a: Path = A9A, names: tuple[str, ...] = REAL, seeds: int 
     )
 
 
-def _fit_split(task: Task) -> list[Record]:
-    data = _loaded(task.data, task.a9a)
+def _fit(task: Task) -> list[Record]:
+    data = plain(_loaded(task.data)) if task.beside else _loaded(task.data)
     truth = Truth.of(data.bounded(), data.rank, centred=data.centred())
     places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
-    about = {"data": task.data, "split": task.kind, "seed": task.seed}
-    return [
-        {
-            **about,
-            "epsilon": epsilon,
-            "method": method,
-            **truth.score(private_fit(data, places, method, epsilon, task.seed)),
+    found = []
+    for epsilon in EPSILONS:
+        ways: dict[str, Callable[[], Array]] = {
+            method: functools.partial(private_fit, data, places, method, epsilon, task.seed)
+            for method in METHODS
+            if method != "step" or not task.beside
         }
-        for epsilon in EPSILONS
-        for method in METHODS
-    ]
+        if task.beside:
+            ways |= _others(data, places, epsilon, task.seed)
+        for method, work in ways.items():
+            began = time.process_time()
+            basis = work()
+            seconds = round(time.process_time() - began, 4)
+            about = {"data": task.data, "split": task.kind, "method": method, "epsilon": epsilon}
+            found.append({**about, "seed": task.seed, "seconds": seconds, **truth.score(basis)})
+    return found
 
 
-@functools.lru_cache(maxsize=1)
-def _loaded(name: str, a9a: str) -> DataSet:
-    return loaders(Path(a9a))[name]()
+_loaded = functools.lru_cache(maxsize=1)(load)
 
 
 # Peers
@@ -159,16 +156,16 @@ ABOUT = {  # method: who sees rows, what is promised
 )
 def accuracy_peers(
     *,
-    a9a: Path = A9A,
     names: tuple[str, ...] = COMPARED,
     seeds: int = 5,
     limit_s: float = 20.0,
     peers: tuple[str, ...] = tuple(PEERS),
 ) -> Table:
-    sets, left_out = _sets(names, a9a)
+    left_out: list[str] = []
+    sets = available(names, left_out.append)
     sets = {name: plain(each) for name, each in sets.items()}
-    tasks = [Task(name, str(a9a), "at random", seed) for name in sets for seed in range(seeds)]
-    fits = [row for rows in on_every_core(_fit_here, tasks).values() for row in rows]
+    tasks = [Task(name, "at random", seed, beside=True) for name in sets for seed in range(seeds)]
+    fits = [row for rows in on_every_core(_fit, tasks).values() for row in rows]
     ended = {}
     for name, data in sets.items():
         with ThreadPoolExecutor(max(1, len(peers))) as threads:
@@ -236,22 +233,7 @@ def plain(data: DataSet) -> DataSet:
     )
 
 
-def _fit_here(task: Task) -> list[Record]:
-    data = plain(_loaded(task.data, task.a9a))
-    truth = Truth.of(data.rows, data.rank)
-    places = split(task.kind, data.labels, data.n_silos, np.random.default_rng(task.seed))
-    found = []
-    for epsilon in EPSILONS:
-        for method, work in _methods(data, places, epsilon, task.seed).items():
-            began = time.process_time()
-            basis = work()
-            seconds = round(time.process_time() - began, 4)
-            about = {"data": task.data, "method": method, "epsilon": epsilon, "seed": task.seed}
-            found.append({**about, "seconds": seconds, **truth.score(basis)})
-    return found
-
-
-def _methods(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[str, Callable[[], Array]]:
+def _others(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[str, Callable[[], Array]]:
     n_rows, rank = len(data.rows), data.rank
     given: Record = {"n_rows": n_rows, "epsilon": epsilon, "rng": np.random.default_rng([seed, 1])}
 
@@ -262,8 +244,6 @@ def _methods(data: DataSet, places: Places, epsilon: float, seed: int) -> dict[s
         return baselines.local_eigenspaces([data.rows[each] for each in places], rank)
 
     return {
-        "fedpower": lambda: private_fit(data, places, "fedpower", epsilon, seed),
-        "paper": lambda: private_fit(data, places, "paper", epsilon, seed),
         "Analyze-Gauss": lambda: baselines.analyze_gauss(
             moment(), rank, delta=default_delta(n_rows), **given
         ),

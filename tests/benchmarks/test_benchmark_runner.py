@@ -1,14 +1,18 @@
-"""The runner: parameters from text, interleaved times, and documents that match what was recorded."""
+"""The runner, documents that match what was recorded, and trusted curators as exact as they should be."""
 
-import gc
+import math
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import runner
+from benchmarks.baselines import analyze_gauss, curator_noise, exponential_eigenvectors, leading
 from benchmarks.results_page import render
-from benchmarks.runner import Case, Table, compare, having, in_own_process, markdown, ratios, timing_table
+from benchmarks.runner import Case, Table, in_own_process, markdown
+from fedpower.linalg import sin_theta
+from fedpower.privacy import delta_of
+from problems import Array
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -28,24 +32,6 @@ def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
     expected = {"rows": 7, "ends": (1.0, 2.0), "path": Path("a.csv"), "small": True}
     assert CASE.parameters(quick=True, chosen=chosen) == expected
     assert CASE.parameters(quick=True)["ends"] == (0.5,)
-
-
-def test_ways_are_timed_in_turn_without_the_first_repeat_and_compared_within_a_repeat(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gc, "collect", lambda: 0)  # what others left in memory takes seconds
-    calls: list[str] = []
-
-    def way(name: str, seconds: float) -> Any:
-        return lambda: calls.append(name) or {"seconds": seconds}
-
-    found = compare({"a": way("a", 1.0), "b": way("b", 2.0)}, 2, data="x")
-    assert sorted(calls) == ["a"] * 3 + ["b"] * 3
-    assert [each["repeat"] for each in having(found, way="a")] == [0, 1]
-    assert ratios(having(found, way="b"), having(found, way="a")) == [2.0, 2.0]
-    table = timing_table(found, base="a", by="data")
-    assert [row[:2] for row in table.rows] == [["x", "a"], ["x", "b"]]
-    assert table.rows[1][3] == "2.00 (2.00 to 2.00)"
 
 
 @pytest.mark.programs
@@ -79,3 +65,24 @@ def test_documents_match_the_recorded_results_and_their_pictures_are_there() -> 
     for line in (DOCS / "results.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("!["):
             assert (DOCS / line.rpartition("(")[2].rstrip(")")).exists()
+
+
+def test_the_curators_noise_is_what_the_promise_needs_and_none_without_privacy(rows: Array) -> None:
+    std = curator_noise(n_rows=1000, epsilon=0.7, delta=1e-5)
+    mu = math.sqrt(2.0) / 1000 / std
+    assert delta_of(mu, 0.7) == pytest.approx(1e-5, rel=1e-6)
+    assert delta_of(mu * 1.001, 0.7) > 1e-5
+    moment, rng = rows.T @ rows / len(rows), np.random.default_rng(0)
+    found = analyze_gauss(moment, 3, n_rows=len(rows), epsilon=math.inf, delta=1e-6, rng=rng)
+    assert np.array_equal(found, leading(moment, 3)[1])
+
+
+def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exact_one(rows: Array) -> None:
+    moment, errors = rows.T @ rows / len(rows), []
+    for epsilon in (1e6, 1e12):
+        rng = np.random.default_rng(0)
+        found = exponential_eigenvectors(moment, 3, n_rows=len(rows), epsilon=epsilon, rng=rng)
+        assert found.T @ found == pytest.approx(np.eye(3), abs=1e-10)
+        errors.append(sin_theta(found, leading(moment, 3)[1]))
+    assert errors[1] < 1e-3
+    assert errors[1] < errors[0]

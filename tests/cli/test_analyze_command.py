@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import run, succeed, write_hospitals
+from hospitals import run, succeed
 
 from fedpower import FedPCA, read_moment, read_result
 from fedpower.analyses import Regression
@@ -23,11 +23,9 @@ ANALYSES = {
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_hospitals(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def place(here: Path) -> Path:
     succeed("fit", *FILES, "--epsilon", "inf", "--solver", "moment", "-o", "moment")
-    return tmp_path
+    return here
 
 
 def test_every_analysis_is_printed_told_and_kept(place: Path):
@@ -64,16 +62,13 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
         assert "Scores with their intervals" in Path(method, "report.html").read_text()
 
 
-def test_the_numbers_are_the_estimators(place: Path):
-    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "--json").stdout)
+def test_the_numbers_are_the_estimators_and_new_rows_are_flagged_where_they_are(place: Path):
+    words = ("analyze", "regress", "moment", "--target", "hdl", "--json")
+    told = json.loads(succeed(*words).stdout)
     assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
-    told = json.loads(succeed("analyze", "regress", "moment", "--target", "hdl", "-k", 2, "--json").stdout)
-    assert len(told["coef"]) == 4
-
-
-def test_new_rows_are_flagged_where_they_are(place: Path):
-    words = ("analyze", "monitor", "moment", "-k", 2, "--rows", "south.parquet", "--flags", "flags.csv")
-    said = succeed(*words)
+    assert len(json.loads(succeed(*words, "-k", 2).stdout)["coef"]) == 4
+    flagged = ("--rows", "south.parquet", "--flags", "flags.csv")
+    said = succeed("analyze", "monitor", "moment", "-k", 2, *flagged)
     with Path("flags.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 50
@@ -125,8 +120,7 @@ def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place: Pa
     with pytest.warns(UserWarning, match="no component is determined"):
         model = FedPCA(2).fit_moment("private")
     assert np.array_equal(model.components_, read_result("private").components)
-    succeed("fit", *FILES, "-k", 2, "--epsilon", "inf", "-o", "exact")
-    assert not Path("exact/moment.npz").exists()
+    assert not Path("model/moment.npz").exists()
 
 
 def test_a_covariance_of_persons_protects_persons(place: Path):

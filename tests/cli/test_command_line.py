@@ -1,23 +1,19 @@
 """The program as a process: light help, exit statuses, signals, pipes, unexpected errors."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
 import pytest
-from hospitals import EXACT, run, succeed
+from hospitals import EXACT, PROGRAM, run, succeed
 
 from fedpower import __version__
-from fedpower.cli import COMMANDS, main
+from fedpower.cli import COMMANDS
 from fedpower.cli.console import exit_status, reported
 from fedpower.report import read_result
 
-PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 HEAVY = ("numpy", "scipy", "sklearn", "pyarrow", "rich", "pandas")
 
 
@@ -34,14 +30,11 @@ def test_help_imports_nothing_heavy():
         assert line in done.stdout
 
 
-def test_version_and_bare_name():
-    assert __version__ in succeed("--version").stdout
-    assert succeed().stdout == succeed("--help").stdout
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str):
     assert "Usage: " in succeed(command, "--help").stdout
+    assert __version__ in succeed("--version").stdout
+    assert succeed().stdout == succeed("--help").stdout
 
 
 @pytest.mark.programs
@@ -54,12 +47,6 @@ def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
     assert done.stderr.startswith("Error: column 'bmi' of holes.csv")
     assert "row 7" in done.stderr
     assert not Path("new").exists()
-    done = subprocess.run(
-        [*PROGRAM, "fit", "north.csv", "south.parquet", *EXACT, "-o", "new"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stderr == ""
-    assert Path("new/run.json").is_file()
 
 
 BRIEF = {
@@ -85,26 +72,14 @@ def test_help_of_a_fit_lists_what_most_people_need_and_help_all_the_rest():
         assert heading in whole
 
 
-CONFIG = """
-k = 1
-epsilon = inf
-columns = ["bmi", "sbp"]
-drop = ["age"]
-no-center = true
-row-norm = 3
-"""
-
-
 def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here: Path):
-    Path("fit.toml").write_text(CONFIG.replace('drop = ["age"]\n', ""))
-    succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "-o", "out")
+    lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = ["hdl"]\n'
+    Path("fit.toml").write_text(f"k = 1\nepsilon = inf\n{lists}no-center = true\nrow-norm = 3\n")
+    succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "--columns", "bmi,sbp", "-o", "out")
     record = read_result("out").run
     assert (record["n_components"], record["n_features"]) == (2, 2)
     assert record["parameters"]["center"] is False
     assert record["parameters"]["row_norm"] == 3
-    Path("drop.toml").write_text('drop = ["age", "bmi"]\nepsilon = inf\nk = 1')
-    succeed("fit", "north.csv", "--config", "drop.toml", "-o", "dropped")
-    assert read_result("dropped").n_features == 3
 
 
 @pytest.mark.parametrize("text", ["shoe = 1", "k = ", "[k]\na = 1", "help = true"])
@@ -113,30 +88,6 @@ def test_a_file_of_other_options_is_refused(here: Path, text: str):
     said = run("fit", "north.csv", "--config", "fit.toml")
     assert said.exit_code == 2
     assert "fit.toml must" in said.stderr
-
-
-@pytest.mark.programs
-@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
-def test_an_interrupt_ends_with_130_and_leaves_nothing(here: Path):
-    before = sorted(here.iterdir())
-    script = (
-        "import time\nimport fedpower.cli.fit as module\n"
-        "module.open_silos = lambda *_, **__: (print('ready', flush=True), time.sleep(60))\n"
-        "from fedpower.cli import main; main()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, "fit", "north.csv", *EXACT, "-o", "new"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert said.strip().startswith("Error: interrupted")
-    assert "Traceback" not in said
-    assert sorted(here.iterdir()) == before
 
 
 def test_an_unexpected_error_names_the_way_to_see_more(here: Path, monkeypatch: pytest.MonkeyPatch):
@@ -168,7 +119,3 @@ def test_errors_of_the_system_and_of_libraries_are_sentences():
     assert reported(click.FileError("x", "gone"))[1] == 2
     assert exit_status(lambda: 3, traceback=False) == 3
     assert exit_status(lambda: None, traceback=False) == 0
-
-
-def test_the_group_can_be_called_without_ending_the_process():
-    assert main.main(["--version"], standalone_mode=False) == 0

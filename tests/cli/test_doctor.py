@@ -71,7 +71,7 @@ def test_every_requirement_of_the_package_is_understood():
     [
         ("numpy>=999", "", "broken", "numpy must be >=999, got "),
         ("no-such-package", "", "broken", "no-such-package is not installed"),
-        ("no-such-package", "sql", "absent", "no-such-package is not installed (silos that are queries on"),
+        ("no-such-package", "sql", "absent", "no-such-package is not installed"),
     ],
 )
 def test_a_package_that_is_too_old_or_not_there_is_found(missing: str, extra: str, state: str, detail: str):

@@ -1,8 +1,11 @@
-"""`fedpower fit` gives what FedPCA gives, says what it promises, and keeps ledgers."""
+"""`fedpower fit` gives what FedPCA gives, says what it promises, keeps ledgers and writes code books."""
 
 import json
 import shlex
+import shutil
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,33 +14,48 @@ from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, all_rows, parts, run, succ
 from fedpower import CodeBook, FedPCA, PowerMethod
 from fedpower.privacy import Ledger
 from fedpower.report import read_result
+from fedpower.report.codebook_file import read_code_book
+from fedpower.report.files import LEAST_ROOM
 
 FILES = ("north.csv", "south.parquet", "east.csv")
 
 
-def make_ledgers(folder: Path, epsilon: float = 2.0) -> None:
+def make_ledgers(epsilon: float = 2.0) -> None:
     for name in SIZES:
-        succeed("ledger", "create", folder / f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+        succeed("ledger", "create", f"{name}.ledger", "--epsilon", epsilon, "--delta", 1e-6)
+
+
+def spent() -> list[tuple[int, float]]:
+    """Return by silo how many releases its ledger has, and the epsilon of all."""
+    found = []
+    for name in SIZES:
+        with Ledger.open(f"{name}.ledger") as ledger:
+            found.append((ledger.spent().n_releases, ledger.spent().epsilon))
+    return found
+
+
+# --- exact fits --------------------------------------------------------------------------------------
 
 
 def test_files_give_what_the_estimator_gives(here: Path):
-    said = succeed("fit", *FILES, *EXACT, "-o", "out")
+    said = succeed("fit", *FILES, *EXACT, "-o", "out", "--json")
+    reported = json.loads(said.stdout)
+    assert (reported["result"], np.shape(reported["components"])) == ("out", (2, 5))
+    assert not reported["privacy"]["private"]
+    assert "NOT PRIVATE" in said.stderr
+    assert shlex.join(reported["command"]).startswith("fedpower fit north.csv south.parquet")
     model = FedPCA(2, epsilon=float("inf"), random_state=1).fit_silos(parts())
     result = read_result("out")
     np.testing.assert_allclose(result.components, model.components_, atol=1e-12)
     np.testing.assert_allclose(result.explained_variance, model.explained_variance_, rtol=1e-12)
     assert result.feature_names == COLUMNS
+    said = succeed("fit", "everybody.csv", "--groups", "site", *EXACT, "-o", "groups")
+    other = read_result("groups")
+    np.testing.assert_allclose(result.components, other.components, atol=1e-10)
+    assert {silo["name"]: silo["rows"] for silo in other.run["silos"]} == SIZES
     assert "NOT PRIVATE" in said.stdout
-    assert "north (60 rows), south (50 rows), east (40 rows)" in said.stdout
+    assert "east (40 rows), north (60 rows), south (50 rows)" in said.stdout
     assert said.stderr == ""
-
-
-def test_groups_in_one_file_are_the_same_silos(here: Path):
-    succeed("fit", *FILES, *EXACT, "-o", "files")
-    succeed("fit", "everybody.csv", "--groups", "site", *EXACT, "-o", "groups")
-    one, other = read_result("files"), read_result("groups")
-    np.testing.assert_allclose(one.components, other.components, atol=1e-10)
-    assert {s["name"]: s["rows"] for s in other.run["silos"]} == SIZES
 
 
 def test_arrays_without_names_and_names_given_on_the_line(here: Path):
@@ -51,17 +69,13 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
     assert read_result("named").feature_names == COLUMNS
 
 
-def test_columns_choose_and_drop_leaves_out(here: Path):
+def test_columns_are_chosen_and_left_out_and_a_fraction_chooses_the_components(here: Path):
     succeed("fit", *FILES, "--columns", "bmi,age", "--epsilon", "inf", "-k", 1, "-o", "chosen")
     assert read_result("chosen").feature_names == ("bmi", "age")
-    succeed("fit", "north.csv", "everybody.csv", "--drop", "hdl", "--extra-columns", "drop",
-            "--epsilon", "inf", "-k", 1, "--columns", "age,sbp,dbp", "-o", "less")  # fmt: skip
+    less = shlex.split("--drop hdl --extra-columns drop --epsilon inf -k 0.6 --columns age,sbp,dbp -o less")
+    succeed("fit", "north.csv", "everybody.csv", *less)
     assert read_result("less").feature_names == ("age", "sbp", "dbp")
-
-
-def test_a_fraction_of_variance_chooses_the_components(here: Path):
-    succeed("fit", *FILES, "-k", "0.9", "--epsilon", "inf", "-o", "out")
-    assert read_result("out").explained_variance_ratio.sum() > 0.9
+    assert read_result("less").explained_variance_ratio.sum() > 0.6
 
 
 def test_options_reach_the_estimator(here: Path):
@@ -86,85 +100,36 @@ def test_public_centre_and_scale_come_from_files(here: Path):
     lines = [f"{name},{value}" for name, value in zip(COLUMNS, scale, strict=True)]
     Path("scale.csv").write_text("\n".join(["name,value", *lines[::-1]]))
     np.save("center.npy", center)
-    succeed("fit", *FILES, *EXACT, "--center-file", "center.npy", "--scale-file", "scale.csv",
-            "-o", "out")  # fmt: skip
+    succeed("fit", *FILES, *EXACT, "--center-file", "center.npy", "--scale-file", "scale.csv", "-o", "out")
     model = FedPCA(2, epsilon=float("inf"), codebook=CodeBook(offset=center, scale=scale), random_state=1)
     model.fit_silos(parts())
     np.testing.assert_allclose(read_result("out").components, model.components_, atol=1e-12)
     assert np.allclose(read_result("out").transform(all_rows()), model.transform(all_rows()))
 
 
-def test_json_is_one_object_and_alone_on_stdout(here: Path):
-    said = succeed("fit", *FILES, *EXACT, "-o", "out", "--json")
-    reported = json.loads(said.stdout)
-    assert reported["result"] == "out"
-    assert np.shape(reported["components"]) == (2, 5)
-    assert not reported["privacy"]["private"]
-    assert "NOT PRIVATE" in said.stderr
-    assert shlex.join(reported["command"]).startswith("fedpower fit north.csv south.parquet")
-
-
-def test_a_private_fit_prints_its_statement_and_says_that_nothing_recorded_it(here: Path):
-    said = succeed("fit", *FILES, *PRIVATE, "-o", "out")
-    assert "Private: one row of one silo" in said.stdout
-    assert "no ledger was given" in said.stderr
-    assert read_result("out").run["privacy"]["private"]
-
-
-def test_ledgers_are_charged_once_for_the_same_question(here: Path):
-    make_ledgers(here / "ledgers")
-    succeed("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "-o", "out")
-    succeed("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "-o", "again")
-    np.testing.assert_array_equal(read_result("out").components, read_result("again").components)
-    for name in SIZES:
-        with Ledger.open(here / "ledgers" / f"{name}.ledger") as ledger:
-            assert ledger.spent().n_releases == 1
-            assert ledger.spent().epsilon == pytest.approx(1.0)
-
-
-def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
-    make_ledgers(here / "ledgers")
-    succeed("ledger", "create", "poor.ledger", "--epsilon", 0.5, "--delta", 1e-6)
-    Path("poor.ledger").rename("small")
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=small", "-o", "o")
-    assert said.exit_code == 2
-    assert "poor" in said.stderr  # the ledger's own name does not fit the silo
-    succeed("ledger", "create", "tight", "--epsilon", 0.5, "--delta", 1e-6)
-    said = run("fit", *FILES, *PRIVATE, "--ledgers", "ledgers", "--ledgers", "east=tight", "-o", "o")
-    assert said.exit_code == 2
-    assert "this release would spend epsilon=1 " in said.stderr
-    assert not Path("o").exists()
-    for name in SIZES:
-        with Ledger.open(here / "ledgers" / f"{name}.ledger") as ledger:
-            assert ledger.spent().n_releases == 0
-
-
 def test_force_replaces_a_result_and_nothing_else(here: Path):
-    succeed("fit", *FILES, *EXACT, "-o", "out")
-    assert run("fit", *FILES, "-k", 1, "--epsilon", "inf", "-o", "out").exit_code == 2
-    assert read_result("out").n_components == 2
-    succeed("fit", *FILES, "-k", 1, "--epsilon", "inf", "-o", "out", "--force")
-    assert read_result("out").n_components == 1
-    Path("out/thesis.tex").write_text("years of work")
-    said = run("fit", *FILES, *EXACT, "-o", "out", "--force")
-    assert said.exit_code == 2
-    assert "thesis.tex" in said.stderr
-    assert Path("out/thesis.tex").read_text() == "years of work"
+    words = ("fit", *FILES, "-k", 1, "--epsilon", "inf", "-o", "model")
+    assert run(*words).exit_code == 2
+    assert read_result("model").n_components == 2
+    succeed(*words, "--force")
+    assert read_result("model").n_components == 1
+    Path("model/thesis.tex").write_text("years of work")
+    said = run(*words, "--force")
+    assert (said.exit_code, "thesis.tex" in said.stderr) == (2, True)
+    assert Path("model/thesis.tex").read_text() == "years of work"
 
 
 def test_a_warning_is_one_line(here: Path):
     words = ("--max-rounds", 1, "--iteration-rank", 2, "--no-center", "--solver", "fedpower")
-    said = succeed("fit", *FILES, *EXACT, *words, "-o", "out")
-    (line,) = said.stderr.splitlines()
+    (line,) = succeed("fit", *FILES, *EXACT, *words, "-o", "out").stderr.splitlines()
     assert line.startswith("Warning: ")
     assert "--max-rounds" in line
 
 
 @pytest.mark.devices
 def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
-    succeed("fit", *FILES, *EXACT, "-o", "plain")
-    succeed("fit", *FILES, *EXACT, "--device", "cpu", "-o", "device")
-    one, other = read_result("plain"), read_result("device")
+    succeed("fit", *FILES[:2], *EXACT, "--device", "cpu", "-o", "device")
+    one, other = read_result("model"), read_result("device")
     np.testing.assert_allclose(one.components, other.components, atol=1e-10)
     said = run("fit", *FILES, *EXACT, "--device", "abacus", "-o", "none")
     assert said.exit_code == 2
@@ -173,16 +138,16 @@ def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
 
 @pytest.mark.parametrize("how", [("--drop", ""), ("--columns", ",".join(COLUMNS))])
 def test_the_nameless_index_that_pandas_writes_is_left_out(here: Path, how: tuple[str, str]):
-    succeed("fit", "north.csv", *EXACT, "-o", "plain")
     heading, *rows = Path("north.csv").read_text().splitlines()
     numbered = [f"{place},{row}" for place, row in enumerate(rows)]
     Path("index.csv").write_text("\n".join([f",{heading}", *numbered]) + "\n")
-    succeed("fit", "index.csv", *how, *EXACT, "-o", "out")
-    plain, found = read_result("plain"), read_result("out")
+    succeed("fit", "index.csv", "south.parquet", *how, *EXACT, "-o", "out")
+    found = read_result("out")
     assert found.feature_names == COLUMNS
-    np.testing.assert_array_equal(found.components, plain.components)
-    scores = succeed("transform", "out", "index.csv").stdout
-    assert scores == succeed("transform", "plain", "north.csv").stdout
+    np.testing.assert_array_equal(found.components, read_result("model").components)
+    assert (
+        succeed("transform", "out", "index.csv").stdout == succeed("transform", "model", "north.csv").stdout
+    )
 
 
 def test_no_component_of_an_exact_fit_is_called_noise(here: Path):
@@ -192,12 +157,53 @@ def test_no_component_of_an_exact_fit_is_called_noise(here: Path):
     assert "noise" not in said.stdout
 
 
-def test_a_delta_at_which_a_row_may_be_given_away_is_warned_of(here: Path):
-    said = succeed("fit", "north.csv", *PRIVATE, "--delta", 0.5, "-o", "large")
-    assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has 60 rows" in (
-        said.stderr
-    )
-    assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
+# --- private fits ------------------------------------------------------------------------------------
+
+
+def test_ledgers_are_charged_once_for_the_same_question(here: Path):
+    make_ledgers()
+    succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "out")
+    succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "again")
+    np.testing.assert_array_equal(read_result("out").components, read_result("again").components)
+    assert spent() == [(1, pytest.approx(1.0))] * 3
+
+
+def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
+    make_ledgers()
+    for owner, reason in (("poor", "poor"), ("east", "this release would spend epsilon=1 ")):
+        succeed("ledger", "create", f"{owner}/l", "--silo", owner, "--epsilon", 0.5, "--delta", 1e-6)
+        said = run("fit", *FILES, *PRIVATE, "--ledgers", ".", "--ledgers", f"east={owner}/l", "-o", "o")
+        assert said.exit_code == 2
+        assert reason in said.stderr  # the first ledger is not the silo's
+        assert not Path("o").exists()
+        assert [count for count, _ in spent()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("more", [("-k", 1), ("--prepare-only",), ("--network", "edge", "--nodes", "n.txt")])
+def test_a_full_disk_is_found_before_anything_is_charged(
+    here: Path, more: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+):
+    make_ledgers()
+    Path("n.txt").write_text("ann\nbob\n")
+    if "--network" in more:
+        Path("north.csv").write_text("source,target\nann,bob\n")
+    asked = ("fit", "north.csv", "--epsilon", 1, "--delta", 1e-6, "--ledgers", ".", *more, "-o", "out")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**9, free=10**6))
+        found = run(*asked)
+    assert found.exit_code == 2
+    said = " ".join(found.stderr.split())
+    assert "the disk of out must have 16 MB free for what is written there, got 1 MB" in said
+    assert [count for count, _ in spent()] == [0, 0, 0]
+    succeed(*asked)
+
+
+def test_many_columns_want_more_room(here: Path, monkeypatch: pytest.MonkeyPatch):
+    """8 bytes for each pair of columns."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**12, free=LEAST_ROOM + 1))
+    Path("wide.csv").write_text(f"{','.join(f'x{column}' for column in range(50))}\n{'1,' * 49}1\n")
+    found = run("fit", "wide.csv", *PRIVATE, "-o", "out")
+    assert "must have 17 MB free" in " ".join(found.stderr.split())
 
 
 def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
@@ -207,3 +213,91 @@ def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
     said = run("fit", "north.csv", *words, "--epsilon", 0.6, "-o", "out")
     assert "silo 'north' has 0.5 left at delta=1e-06; ask for epsilon<=0.5," in said.stderr
     succeed("fit", "north.csv", *words, "--epsilon", 0.5, "-o", "out")
+
+
+def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(here: Path):
+    said = succeed("fit", *FILES, *PRIVATE, "--delta", 0.5, "-o", "large")
+    assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has" in said.stderr
+    assert "Private: one row of one silo" in said.stdout
+    assert "no ledger was given" in said.stderr
+    assert read_result("large").run["privacy"]["private"]
+    assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
+
+
+def test_as_many_components_are_found_as_are_determined(here: Path):
+    rng = np.random.default_rng(0)
+    rows = 0.01 * rng.standard_normal((30_000, 8))
+    rows[:, :2] += rng.standard_normal((30_000, 2)) * [0.3, 0.2]
+    np.save("two.npy", rows)
+    np.save("empty.npy", np.zeros((200, 8)))
+    words = ("--epsilon", "4", "--row-norm", "1", "--delta", "1e-6", "--no-standardize", "-o")
+    said = succeed("fit", "two.npy", *words, "out").stdout
+    assert "pc1 and pc2 are determined: each is within 45° of the component" in said
+    record = read_result("out").run
+    assert (record["n_components"], record["angles"]["determined"]) == (2, [True, True])
+    succeed("fit", "two.npy", "-k", "0.6", *words, "half")
+    assert read_result("half").n_components == 1
+    said = succeed("fit", "empty.npy", "-k", "auto", *words, "none").stdout
+    assert "No component is determined: each may be more than 45° off, at 90% confidence." in said
+    assert "The likely cause is " in said
+
+
+def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here: Path):
+    shown = {name: succeed("node", "key", f"{name}.pem").stdout.strip() for name in SIZES}
+    assert succeed("node", "key", "north.pem").stdout.strip() == shown["north"]
+    assert (len(shown["north"]), int(shown["north"], 16) > 0) == (64, True)
+    assert stat.S_IMODE(Path("north.pem").stat().st_mode) == 0o600
+    words = [f"--identity={name}={name}.pem" for name in SIZES]
+    said = succeed("fit", *FILES, *PRIVATE, "--aggregation", "secure", *words, "--verbose", "-o", "out")
+    assert "the coordinator together with 1 silo of the 3" in said.stdout
+    assert "rehearsal" in said.stdout
+    record = read_result("out").run
+    assert dict(record["study"]["terms"]["identities"]) == shown
+    assert [each["kind"] for each in record["rounds"]] == ["open-session", "moment"]
+    assert record["study"]["terms"]["aggregation"] == "secure"
+    assert len(record["privacy"]["protections"]) == 3
+    assert record["privacy"]["notes"]
+
+
+# --- preparation, alone and in fits that get nothing but epsilon ----------------------------------------
+
+PREPARE = ("fit", "--prepare-only", *FILES, "--epsilon", 4)
+
+
+def test_a_fit_is_told_nothing_but_epsilon(here: Path):
+    said = succeed("fit", *FILES, "-k", 2, "--epsilon", 8, "--verbose", "-o", "out")
+    assert "NOT PRIVATE" not in said.stdout
+    assert "found privately, out of the same epsilon" in said.stdout
+    found = read_result("out")
+    assert found.code_book is not None
+    assert found.code_book.columns == COLUMNS
+    assert read_code_book("out/codebook.toml").treatment == found.code_book.treatment
+
+
+def test_a_code_book_is_charged_once_and_used_for_nothing(here: Path):
+    make_ledgers(9.0)
+    terms = ("--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
+    said = succeed(*PREPARE, *terms)
+    assert "wrote codebook.toml: it is public" in said.stdout
+    assert [count for count, _ in spent()] == [5, 5, 5]
+    book = read_code_book("codebook.toml")
+    assert 0 < book.epsilon < 2
+    succeed("fit", *FILES, "-k", 2, *terms, "-o", "out")  # of the same terms: it uses the same tallies
+    assert [count for count, _ in spent()] == [6, 6, 6]
+    assert read_result("out").code_book.treatment == book.treatment
+    for k in (2, 3):
+        succeed("fit", *FILES, "-k", k, *terms, "--codebook", "codebook.toml", "-o", f"out-{k}")
+    assert [count for count, _ in spent()] == [7, 7, 7]
+    one, other = read_result("out-2"), read_result("out-3")
+    assert np.array_equal(one.components, other.components[:2])
+    assert "found privately" not in str(one.privacy)
+
+
+def test_ranges_are_kept_and_spare_their_part(here: Path):
+    said = succeed(*PREPARE, "--range", f"{COLUMNS[0]}=-7:7", "--json", "-o", "b.toml")
+    assert "no ledger was given, so what this preparation spent is on no record" in said.stderr
+    told = json.loads(said.stdout)
+    assert (told["low"][0], told["high"][0]) == (-7.0, 7.0)
+    assert told["found"][0].startswith("range given")
+    assert told["found"][1].startswith("range found")
+    assert told["codebook"] == "b.toml"

@@ -1,22 +1,21 @@
-"""`fedpower fit` and its like over folders, sheets, German text and files of other names."""
+"""`fedpower fit` and its like over folders, sheets, German text, databases, genotypes and networks."""
 
+import csv
 import json
+import sqlite3
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed, write_hospitals
+from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
 
+from fedpower.report import read_result
+from genotypes import people, write_bed
+from layers import planted, write_layer, write_nodes
 from workbooks import write_xlsx
 
 ROWS = parts()
-
-
-@pytest.fixture(autouse=True)
-def hospitals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_hospitals(tmp_path)
 
 
 def components(folder: str = "result") -> np.ndarray:
@@ -39,7 +38,7 @@ def write_parts(name: str) -> None:
         pd.DataFrame(part, columns=COLUMNS).to_csv(f"{name}/part-000{place}.csv", index=False)
 
 
-def test_every_way_to_write_the_same_rows_gives_the_same_fit() -> None:
+def test_every_way_to_write_the_same_rows_gives_the_same_fit(here: Path) -> None:
     succeed("fit", "north.csv", "south.parquet", "east.csv", *EXACT)
     write_parts("north")
     own = frame("south").rename(columns={"bmi": "koerper"})
@@ -55,7 +54,7 @@ def test_every_way_to_write_the_same_rows_gives_the_same_fit() -> None:
     same_axes(components("pattern"), components())
 
 
-def test_parts_given_as_silos_of_their_own_are_noted() -> None:
+def test_parts_given_as_silos_of_their_own_are_noted(here: Path) -> None:
     write_parts("north")
     files = sorted(map(str, Path("north").glob("*.csv")))
     noted = succeed("fit", *files, *EXACT)
@@ -65,7 +64,7 @@ def test_parts_given_as_silos_of_their_own_are_noted() -> None:
     assert "look like parts" not in silent.stderr
 
 
-def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_they_are() -> None:
+def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_they_are(here: Path) -> None:
     renamed = frame("north").rename(columns={"age": "Alter, Jahre"})
     renamed.to_csv("north.csv", sep=";", decimal=",", index=False, encoding="cp1252")
     words = ("north.csv", "south.parquet", *EXACT, "--rename", "Alter, Jahre=age")
@@ -87,7 +86,7 @@ def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_th
     assert '"age"' in Path("study.toml").read_text()
 
 
-def test_groups_are_told_apart_in_renamed_text_too() -> None:
+def test_groups_are_told_apart_in_renamed_text_too(here: Path) -> None:
     everybody = pd.read_csv("everybody.csv").rename(columns={"site": "haus"})
     everybody.to_csv("german.csv", sep=";", decimal=",", index=False)
     succeed("fit", "german.csv", "--rename", "haus=site", "--groups", "site", *EXACT)
@@ -95,14 +94,7 @@ def test_groups_are_told_apart_in_renamed_text_too() -> None:
     same_axes(components(), components("plain"))
 
 
-def test_prepare_reads_folders_and_other_text() -> None:
-    write_parts("north")
-    frame("east").to_csv("east.csv", sep="|", decimal=",", index=False)
-    succeed("fit", "--prepare-only", "north", "east.csv", "--epsilon", 1)
-    assert all(f"{name!r}" in Path("codebook.toml").read_text().replace('"', "'") for name in COLUMNS)
-
-
-def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:
+def test_the_promise_is_four_lines_unless_more_is_asked_for(here: Path) -> None:
     brief = succeed("fit", "north.csv", "east.csv", *PRIVATE).stdout
     whole = succeed("fit", "north.csv", "east.csv", *PRIVATE, "--verbose", "-o", "more").stdout
     assert "Assumptions:" not in brief
@@ -110,3 +102,230 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for() -> None:
     assert "Assumptions:" in whole
     assert Path("result/privacy.txt").read_text().startswith("Private: one row of one silo.\nNeighbours")
     assert "Assumptions:" in Path("result/privacy.txt").read_text()
+
+
+# --- databases -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ward(here: Path) -> Path:
+    """North's rows in a SQLite file, and the file that names them."""
+    (here / "ward").mkdir()
+    with sqlite3.connect(here / "ward" / "north.db") as connection:
+        connection.execute(f"CREATE TABLE visits ({', '.join(COLUMNS)}, who TEXT)")
+        rows = [(*row, "x") for row in parts()["north"].tolist()]
+        connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", rows)
+    connection.close()
+    path = here / "ward" / "north.toml"
+    path.write_text(
+        '[data]\ndatabase = "sqlite:///north.db"\n'
+        f'query = """\nSELECT {", ".join(COLUMNS)}\nFROM visits\n"""\n'
+    )
+    return path
+
+
+def test_a_query_gives_what_the_file_gives(ward: Path, here: Path) -> None:
+    succeed("fit", ward, "south.parquet", *EXACT, "-o", "sql")
+    files, sql = (json.loads((here / name / "run.json").read_text()) for name in ("model", "sql"))
+    assert sql["silos"][0]["source"] == str(ward)
+    assert [silo["rows"] for silo in sql["silos"]] == [silo["rows"] for silo in files["silos"]]
+    scores = [succeed("transform", *words).stdout for words in (("sql", ward), ("model", "north.csv"))]
+    one, other = (np.loadtxt(text.splitlines(), delimiter=",", skiprows=1) for text in scores)
+    np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    planned = json.loads(succeed("plan", ward, "south.parquet", "-k", 2, "--epsilon", 1, "--json").stdout)
+    assert planned["silos"] == {"north": 60, "south": 50}
+
+
+def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Path) -> None:
+    ward.write_text('[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT * FROM visits"\n')
+    refused = run("fit", ward, "south.parquet", *EXACT, "-o", "a")
+    assert refused.exit_code == 2
+    succeed("fit", ward, "south.parquet", "--drop", "who", *EXACT, "-o", "b")
+    succeed("fit", ward, "--groups", "who", *EXACT, "-o", "c")
+    (silo,) = json.loads((here / "c" / "run.json").read_text())["silos"]
+    assert (silo["name"], silo["rows"]) == ("x", 60)
+
+
+def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_declared(
+    ward: Path, here: Path
+) -> None:
+    for silo in ("north", "south"):
+        succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
+
+    words = (ward, "south.parquet", *PRIVATE, "--delta", "1e-6", "--ledgers", here)
+
+    def fit(output: str, *more: str) -> list[str]:
+        succeed("fit", *words, *more, "-o", output)
+        reported = json.loads(succeed("ledger", "show", here / "north.ledger", "--json").stdout)
+        return [f"{reported['left']}", (here / output / "components.csv").read_text()]
+
+    first = fit("one")
+    with sqlite3.connect(ward.parent / "north.db") as connection:
+        connection.execute("CREATE TABLE turned AS SELECT * FROM visits ORDER BY bmi DESC")
+        connection.execute("DROP TABLE visits")
+        connection.execute("ALTER TABLE turned RENAME TO visits")
+    assert fit("two") == first
+    with sqlite3.connect(ward.parent / "north.db") as connection:
+        connection.execute("UPDATE visits SET age = age + 1 WHERE rowid = 1")
+    connection.close()
+    refused = run("fit", *words, "-o", "three")
+    assert refused.exit_code == 2
+    assert "'north' must be those that its ledger knows as version '1', got others" in refused.stderr
+    third = fit("three", "--data-version", "north=2")
+    assert third[0] != first[0]
+    assert third[1] != first[1]
+
+
+def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
+    succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
+    columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
+    ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
+    succeed("fit", ward, *PRIVATE, "--delta", "1e-6", "--ledgers", here, "-o", "result")
+
+
+@pytest.mark.parametrize("command", ["fit", "plan"])
+def test_a_query_that_cannot_be_run_is_one_sentence(ward: Path, command: str) -> None:
+    ward.write_text(ward.read_text().replace("visits", "vists"))
+    words = (*EXACT, "-o", "a") if command == "fit" else ("-k", 2, "--epsilon", 1)
+    refused = run(command, ward, *words)
+    assert refused.exit_code == 2
+    assert refused.stderr.count("\n") == 1
+    assert f"{ward} must be a query that its database can run, got 'no such table" in (refused.stderr)
+
+
+# --- genotypes -------------------------------------------------------------------------------------
+
+N_VARIANTS = 20
+IDS = tuple(f"rs{place}" for place in range(N_VARIANTS))
+
+
+@pytest.fixture
+def beds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    counts, p = people(90, N_VARIANTS, seed=5)
+    gaps = counts.copy()
+    gaps[::7, 3] = -1
+    alleles = [("A", "G")] * N_VARIANTS
+    write_bed(tmp_path / "north.bed", gaps[:40], alleles=alleles, ids=IDS)
+    write_bed(tmp_path / "south.bed", gaps[40:70], alleles=alleles, ids=IDS, first=40)
+    turned = np.where(gaps[70:] < 0, -1, 2 - gaps[70:])
+    write_bed(tmp_path / "east.bed", turned, alleles=[("G", "A")] * N_VARIANTS, ids=IDS, first=70)
+    lines = [f"1\t{one}\tG\tA\t{q:.6f}\t180" for one, q in zip(IDS, p, strict=True)]
+    (tmp_path / "public.afreq").write_text(
+        "\n".join(["#CHROM\tID\tREF\tALT\tALT_FREQS\tOBS_CT", *lines[:-2]]) + "\n"
+    )
+    return tmp_path
+
+
+FIT = ("fit", "north.bed", "south.bed", "east.bed", "-k", 2, "--variants", "public.afreq")
+
+
+def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds: Path):
+    succeed(*FIT, "--epsilon", "inf", "-o", "out")
+    result = read_result("out")
+    assert result.n_features == N_VARIANTS - 2
+    assert result.feature_names[0] == "rs0_A"
+    succeed("transform", "out", "east.bed", "-o", "scores.csv", "--outliers", 2)
+    with Path("scores.csv").open() as stream:
+        lines = list(csv.reader(stream))
+    assert lines[0] == ["IID", "pc1", "pc2", "outlier"]
+    assert [line[0] for line in lines[1:3]] == ["P70", "P71"]
+    spread = np.sqrt(result.explained_variance)
+    for line in lines[1:]:
+        out = bool((np.abs([float(line[1]), float(line[2])]) > 2 * spread).any())
+        assert float(line[3]) == out
+    succeed("transform", "out", "east.bed", "-o", "again.csv", "--plot", "east.svg")
+    assert Path("east.svg").read_text().count("<circle") == 20
+    refused = run("transform", "out", "east.bed", "--id-column", "IID")
+    assert "whose samples have ids of their own" in " ".join(refused.stderr.split())
+    refused = run("transform", "out", "east.bed", "-o", "third.csv", "--plot", "east.png")
+    assert "--plot must be an .svg file" in " ".join(refused.stderr.split())
+    assert not Path("third.csv").exists()
+    succeed("export", "out", "--to", "plink", "--rows", "east.bed", "-o", "east")
+    assert Path("east.eigenvec").read_text().splitlines()[1].startswith("P70\t")
+    succeed(*FIT, "--epsilon", 5, "--row-norm", 4, "-o", "private")
+    assert read_result("private").privacy.is_private
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*FIT, "--epsilon", "inf", "--columns", "rs1_A"), "--variants must go without --columns"),
+        ((*FIT[:-1], "nowhere.txt", "--epsilon", "inf"), "must be a list of variants"),
+        ((*FIT[:-2], "--epsilon", "inf"), "give frequencies, or public offsets of 2p"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(beds: Path, words, sentence):
+    refused = run(*words, "-o", "out")
+    assert refused.exit_code == 2
+    assert sentence in " ".join(refused.stderr.split())
+    assert not Path("out").exists()
+
+
+# --- networks --------------------------------------------------------------------------------------
+
+N_NODES = 60
+NETWORKS = ("north.csv", "south.npz", "east.graphml", "west.parquet")
+EDGES = ("--network", "edge", "--nodes", "nodes.txt")
+
+
+@pytest.fixture
+def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_nodes(Path("nodes.txt"), N_NODES)
+    for seed, name in enumerate(NETWORKS):
+        write_layer(Path(name), planted(N_NODES, seed=seed)[0])
+    labels = planted(N_NODES)[1]
+    lines = "".join(f"v{node:03d},{label}\n" for node, label in enumerate(labels))
+    Path("truth.csv").write_text(f"node,label\n{lines}")
+    return tmp_path
+
+
+FIND = ("analyze", "communities", "result")
+
+
+def test_exact_communities_are_printed_and_kept(layers: Path):
+    said = succeed("fit", *NETWORKS, *EDGES, "--epsilon", "inf").stdout
+    assert "`fedpower analyze communities result -k K`" in said
+    assert "NOT PRIVATE" in said
+    said = succeed(*FIND, "-k", 2, "--labels", "truth.csv", "-o", "communities").stdout
+    assert "Of 60 labelled nodes 100.0% are in the community of their label" in said
+    with Path("communities/communities.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["community"] for row in rows if row["node"] < "v030"} == {"1"}
+    facts = json.loads(succeed(*FIND, "-k", 3, "--json").stdout)
+    assert max(facts["labels"]) == 2
+    assert np.shape(facts["embedding"]) == (N_NODES, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("edge",), ("row",), ("edge", "--aggregation", "secure")])
+def test_private_communities_say_what_is_protected(layers: Path, words: tuple[str, ...]):
+    succeed("fit", *NETWORKS, "--nodes", "nodes.txt", "--epsilon", 1, "--network", *words)
+    facts = json.loads(succeed(*FIND, "-k", 2, "--labels", "truth.csv", "--json", "-o", "communities").stdout)
+    unit = "one row of one silo" if "row" in words else "one edge of one layer of one silo"
+    assert facts["privacy"]["unit"] == unit
+    assert 0.5 <= facts["agreement"] <= 1
+    page = Path("communities/report.html").read_text()
+    assert "Nodes by community" in page
+    assert ("a given edge is there" in page) == ("row" not in words)
+    assert "Columns" not in page
+
+
+HEAVY = "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,3\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "most", "said"),
+    [
+        ("north.csv", 0.5, "edges weigh more than --edge-weight and are capped at it"),
+        ("north.csv", "1e9", "no edge weighs more than 1e-09 of --edge-weight, for which noise is made"),
+        ("heavy.csv", 5, "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"),
+    ],
+)
+def test_what_a_maximum_does_to_edges_is_for_the_operator(layers: Path, file: str, most: object, said: str):
+    Path("heavy.csv").write_text(HEAVY)
+    found = succeed("fit", file, *EDGES, "--epsilon", "inf", "--edge-weight", most)
+    assert said in found.stderr
+    assert "for your eyes, kept nowhere" in found.stderr
+    assert "Warning" not in found.stderr

@@ -13,54 +13,41 @@ CAP = ("--epsilon", 2, "--delta", 1e-6)
 
 
 @pytest.fixture
-def ledger(here: Path) -> Path:
+def used(here: Path) -> Path:
+    """The ledger of north, after a fit."""
     succeed("ledger", "create", "safe/north.ledger", *CAP)
+    said = succeed("ledger", "show", "safe/north.ledger").stdout
+    assert "Nothing has been released yet" in said
+    assert "0% of the cap" in said
+    succeed("fit", "north.csv", *PRIVATE, "--ledgers", "safe", "-o", "out")
     return here / "safe" / "north.ledger"
 
 
-@pytest.fixture
-def used(ledger: Path) -> Path:
-    succeed("fit", "north.csv", *PRIVATE, "--ledgers", "safe", "-o", "out")
-    return ledger
+@pytest.mark.parametrize(
+    ("words", "owner"), [(["north.ledger"], "north"), (["o.db"], None), (["o.db", "--silo", "west"], "west")]
+)
+def test_a_new_ledger_is_private_and_named_after_its_file(here: Path, words: list[str], owner: str | None):
+    made = json.loads(succeed("ledger", "create", *words, *CAP, "--json").stdout)
+    assert (made["ledger"], made["silo"], made["cap"]) == (words[0], owner, {"epsilon": 2, "delta": 1e-6})
+    assert stat.S_IMODE(Path(words[0]).stat().st_mode) == 0o600
+    with Ledger.open(words[0]) as opened:
+        assert opened.owner.silo == owner
 
 
-def test_a_new_ledger_is_private_and_named_after_its_file(ledger: Path):
-    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
-    with Ledger.open(ledger) as opened:
-        assert opened.owner.silo == "north"
-    succeed("ledger", "create", "other.db", *CAP)
-    with Ledger.open("other.db") as opened:
-        assert opened.owner.silo is None
-    succeed("ledger", "create", "third.db", *CAP, "--silo", "west")
-    with Ledger.open("third.db") as opened:
-        assert opened.owner.silo == "west"
-
-
-def test_show_needs_no_name(used: Path):
-    said = succeed("ledger", "show", used)
-    assert said.stdout == succeed("ledger", "show", used).stdout
-    assert "silo 'north'" in said.stdout
-    assert "moment" in said.stdout
-    assert "spent 1, left 1.67" in said.stdout
-    assert "28% of the cap is used (releases cost less together" in said.stdout
-
-
-def test_nothing_spent_is_said(ledger: Path):
-    said = succeed("ledger", "show", ledger)
-    assert "Nothing has been released yet" in said.stdout
-    assert "0% of the cap" in said.stdout
-
-
-@pytest.mark.parametrize(("epsilon", "answer"), [(1, "would be allowed"), (1.9, "would be refused")])
-def test_what_if_says_whether_it_fits_and_charges_nothing(used: Path, epsilon: float, answer: str):
-    assert answer in succeed("ledger", "show", used, "--what-if", epsilon).stdout
-    with Ledger.open(used) as opened:
-        assert opened.spent().n_releases == 1
-
-
-def test_json_is_the_ledgers_statement(used: Path):
+def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used: Path):
+    said = succeed("ledger", "show", used).stdout
+    for part in (
+        "silo 'north'",
+        "moment",
+        "spent 1, left 1.67",
+        "28% of the cap is used (releases cost less",
+    ):
+        assert part in said
+    assert "would be refused" in succeed("ledger", "show", used, "--what-if", 1.9).stdout
+    assert "would be allowed" in succeed("ledger", "show", used, "--what-if", 1).stdout
     with Ledger.open(used) as opened:
         statement = opened.statement()
+        assert opened.spent().n_releases == 1
     assert json.loads(succeed("ledger", "show", "--json", used).stdout) == statement
     reported = json.loads(succeed("ledger", "show", used, "--json", "--what-if", 1).stdout)
     assert reported.pop("what_if")["fits"] is True
@@ -80,9 +67,12 @@ def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(u
 
 
 def test_a_cap_is_changed_on_record(used: Path):
-    succeed("ledger", "set-cap", used, "--epsilon", 3, "--delta", 1e-6, "--reason", "second study")
-    said = succeed("ledger", "show", used)
-    assert "second study" in said.stdout
-    assert "Cap epsilon=3" in said.stdout
-    succeed("ledger", "set-cap", used, "--epsilon", 0.5, "--delta", 1e-6, "--reason", "too much")
+    words = ("ledger", "set-cap", used, "--delta", 1e-6)
+    assert "is epsilon=3 at delta=1e-06 now" in succeed(*words, "--epsilon", 3, "--reason", "a study").stdout
+    said = succeed("ledger", "show", used).stdout
+    assert "a study" in said
+    assert "Cap epsilon=3" in said
+    changed = json.loads(succeed(*words, "--epsilon", 0.5, "--reason", "too much", "--json").stdout)
+    assert changed["cap"]["epsilon"] == 0.5
+    assert changed["cap_changes"][-1]["reason"] == "too much"
     assert "100% of the cap" in succeed("ledger", "show", used).stdout

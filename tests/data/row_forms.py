@@ -144,16 +144,6 @@ def _pandas_mixed(rows: Any, folder: Path) -> Any:
     return frame(rows).astype({"ß": "Int64", "age": object})
 
 
-class Exporter:
-    """Stands for polars: exports itself through the Arrow C stream and is nothing else."""
-
-    def __init__(self, data: pa.Table) -> None:
-        self._data = data
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._data.__arrow_c_stream__(requested_schema)
-
-
 def annotated(x: Any, names: tuple[str, ...] = NAMES) -> anndata.AnnData:
     """Return cells by genes; the names are Python strings, which every anndata can write."""
     cells = pd.DataFrame(index=pd.Index([f"c{n}" for n in range(x.shape[0])], dtype=object))
@@ -182,7 +172,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "pandas of many dtypes": _pandas_mixed,
     "arrow table": lambda rows, folder: table(rows),
     "arrow batch": lambda rows, folder: table(rows).to_batches()[0],
-    "arrow exporter": lambda rows, folder: Exporter(table(rows)),
+    "polars frame": lambda rows, folder: pl.from_arrow(table(rows)),
     "npy": saved("r.npy", np.save),
     "fortran npy": saved("r.npy", lambda path, rows: np.save(path, np.asfortranarray(rows))),
     "npz": saved("r.npz", lambda path, rows: np.savez_compressed(path, X=rows, y=np.arange(3))),

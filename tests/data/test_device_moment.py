@@ -92,15 +92,6 @@ def test_the_tensor_cores_sums_are_the_processor_s(
         np.testing.assert_allclose(two.to_float().about(), one.to_float().about(), atol=2.0**-19)
 
 
-@pytest.mark.parametrize("scale", [1e-160, 1e160])
-def test_rows_of_extreme_length_are_bounded_like_others(scale: float) -> None:
-    rows = sample(500) * scale
-    rule = RowTreatment(normalize=True)
-    plain = local_moment(open_source(rows), rule, rank=1, steps=1000)
-    found = local_moment(open_source(rows), rule, rank=1, steps=1000, device=open_device(DEVICE))
-    np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-13)
-
-
 def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
@@ -126,16 +117,6 @@ def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
     private = FedPCA(3, epsilon=1.0, codebook=CodeBook(row_norm=8.0), device=DEVICE).fit_silos(tensors)
     assert private.privacy_.is_private
     assert all("in float64" in reason for reason in private.kernels_.values())
-
-
-def test_selected_columns_reach_the_device() -> None:
-    rows = sample(300)
-    names = tuple("abcdefghijkl")
-    for form in (torch.tensor(rows), rows, rows.astype(np.float32)):
-        source = open_source(form, columns=names).select(("c", "a"), extra="drop")
-        found = local_moment(source, rank=1, steps=100, device=open_device(DEVICE))
-        part = np.asarray(rows[:, [2, 0]])
-        np.testing.assert_allclose(found.moment(), part.T @ part / 300, rtol=1e-6)
 
 
 def test_a_missing_value_is_named_and_told_by_place() -> None:

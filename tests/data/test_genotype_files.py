@@ -115,7 +115,7 @@ def test_variants_are_listed_by_id_or_with_their_frequencies(tmp_path, bed):
     [
         ("", "one variant at least"),
         ("rs1\nrs1\n", "more than once"),
-        ("#ID\tALT\nrs1\tA\n", "ID, ALT and ALT_FREQS"),
+        ("#ID\tALT\nrs1\tA\n", "with ID, ALT, ALT_FREQS"),
         ("#ID\tALT\tALT_FREQS\nrs1\tA\t1.0\n", "between 0 and 1"),
     ],
 )

@@ -19,7 +19,6 @@ from fedpower.rows.opening import open_source
 from fedpower.rows.ruled import match_tables, ruled
 from fedpower.rules.expressions import Cells, compiled, staged
 from fedpower.rules.rules import COMPARISON_BOUND, LEVEL, Rule, table_rules
-from fits import fed_pca
 from problems import Array
 
 RULES: dict[str, Any] = {
@@ -163,20 +162,6 @@ def clinic(n_rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 CLINIC = {"sex": ["F", "M"], "age": {"kind": "number", "range": [0, 120], "missing": 50.0}}
-
-
-@pytest.mark.parametrize("standardize", [False, True])
-def test_a_category_of_two_levels_weighs_as_a_column_of_zero_and_one(standardize: bool):
-    frame = clinic(500)
-    book = CodeBook(rules=rules(CLINIC))
-    known = {"epsilon": float("inf"), "standardize": standardize}
-    ruled_fit = fed_pca(3, codebook=book, **known).fit(frame)
-    coded = frame.assign(sex=frame["sex"].eq("F") * 1.0).fillna({"age": 50.0})
-    plain_fit = fed_pca(3, **known).fit(coded)
-    np.testing.assert_allclose(ruled_fit.explained_variance_, plain_fit.explained_variance_, rtol=1e-10)
-    np.testing.assert_allclose(
-        np.abs(ruled_fit.transform(frame)), np.abs(plain_fit.transform(coded)), atol=1e-8
-    )
 
 
 def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path: Path):

@@ -37,43 +37,32 @@ NORTH = frame(a=[1.0, 2], b=[3.0, 4], c=[5.0, 6])
 # --- columns that silos agree on, and silos in one table --------------------------------------------------
 
 
-def test_the_first_source_sets_the_order_and_the_others_follow() -> None:
-    south = open_source(frame(c=[9.0], a=[7.0], b=[8.0]), name="silo 'south'")
-    columns, sources = match_columns([open_source(NORTH), south])
-    assert columns == ("a", "b", "c")
-    assert read_all(sources[1]).tolist() == [[7, 8, 9]]
+BARE = open_source(np.ones((2, 3)), name="one.npy")
+TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
+    "the first sets the order": ([NORTH, frame(c=[9.0], a=[7.0], b=[8.0])], {}, ("a", "b", "c")),
+    "a column is missing": ([NORTH, frame(a=[7.0], d=[8.0])], {}, "without 'b', 'c';"),
+    "there is one more": ([frame(a=[1.0]), frame(a=[7.0], d=[8.0])], {}, "also 'd'; .*extra_columns=\"dro"),
+    "chosen columns": ([NORTH, frame(a=[7.0], d=[8.0])], {"columns": ["a"], "extra": "drop"}, ("a",)),
+    "a column twice": ([NORTH], {"columns": ["a", "a"], "extra": "drop"}, "got 'a' more than once"),
+    "no names": ([BARE, BARE], {}, None),
+    "other widths": ([BARE, np.ones((2, 4))], {}, "must have 3 columns as one.npy has, got 4"),
+    "fewer names": ([BARE], {"columns": ["a", "b"]}, "one.npy must have 2 columns as one.npy has, got 3"),
+    "names given": ([BARE], {"columns": ["a", "b", "c"]}, ("a", "b", "c")),
+    "some have names": ([NORTH, BARE], {}, "got names in the data frame and none in one.npy; name"),
+    "all have names": ([NORTH, open_source(BARE, columns=["c", "b", "a"])], {}, ("a", "b", "c")),
+    "none at all": ([], {}, "at least one source"),
+}
 
 
-def test_missing_extra_and_duplicate_columns_are_refused_by_name() -> None:
-    south = open_source(frame(a=[7.0], d=[8.0]), name="silo 'south'")
-    north = open_source(NORTH, name="silo 'north'")
-    with pytest.raises(InputError, match=r"silo 'south' must have .* without 'b', 'c';"):
-        match_columns([north, south])
-    with pytest.raises(InputError, match=r"silo 'south' must have only .* also 'd'; .*extra_columns=\"dro"):
-        match_columns([open_source(frame(a=[1.0])), south])
-    assert match_columns([north, south], columns=["a"], extra="drop")[0] == ("a",)
-    with pytest.raises(InputError, match="distinct column names, got 'a' more than once"):
-        match_columns([north], columns=["a", "a"], extra="drop")
-
-
-def test_unnamed_sources_are_matched_by_width() -> None:
-    one, two = open_source(np.ones((2, 3)), name="one"), open_source(np.ones((2, 4)), name="two")
-    assert match_columns([one, one])[0] is None
-    with pytest.raises(InputError, match="two must have 3 columns as one has, got 4"):
-        match_columns([one, two])
-    with pytest.raises(InputError, match="one must have 2 columns as one has, got 3"):
-        match_columns([one], columns=["a", "b"])
-    assert match_columns([one], columns=["a", "b", "c"])[0] == ("a", "b", "c")
-
-
-def test_named_and_unnamed_sources_do_not_mix_until_named() -> None:
-    one = open_source(np.ones((2, 3)), name="one.npy")
-    with pytest.raises(InputError, match=r"got names in the data frame and none in one.npy; name"):
-        match_columns([open_source(NORTH), one])
-    renamed = open_source(one, columns=["c", "b", "a"])
-    assert match_columns([open_source(NORTH), renamed])[0] == ("a", "b", "c")
-    with pytest.raises(InputError, match="at least one source"):
-        match_columns([])
+@pytest.mark.parametrize("case", TOGETHER)
+def test_columns_are_matched_by_name_or_place(case: str) -> None:
+    data, options, wanted = TOGETHER[case]
+    sources = [open_source(each) for each in data]
+    if isinstance(wanted, str):
+        with pytest.raises(InputError, match=wanted):
+            match_columns(sources, **options)
+    else:
+        assert match_columns(sources, **options)[0] == wanted
 
 
 PATIENTS = frame(
@@ -107,17 +96,19 @@ def test_each_value_of_a_column_is_a_silo(kind: str, tmp_path: Path) -> None:
         split_by_group(KINDS[kind](gaps, tmp_path), "site", drop=["id"])
 
 
-def test_a_split_needs_a_table_and_one_of_its_columns(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="got ndarray"):
-        split_by_group(np.ones((2, 2)), "site")
-    with pytest.raises(InputError, match="must have the column 'clinic' to split by"):
-        split_by_group(PATIENTS, "clinic")
-    with pytest.raises(InputError, match=r"drop must be columns of .*'label'"):
-        split_by_group(PATIENTS, "site", drop=["label"])
-    with pytest.raises(InputError, match="at least one column"):
-        split_by_group(PATIENTS[["site"]], "site")
-    with pytest.raises(InputError, match="must name silos, got 10001 values"):
-        split_by_group(frame(a=np.arange(10_001), b=np.ones(10_001)), "a")
+@pytest.mark.parametrize(
+    ("data", "options", "sentence"),
+    [
+        (np.ones((2, 2)), {"column": "site"}, "got ndarray"),
+        (PATIENTS, {"column": "clinic"}, "must have the column 'clinic' to split by"),
+        (PATIENTS, {"column": "site", "drop": ["label"]}, r"drop must be columns of .*'label'"),
+        (PATIENTS[["site"]], {"column": "site"}, "at least one column"),
+        (frame(a=np.arange(10_001), b=np.ones(10_001)), {"column": "a"}, "must name silos, got 10001 values"),
+    ],
+)
+def test_a_split_needs_a_table_and_one_of_its_columns(data: Any, options: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        split_by_group(data, **options)
 
 
 def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path: Path) -> None:

@@ -1,18 +1,27 @@
-"""Every block of the README and of docs/ that a reader could run is run, and gives what is shown."""
+"""Every block of the README and of docs/ that a reader could run is run, and gives what is shown.
+
+Blocks that need servers are run with servers.
+"""
 
 import contextlib
 import io
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from grounds import GROUNDS
+from grounds import GROUNDS, three_hospitals
 from pages import OUTPUT, PAGES, PYTHON, ROOT, SHELL, Block, blocks
 from shown import is_shown
+
+from fedpower.federation.local import free_port
 
 RUN = {SHELL, PYTHON}
 NOT_RUN = {
@@ -24,20 +33,55 @@ NOT_RUN = {
 """By allowed reason for a block that runs nowhere: a word that such a block holds."""
 SHOWN = {"", OUTPUT, "toml", "{toctree}", "{include}"}
 """Languages of blocks that nobody runs."""
-LONGEST_S = 600.0
-"""Seconds after which a command counts as hanging, however busy the machine."""
+LONGEST_S, WAIT_S = 600.0, 120.0
+"""Seconds after which a command counts as hanging, however busy the machine, and a party as lost."""
 RUNNABLE = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+SERVED = [page for page in PAGES if any("run by" in block.remarks for block in blocks(page))]
+FIRST = "docs/how-to/run-a-federation.md"
+"""The page whose federation the others take for granted, where they make none."""
 
 
-@pytest.mark.pages
-@pytest.mark.parametrize("page", RUNNABLE)
-def test_every_block_runs_and_gives_what_is_shown(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def _reader_s_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     path = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the paper's models are there
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+
+def run(command: str, status: int = 0) -> str | None:
+    """Run a command that ends by itself, and return its output."""
+    done = subprocess.run(
+        ["bash", "-c", command], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, text=True, timeout=LONGEST_S,
+    )  # fmt: skip
+    assert done.returncode == status, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+def run_commands(block: Block, do: Any = run) -> None:
+    steps = block.commands()
+    for number, (command, shown) in enumerate(steps, start=1):
+        got = do(command, int(block.remarks.get("ends with", 0)) if number == len(steps) else 0)
+        if shown.strip() and got is not None:
+            compare(block, shown, got)
+
+
+def run_python(block: Block, names: dict[str, Any]) -> str:
+    code = compile("\n" * block.line + block.text, str(block.page), "exec")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, names)  # noqa: S102  (our own pages)
+    return printed.getvalue()
+
+
+def compare(block: Block, shown: str, got: str) -> None:
+    vary = "numbers vary" in block.remarks
+    assert is_shown(shown, got, numbers_vary=vary), f"{block.place} shows\n{shown}\nbut got\n{got}"
+
+
+@pytest.mark.pages
+@pytest.mark.parametrize("page", RUNNABLE)
+def test_every_block_runs_and_gives_what_is_shown(page: str, tmp_path: Path) -> None:
     GROUNDS.get(page, lambda folder: None)(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
@@ -45,12 +89,12 @@ def test_every_block_runs_and_gives_what_is_shown(
         if "file" in block.remarks:
             (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
         elif block.language == OUTPUT and printed is not None:
-            _compare(block, block.text, printed)
+            compare(block, block.text, printed)
         printed = None
         if block.language == SHELL and block.runs_here:
-            _run_commands(block)
+            run_commands(block)
         elif block.language == PYTHON and block.runs_here:
-            printed = _run_python(block, names)
+            printed = run_python(block, names)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -61,7 +105,7 @@ def test_every_block_is_of_a_language_that_is_known(page: str) -> None:
             tomllib.loads(block.text)
 
 
-def test_a_block_that_runs_nowhere_says_why() -> None:
+def test_a_block_that_runs_nowhere_or_with_servers_says_why() -> None:
     reasons = set()
     for block in (block for page in RUNNABLE for block in blocks(page)):
         if "not run" in block.remarks:
@@ -70,33 +114,97 @@ def test_a_block_that_runs_nowhere_says_why() -> None:
             assert NOT_RUN[reason] in block.text, f"{block.place}: nothing here {reason}"
             reasons.add(reason)
     assert reasons == set(NOT_RUN)
+    assert {"README.md", FIRST} <= set(SERVED)
 
 
-def _run_commands(block: Block) -> None:
-    steps = block.commands()
-    for number, (command, output) in enumerate(steps, start=1):
-        done = subprocess.run(
-            ["bash", "-c", command],
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=LONGEST_S,
-        )
-        status = int(block.remarks.get("ends with", 0)) if number == len(steps) else 0
-        assert done.returncode == status, f"{block.place}: {command}\n{done.stdout}"
-        if output.strip():
-            _compare(block, output, done.stdout)
+class Parties:
+    """The processes that a page starts and leaves running, in the folder of the test."""
+
+    def __init__(self, *, gathers: bool) -> None:
+        self.gathers, self.port = gathers, free_port()
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def do(self, command: str, status: int = 0) -> str | None:
+        """Run a command and return its output; None for a party, which is left running."""
+        words = shlex.split(command, comments=True)
+        verb = " ".join(words[:3])
+        if verb in ("fedpower node request", "fedpower node accept"):
+            for party in ("coordinator", "runner", "south", "east"):
+                run(command.replace("north", party))
+        if verb == "fedpower study init":
+            host = words[words.index("--host") + 1]
+            command = command.replace(host, f"localhost --port {self.port}")
+        if self.gathers and verb in ("fedpower study run", "fedpower study status"):
+            self.start_the_others()
+        if verb == "fedpower node start":
+            self.start(words)
+            return None
+        got = run(command, status)
+        if verb == "fedpower study run":
+            assert (Path(words[words.index("-o") + 1]) / "components.csv").is_file(), command
+        return got
+
+    def start(self, words: list[str]) -> None:
+        kit = Path(words[3]).name
+        with Path(f"{kit}.log").open("wb") as log:
+            self.running[kit] = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+
+    def start_the_others(self) -> None:
+        """Start the silos of which a page says "and likewise", and wait until all are connected."""
+        for kit in ("north", "south", "east"):
+            if kit not in self.running:
+                if not Path(f"{kit}.ledger").exists():
+                    run(f"fedpower ledger create {kit}.ledger --epsilon 3 --delta 1e-6")
+                self.start(["fedpower", "node", "start", f"kits/{kit}", f"{kit}.toml"])
+        ends, status = time.monotonic() + WAIT_S, ["fedpower", "study", "status", "study.toml"]
+        while True:
+            reported = subprocess.run(status, check=False, capture_output=True, text=True, timeout=LONGEST_S)
+            if reported.returncode == 0 and " no " not in reported.stdout:
+                return
+            assert time.monotonic() < ends, "a party does not connect"
+
+    def stop(self, kit: str) -> None:
+        process = self.running.pop(kit)
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def lose_one(self) -> None:
+        """Make the federation of the first page and lose one of its silos, which had connected."""
+        for block in blocks(FIRST):
+            for command, _ in block.commands() if block.language == SHELL else ():
+                if command.startswith("fedpower study status"):
+                    self.start_the_others()
+                    return self.stop("east")
+                self.do(command)
+        raise AssertionError(f"{FIRST} must ask for the status")
 
 
-def _run_python(block: Block, names: dict[str, Any]) -> str:
-    code = compile("\n" * block.line + block.text, str(block.page), "exec")
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(code, names)  # noqa: S102  (our own pages)
-    return printed.getvalue()
+@contextlib.contextmanager
+def parties(*, gathers: bool) -> Iterator[Parties]:
+    made = Parties(gathers=gathers)
+    try:
+        yield made
+    finally:
+        for kit in list(made.running):
+            made.stop(kit)
 
 
-def _compare(block: Block, output: str, got: str) -> None:
-    vary = "numbers vary" in block.remarks
-    assert is_shown(output, got, numbers_vary=vary), f"{block.place} shows\n{output}\nbut got\n{got}"
+@pytest.mark.pages
+@pytest.mark.federation
+@pytest.mark.parametrize("page", SERVED)
+def test_blocks_that_need_servers_give_what_is_shown(page: str, tmp_path: Path) -> None:
+    own = [block for block in blocks(page) if block.language == SHELL or "file" in block.remarks]
+    three_hospitals(tmp_path)
+    makes_its_own = any("node ca-init" in block.text for block in own)
+    with parties(gathers=makes_its_own) as served:
+        if not makes_its_own:
+            served.lose_one()
+        for block in own:
+            if "file" in block.remarks:
+                (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
+            elif "not run" not in block.remarks:
+                run_commands(block, served.do)

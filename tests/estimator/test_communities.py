@@ -44,21 +44,16 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
     return values[order], vectors[:, order]
 
 
-@pytest.mark.parametrize(
-    ("k", "y", "sentence"),
-    [
+def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path: Path):
+    silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
+    paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
+    for k, y, sentence in (
         (99999, None, "n_communities must be at most"),
         (0, None, "whole number of at least 1"),
         (2, [0, 1], "must have one per node"),
-    ],
-)
-def test_what_cannot_be_found_is_refused_before_anything_is_released(
-    tmp_path: Path, k: int, y: object, sentence: str
-):
-    silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
-    paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
-    with pytest.raises(InputError, match=sentence):
-        FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
+    ):
+        with pytest.raises(InputError, match=sentence):
+            FedCommunities(k, epsilon=1.0).fit_silos(silos, y, ledgers=paths)
     assert all(spent(path).n_releases == 0 for path in paths.values())
 
 
@@ -184,20 +179,17 @@ def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
         FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_what_is_about_rows_is_refused_of_edges():
+    for settings, said in (
         ({"noise": "step"}, "noise must be 'moment'"),
         ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
-        ({"solver": "krylov"}, "solver"),
+        ({"solver": "krylov"}, "solver='krylov' must be left out"),
         ({"edge_weight": 1e300}, "edge_weight must be a number from 1e-100 to 1e100"),
         ({"network": "node"}, "network must be one of 'edge', 'row', got 'node'"),
         ({"unit": "person"}, "unit must be left out of networks"),
-    ],
-)
-def test_what_is_about_rows_is_refused_of_edges(settings: dict[str, object], said: str):
-    with pytest.raises(InputError, match=said):
-        fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
+    ):
+        with pytest.raises(InputError, match=said):
+            fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
 
 
 def test_rows_in_memory_are_no_network_and_a_moment_of_tables_has_no_communities():

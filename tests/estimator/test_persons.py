@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy.linalg import subspace_angles
 
-from budgets import ledgers_in
+from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
@@ -155,8 +155,8 @@ def test_wrong_ids_are_refused_in_one_sentence(silos):
             fit()
 
 
-def test_too_many_rows_a_person_are_refused_where_products_are_noised():
-    """The rounding of their sums is accounted for up to 64 rows a person, and moments have none."""
+def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
+    """Rounding of sums is accounted for up to 64 rows a person; moments have none. Products weigh nobody."""
     frame = visits(3, 30)
     often = pd.concat([frame.assign(patient_id="P0")] * 60 + [frame])
     model = fed_pca(1, epsilon=1.0, unit="patient_id", noise="step", standardize=False, **TOLD)
@@ -164,22 +164,23 @@ def test_too_many_rows_a_person_are_refused_where_products_are_noised():
         model.fit_silos([often])
     with pytest.warns(NoiseWarning):
         assert model.set_params(noise="moment").fit_silos([often]).n_samples_ == 31
+    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
+        model.set_params(noise="clipped").fit_silos(silos)
+    guessed = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
+    assert guessed.fit_silos(silos).study_.noise == "moment"
 
 
 def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
     paths = ledgers_in(tmp_path, silos, 2.0)
     model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD)
-    first = model.fit_silos(silos, ledgers=paths).components_
-    again = model.fit_silos(silos, ledgers=paths).components_
+    first, again = (model.fit_silos(silos, ledgers=paths).components_ for _ in range(2))
     assert (first == again).all()
-    with Ledger.open(paths["north"]) as ledger:
-        account = ledger.statement()
-    assert account["spent"]["epsilon"] == pytest.approx(1.0, rel=1e-3)
-    assert account["unit"] == "one person of this silo with all rows, replace-one neighbours"
     rows = {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
-    fed_pca(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
-    with Ledger.open(paths["north"]) as ledger:
-        assert ledger.statement()["unit"].startswith("one row of this silo")
+    for unit in ("one person of this silo with all rows, replace-one neighbours", "one row of this silo"):
+        with Ledger.open(paths["north"]) as ledger:
+            assert ledger.statement()["unit"].startswith(unit)
+        fed_pca(1, epsilon=1.0, **TOLD).fit_silos(rows, ledgers=paths, data_version="2")
+    assert spent(paths["north"]).epsilon > 1.0
 
 
 def test_rules_and_persons_go_together(silos):
@@ -193,13 +194,6 @@ def test_rules_and_persons_go_together(silos):
     np.testing.assert_allclose(ruled.components_, given.components_, atol=1e-12)
     private = FedPCA(2, epsilon=4.0, unit="patient_id", codebook=book, delta=1e-6)
     assert "one person" in str(private.fit_silos(told).privacy_)
-
-
-def test_clipped_products_are_refused_for_persons_and_never_chosen(silos):
-    with pytest.raises(InputError, match="noise='clipped' must go without unit"):
-        fed_pca(2, noise="clipped", unit="patient_id", standardize=False, **TOLD).fit_silos(silos)
-    model = fed_pca(2, standardize=False, unit="patient_id", energy=0.01, **TOLD)
-    assert model.fit_silos(silos).study_.noise == "moment"
 
 
 @pytest.mark.parametrize("terms", [{"epsilon": 2.0}, {"epsilon": 2.0, **TOLD, "row_norm": 0.5}], ids=str)

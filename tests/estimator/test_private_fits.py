@@ -122,8 +122,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
 def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
     parts: dict[str, Array], tmp_path: Path
 ) -> None:
-    paths = ledgers_in(tmp_path, ("north", "south"))
-    paths |= ledgers_in(tmp_path, ["east"], 0.1)
+    paths = ledgers_in(tmp_path, ("north", "south")) | ledgers_in(tmp_path, ["east"], 0.1)
     with pytest.raises(FedpowerError, match=r"'east' has 0\.\d+ left"):
         fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
     assert spent(paths["north"]).n_releases == 0

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 EXACT = {"epsilon": math.inf, "scores_epsilon": math.inf}
 PRIVATE = {"epsilon": 4.0, "delta": 1e-6, "scores_epsilon": 1.0}
+BOUNDED = {"row_norm": 8.0}
 COVARIANCES = {"standardize": False}
 """What noised products need, for they have no diagonal."""
 
@@ -60,20 +61,18 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
     assert "exactly: NOT differentially private" in str(model.privacy_)
 
 
+NOISED = [
+    BOUNDED,
+    {**BOUNDED, **COVARIANCES, "noise": "clipped"},
+    {**BOUNDED, **COVARIANCES, "noise": "step"},
+    {"normalize": True},
+    {"aggregation": "secure"},
+    {"aggregation": "secure", **BOUNDED, **COVARIANCES, "noise": "clipped"},
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "way",
-    [
-        {},
-        {"row_norm": 8.0},
-        {"row_norm": 8.0, **COVARIANCES, "noise": "clipped"},
-        {"row_norm": 8.0, **COVARIANCES, "noise": "step"},
-        {"normalize": True},
-        {"aggregation": "secure"},
-        {"aggregation": "secure", "row_norm": 8.0},
-        {"aggregation": "secure", "row_norm": 8.0, **COVARIANCES, "noise": "clipped"},
-    ],
-)
+@pytest.mark.parametrize("way", NOISED)
 def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
     """The largest of at most 432 draws is beyond 6 standard deviations with a chance below 1e-6."""
     model = fed_pca(2, random_state=0, **PRIVATE, **way).fit_silos(silos())
@@ -149,14 +148,7 @@ def test_persons_count_once_however_many_rows_they_have():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "way",
-    [
-        {"row_norm": 8.0},
-        {},
-        {"aggregation": "secure"},
-        {"aggregation": "secure", "row_norm": 8.0},
-        {"noise": "clipped", "row_norm": 8.0, **COVARIANCES},
-    ],
+    "way", [{}, {"aggregation": "secure"}, {"noise": "clipped", **BOUNDED, **COVARIANCES}]
 )
 def test_a_plan_counts_the_round_of_scores(way):
     terms = {"epsilon": 1.0, "delta": 1e-6, "scores_epsilon": 0.1, **way}

@@ -57,9 +57,9 @@ def test_what_is_overheard_is_what_was_sent():
     np.testing.assert_allclose(noised @ bases[-1], products[-1], atol=1e-9)
 
 
-@pytest.mark.parametrize("ridge", [0.0, 0.3])
-def test_rebuilding_is_least_squares_over_symmetric_matrices(ridge):
+def test_rebuilding_is_least_squares_over_symmetric_matrices():
     """Against the same problem written out in its d(d+1)/2 unknowns."""
+    ridge = 0.3
     rng = np.random.default_rng(0)
     d = 4
     bases = [np.linalg.qr(rng.normal(size=(d, 2)))[0] for _ in range(3)]

@@ -4,11 +4,11 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from federations import ASK_MOMENT
 from fedpower.federation.coordinator import StudyRun
@@ -65,10 +65,10 @@ def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     return accept(folder / party, authority.signed(party))
 
 
-def question(agreed: StudyFile, body: Any = None, **changes: Any) -> Message:
+def question(agreed: StudyFile, body: Any = ASK_MOMENT, **changes: Any) -> Message:
     """Return a question to north, for its moment unless another body is given."""
-    fields = {"study": agreed.terms()[0].digest, "run": RUN, "round": 0, "silo": "north"}
-    return Message(**{**fields, "body": body or ASK_MOMENT, **changes})
+    asked = Message(study=agreed.terms()[0].digest, run=RUN, round=0, silo="north", body=body)
+    return structs.replace(asked, **changes)
 
 
 def silo_rows(name: str) -> Array:
@@ -105,23 +105,22 @@ def secure_tables(folder: Path, **privacy: Any) -> dict[str, Any]:
 
 
 class Counted:
-    """Counts the questions that reach silos."""
+    """Open silos, and how many questions reached them."""
 
     def __init__(self, nodes: dict[str, OpenSilo]) -> None:
-        self.nodes = nodes
         self.silos: dict[str, Silo] = {name: node.silo for name, node in nodes.items()}
-        self.ledgers = {name: node.ledger for name, node in nodes.items()}
+        self.ledgers = [node.ledger for node in nodes.values()]
         self.n = 0
 
     def charges(self) -> list[int]:
-        return [0 if ledger is None else ledger.spent().n_releases for ledger in self.ledgers.values()]
+        return [0 if ledger is None else ledger.spent().n_releases for ledger in self.ledgers]
 
-    def finish(self, run: StudyRun, rounds: int = 10**6) -> None:
+    def finish(self, run: StudyRun) -> None:
         def ask(questions):
             self.n += len(questions)
             return in_turn(self.silos)(questions)
 
-        for _ in islice(driving.rounds(run.coordinator, ask), rounds):
+        for _ in driving.rounds(run.coordinator, ask):
             pass
 
 

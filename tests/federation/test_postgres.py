@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from postgres_server import PostgresServer, private_server
 from row_forms import NAMES, read_all, sample_rows
 from test_bad_data import CELL, refusal
 from test_sources import test_a_source_keeps_the_protocol, test_selecting_reorders_and_drops  # noqa: F401  (the contract, run here over the fixture below)
 
 from fedpower.cli import main
+from fedpower.federation.local import free_port
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
@@ -24,19 +26,31 @@ from fedpower.rows.sql import SqlQuery, connected
 
 pytestmark = pytest.mark.federation
 
+OWNER = "postgres"
 PLANTED = "pl4nted'pa55\\word"
 READER = "r3ader-pa55"
 N_ROWS, N_FEATURES = 400_000, 20
 
 
 class Database:
-    """A server, and queries to it as its administrator."""
+    """A private server on a free loopback port, and queries to it as its administrator."""
 
-    def __init__(self, server: PostgresServer) -> None:
-        self.server, self.sql, self.url = server, server.sql, server.url
+    def __init__(self, programs: Path) -> None:
+        self.programs, self.port = programs, free_port()
+        self.url = f"postgresql://{OWNER}@127.0.0.1:{self.port}/postgres"
 
-    def ask(self, query: str, url: str | None = None, **options: Any) -> SqlQuery:
-        return SqlQuery(query, url or self.url, **{"password_env": "PLANTED", **options})
+    def sql(self, statements: str, *, rows: str | None = None) -> str:
+        """Run statements as the administrator and return what they print; `rows` feed a COPY."""
+        command = [self.programs / "psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", self.url]
+        done = subprocess.run(
+            [*command, "-c", statements], input=rows, env={**os.environ, "PGPASSWORD": PLANTED},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def ask(self, query: str) -> SqlQuery:
+        return SqlQuery(query, self.url, password_env="PLANTED")  # noqa: S106  (a variable's name)
 
     def open(self, query: str) -> RowSource:
         return open_source(self.ask(query))
@@ -51,11 +65,44 @@ class Database:
         self.sql("COPY visits FROM STDIN", rows=lines)
 
 
+def programs() -> Path:
+    """Return the folder with ``initdb`` and ``postgres``: on the path, or where Debian puts them."""
+    on_path = shutil.which("initdb")
+    places = [Path(on_path).resolve().parent] if on_path else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = next((place for place in places if (place / "postgres").exists()), None)
+    assert found is not None, "PostgreSQL must be installed; run scripts/install-postgres"
+    return found
+
+
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
-    with private_server(PLANTED) as server:
-        server.sql(f"CREATE ROLE reader LOGIN PASSWORD '{READER}'")
-        yield Database(server)
+    """A new server where everybody must give a password (SCRAM); it is stopped and removed at the end."""
+    made, folder = Database(programs()), Path(tempfile.mkdtemp(prefix="fedpower-postgres-"))
+    owner: dict[str, Any] = {}
+    if os.geteuid() == 0:  # as whom PostgreSQL refuses to run
+        owner = {"user": OWNER, "group": OWNER, "extra_groups": []}
+        shutil.chown(folder, OWNER, OWNER)
+    (folder / "password").write_text(PLANTED)
+
+    def run(program: str, *words: object) -> None:
+        with (folder / "output").open("a") as log:  # a pipe would be held open by the server
+            command = [made.programs / program, "-D", folder / "data", *map(str, words)]
+            done = subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=False, **owner)
+        assert done.returncode == 0, (folder / "output").read_text()
+
+    try:
+        run("initdb", "-U", OWNER, "-A", "scram-sha-256", "--no-sync", "--locale=C", "-E", "UTF8",
+            f"--pwfile={folder / 'password'}")  # fmt: skip
+        options = f"-p {made.port} -k {folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        run("pg_ctl", "start", "-w", "-o", options)
+        try:
+            made.sql(f"CREATE ROLE reader LOGIN PASSWORD '{READER}'")
+            yield made
+        finally:
+            run("pg_ctl", "stop", "-w", "-m", "fast")  # clients are sent away
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +232,7 @@ def test_no_failure_tells_the_password_or_a_cell(
 ) -> None:
     changes, words = FAILING[case]
     spec = {"query": "SELECT 1 AS a", "database": database.url, "password_env": "PLANTED", **changes}
-    spec["database"] = spec["database"].replace("PORT", str(database.server.port))
+    spec["database"] = spec["database"].replace("PORT", str(database.port))
     message = refusal(lambda: read_all(open_source(SqlQuery(**spec))))
     assert words in message
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in spec.items()]
@@ -204,7 +251,7 @@ def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(
     database.sql("GRANT SELECT ON visits TO reader")
     (tmp_path / "north.toml").write_text(
         f'[data]\nquery = "SELECT * FROM visits"\nuser = "reader"\npassword_file = "secret"\n'
-        f'database = "postgresql://127.0.0.1:{database.server.port}/postgres"\n'
+        f'database = "postgresql://127.0.0.1:{database.port}/postgres"\n'
     )
     ledger = tmp_path / "north.ledger"
     assert command("ledger", "create", ledger, "--epsilon", 2, "--delta", 1e-4).exit_code == 0

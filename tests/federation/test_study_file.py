@@ -42,6 +42,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"privacy": SECURE | {"attempts": 0}, "identities": KEYS},
         "attempts must be at least 1, got 0",
     ),
+    "rules of other columns": ({"rules": {"height": "number"}}, "must be of the columns in"),
+    "a reserved level": ({"rules": {"age": {"levels": ["F", "other"]}}}, "without 'other'"),
     "attempts at nothing": (
         {"privacy": {"attempts": 2}},
         r"attempts in \[privacy\] .* must go with aggregation",
@@ -98,6 +100,9 @@ TOGETHER: list[dict[str, Any]] = [
     {"privacy": SECURE | {"colluders": 2}, "identities": KEYS},
     {"privacy": SECURE | {"attempts": 2}, "identities": KEYS},
     {"solver": {"schedule": [1, 2, 4]}},
+    {"rules": {"age": {"levels": ["F", "M"]}}, "rows": {"row_norm": None}},
+    {"rules": {"age": {"levels": ["M", "F"]}}, "rows": {"row_norm": None}},
+    {"rules": {"pid": "drop"}, "rows": {"row_norm": None}},
     {"rounds": {"participation": "first", "n_participants": 2}},
     {"silos": {"names": ["north", "south", "west"]}},
 ]

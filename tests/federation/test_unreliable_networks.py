@@ -15,7 +15,7 @@ import pytest
 from federations import CASES, Party, coordinator_of, parties_of, result_bytes
 from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, decode, encode
-from fedpower.protocol.coordinator import Recorded
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import decode_as
 from networks import Network
 
@@ -48,14 +48,14 @@ class Run:
     def start(self) -> None:
         """Take up the run from its checkpoint, as a new process does."""
         self.n_starts += 1
-        recorded = [decode_as(each, Recorded) for each in self.stored]
+        recorded = [decode_as(each, Round) for each in self.stored]
         self.coordinator = coordinator_of(
             self.case, run=RUN, recorded=recorded, min_silos=3, on_closed=self.write
         )
         assert self.coordinator.n_replayed == len(recorded)
         self.opened = self.network.now
 
-    def write(self, closed: Recorded) -> None:
+    def write(self, closed: Round) -> None:
         if self.chance.random() < 0.05:
             raise DiedError
         self.stored.append(encode(closed))

@@ -36,7 +36,6 @@ def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
         for repetition in range(SETTINGS.repetitions):
             rng = np.random.default_rng([place, repetition])
             jitter = float(np.exp(0.02 * rng.standard_normal()))
-            steps = _steps(curve)
             points = tuple(
                 Point(
                     round=number,
@@ -44,16 +43,11 @@ def world(error: Twist = _as_it_is, misalignment: Twist = _as_it_is) -> Table:
                     error=error(curve, _error(curve, step) * jitter),
                     misalignment=misalignment(curve, _misalignment(curve) * jitter),
                 )
-                for number, step in enumerate(steps, start=1)
+                for number, step in enumerate(_steps(curve), start=1)
             )
             size = SETTINGS.sizes[curve.model]
-            run = Run(
-                curve=curve,
-                n_rows=size.n_rows * curve.copies,
-                n_silos=round(size.n_silos * curve.silo_share),
-                points=points,
-            )
-            runs.append((repetition, run))
+            n_rows, n_silos = size.n_rows * curve.copies, round(size.n_silos * curve.silo_share)
+            runs.append((repetition, Run(curve=curve, n_rows=n_rows, n_silos=n_silos, points=points)))
     return table_of(runs)
 
 

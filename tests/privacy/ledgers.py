@@ -35,6 +35,6 @@ def run(*bodies: Callable[[], None]) -> list[int | None]:
 
 def killed_at_commit(ledger: Ledger, key: str, payload: bytes) -> None:
     """Release with pages that reach the file before the commit, which never comes."""
-    ledger._store.query("PRAGMA cache_size = 1")
-    ledger._store._db.set_trace_callback(lambda sql: die() if sql == "COMMIT" else None)
+    ledger._query("PRAGMA cache_size = 1")
+    ledger._db.set_trace_callback(lambda sql: die() if sql == "COMMIT" else None)
     ask(ledger, key, payload)

@@ -1,22 +1,34 @@
-"""Gaussian-DP accounting against arithmetic of 60 digits."""
+"""Gaussian-DP accounting against arithmetic of 60 digits, and the price list: what releases cost together."""
 
 import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 
+from budgets import moment_bound, priced
 from fedpower.errors import InputError
 from fedpower.privacy.accounting import _DELTA_MARGIN as DELTA_MARGIN
 from fedpower.privacy.accounting import _log_delta as log_delta
 from fedpower.privacy.accounting import (
     compose,
+    default_delta,
     delta_of,
     delta_with_distance,
     epsilon_of,
     mu_of,
     multiplier_of,
+    noise_std,
 )
+from fedpower.privacy.budget import MOMENT, PRODUCT
+from fedpower.privacy.sensitivity import moved_by_row
+from fedpower.protocol.study import FREE_ORDER_ROWS, PANEL_ROWS, longest_sum
+from fedpower.rows.opening import open_source
+from fedpower.rows.source import block_rows
+from fedpower.rules.treatment import RowTreatment
+from fedpower.sums import local
+from fedpower.sums.local import KernelChoice, LocalMoment
 
 EPSILONS = [1e-4, 1e-2, 0.1, 0.46, 1.0, 3.0, 10.0, 60.0, 317.0, 1000.0]
 DELTAS = [1e-30, 2.3e-28, 1e-15, 1e-10, 1e-6, 1e-4, 1e-2, 0.5]
@@ -94,6 +106,44 @@ def test_total_variation_costs_one_plus_e_to_the_epsilon():
     assert delta_with_distance(1e-6, 5000.0, 1e-30) == 1.0
 
 
+# --- the price list, and what float64 sums add to a sensitivity -----------------------------------------
+
+
+def moved(budget, n_rows, center_norm=0.0):
+    return math.sqrt(budget.step_sensitivity(n_rows, center_norm).squared)
+
+
+MODES = [(mode, center) for mode in ("paper", "step", "moment") for center in (False, True)]
+
+
+@pytest.mark.parametrize(("mode", "center"), MODES)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_all_releases_compose_to_what_was_asked_and_never_above(mode, center, epsilon):
+    budget = priced(mode, center=center, epsilon=epsilon)
+    prices = [budget.price(terms.label).mu for terms in budget.queries for _ in range(terms.times)]
+    assert compose(prices) <= budget.study_mu * (1 + 1e-12)
+    spent = epsilon_of(compose(prices), budget.left_delta)
+    assert spent <= epsilon
+    if mode != "paper":
+        assert spent == pytest.approx(epsilon, rel=1e-6)
+    slack = [budget.price(terms.label).slack_delta * terms.times for terms in budget.queries]
+    assert sum(slack) == pytest.approx(budget.slack_delta)
+    assert budget.slack_delta < 1e-20
+
+
+def test_the_papers_products_cost_what_their_noise_really_gives_and_no_less():
+    budget = priced("paper")
+    charged = budget.price(PRODUCT).mu
+    for center_norm in (0.0, 0.1, 0.7, 3.0, 1e3):
+        moved = budget.step_sensitivity(1000, center_norm)
+        noise = budget.noise(PRODUCT, moved, (1000,))
+        step = 2.0 ** -noise.exponents[0]
+        real = math.sqrt(moved.squared) + step * math.sqrt(moved.size)  # with its rounding
+        assert real / noise.stds[0] <= charged * (1 + 1e-12)
+        assert charged == pytest.approx(real / noise.stds[0], rel=1e-5)
+    assert charged < priced("step").price(PRODUCT).mu / 5
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -102,8 +152,95 @@ def test_total_variation_costs_one_plus_e_to_the_epsilon():
         (lambda: multiplier_of(1.0, 0.0), "delta must lie between 0 and 1"),
         (lambda: epsilon_of(1.0, 1.0), "delta must lie between 0 and 1"),
         (lambda: epsilon_of(-1.0, 0.1), "mu must be a number of at least 0"),
+        (lambda: priced("step", epsilon=61.0), "from 0.0001 to 60, or inf"),
+        (lambda: priced("step", epsilon=1e-9), "got 1e-09"),
+        (lambda: priced("step", epsilon=math.inf), "must go with noise='none' only"),
+        (lambda: priced("step", epsilon=0.0), "got 0"),
+        (lambda: priced("step", epsilon=59.0, delta=1e-12), "delta must exceed"),
+        (lambda: priced("step", delta=0.0), "delta must lie between"),
     ],
 )
-def test_bad_arguments_are_refused_in_one_sentence(call, sentence):
+def test_a_promise_that_cannot_be_kept_is_refused(call, sentence):
     with pytest.raises(InputError, match=sentence):
         call()
+
+
+def test_up_to_131072_rows_any_order_of_summation_is_covered_and_beyond_it_that_of_the_data_layer():
+    assert local.FREE_ORDER_ROWS <= FREE_ORDER_ROWS
+    for s in (1, 1000, FREE_ORDER_ROWS):
+        assert longest_sum(s, 100) == s
+    for d in (1, 10, 100, 2048, 4096, 40_000, 10**6):
+        rows = block_rows(d)
+        for s in (2 * 10**5, 10**7, 10**9):
+            n_panels = math.ceil(s / min(PANEL_ROWS, rows))
+            assert longest_sum(s, d) >= rows + n_panels - FREE_ORDER_ROWS // PANEL_ROWS
+            assert longest_sum(s, d) <= s
+
+
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("s", [10**3, 10**8, 10**12])
+def test_a_noised_moment_has_the_ideal_noise_however_many_rows_there_are(s, center):
+    budget = priced("moment", n_features=100, center=center)
+    ideal = budget.price(MOMENT).multiplier * moment_bound(s, center=center)
+    assert budget.std(s) == pytest.approx(ideal, rel=1e-11 if s < 2**22 else 1e-4)
+    assert budget.std(s) >= ideal * (1 - 1e-12)
+
+
+def hard_rows(s, d, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(s, d)) * 0.01
+    X[:, 0] += np.where(np.arange(s) < block_rows(d), 0.9, -0.9)
+    return X
+
+
+@pytest.mark.parametrize("kind", ["moment", "product"])
+def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(kind):
+    s, d = 150_000, 4
+    X = hard_rows(s, d, 0)
+    rule = RowTreatment(row_norm=1.0)
+    moment = LocalMoment(open_source(X), rule, KernelChoice(kind=kind))
+    wide = X.astype(np.longdouble)
+    S = wide.T @ wide / s
+    budget = priced("step", n_features=d, iteration_rank=2)
+    Z = np.linalg.qr(np.random.default_rng(1).normal(size=(d, 2)))[0]
+    exact = np.append(S @ Z.astype(np.longdouble), np.trace(S))
+    computed = np.append(moment.product(Z), moment.summary.trace())
+    ideal = moved_by_row("product", 2) / s
+    error = np.linalg.norm((computed - exact).astype(float))
+    assert 2 * error <= moved(budget, s) - ideal
+
+
+# --- levels of noise, by mode ----------------------------------------------------------------------
+
+TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
+
+
+def test_the_paper_mode_is_theorem_2_as_printed_and_needs_nine_times_the_noise_of_steps():
+    printed = 2 * math.sqrt(5) / 1e5 * (2 * math.sqrt(2 * 10 * math.log(1e4)) / 0.5)
+    assert noise_std("paper", **TRIAL) == pytest.approx(printed, rel=1e-12)
+    loose = TRIAL | {"epsilon": 200.0, "delta": 0.2}  # the other branch of the maximum
+    printed = 2 * math.sqrt(5) / 1e5 * math.sqrt(10 / 200)
+    assert noise_std("paper", **loose) == pytest.approx(printed, rel=1e-12)
+    assert noise_std("paper", **TRIAL) >= 9 * noise_std("step", **TRIAL)
+    assert noise_std("paper", **TRIAL) >= 20 * noise_std("moment", **TRIAL) * math.sqrt(101 / 200)  # d = 100
+    for mode in ("paper", "step", "moment"):
+        assert noise_std(mode, **TRIAL | {"epsilon": math.inf}) == 0.0
+        budget = priced(mode, epsilon=0.5, delta=1e-4, iteration_rank=5)
+        assert budget.std(TRIAL["n_rows"]) == pytest.approx(noise_std(mode, **TRIAL), rel=1e-4)
+
+
+def test_a_moment_is_charged_once_and_needs_root_two_more_than_one_step_of_rank_one():
+    one = TRIAL | {"n_steps": 1, "iteration_rank": 1}
+    assert noise_std("moment", **one) == pytest.approx(math.sqrt(2) * noise_std("step", **one))
+    more = TRIAL | {"n_steps": 1000, "iteration_rank": 50}
+    assert noise_std("moment", **more) == noise_std("moment", **TRIAL)
+
+
+def test_the_default_delta_is_well_below_one_over_n():
+    for n in (1, 10, 10**4, 10**6, 10**9):
+        assert 0 < default_delta(n) <= 1e-6
+        assert default_delta(n) <= 1 / n
+    assert default_delta(10**9) < 0.2 / 10**9
+    for none in (0, -1, 1.5, math.nan, "9", True):
+        with pytest.raises(InputError, match="n_rows must be a whole number of at least 1"):
+            default_delta(none)

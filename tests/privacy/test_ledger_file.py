@@ -1,15 +1,20 @@
-"""Which files are opened as a ledger, and what the others are told, in one sentence each."""
+"""A ledger's file: which are opened, and what it is under kill -9, other processes and readers."""
 
 import os
 import resource
+import shutil
 import sqlite3
-from contextlib import ExitStack, closing
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
-from ledgers import SECRET, ask
+from ledgers import KILLED, SECRET, ask, die, killed_at_commit, run
 
-from fedpower.errors import LedgerError
+from fedpower.errors import BudgetError, LedgerError
+from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.ledger import Ledger
 
 
@@ -41,26 +46,21 @@ def refused(path: Path, match: str, *, to_write: bool = False) -> None:
         assert (path.read_bytes() if path.is_file() else None) == before
 
 
-def test_a_ledger_is_one_private_file_that_opens_again(path):
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    assert path.stat().st_mode & 0o777 == 0o600
-    with Ledger.open(path) as ledger:
-        assert ledger.owner.silo == "north"
-        assert ledger.spent().n_releases == 3
-        assert ask(ledger, "b", b"other") == SECRET
-
-
-def test_a_ledger_is_private_whatever_the_umask_synced_and_keeps_no_second_file(tmp_path, monkeypatch):
+def test_a_ledger_is_one_private_synced_file_whatever_the_umask_and_opens_again(tmp_path, monkeypatch):
+    path = tmp_path / "x.db"
     before = os.umask(0o277)
     try:
-        Ledger.create(tmp_path / "x.db", epsilon=1, delta=1e-6).close()
+        Ledger.create(path, epsilon=1, delta=1e-6, silo="north").close()
     finally:
         os.umask(before)
-    with Ledger.open(tmp_path / "x.db") as ledger:
-        query = ledger._store.query
-        assert query("PRAGMA synchronous") == [(3,)]
-        assert query("PRAGMA journal_mode") == [("delete",)]
-    monkeypatch.setattr("fedpower.privacy.ledger_store._SCHEMA", ["CREATE NONSENSE"])
+    assert path.stat().st_mode & 0o777 == 0o600
+    for _ in range(2):
+        with Ledger.open(path) as ledger:
+            assert ask(ledger, "b", SECRET) == SECRET
+            assert (ledger.owner.silo, ledger.spent().n_releases) == ("north", 1)
+            assert ledger._query("PRAGMA synchronous") == [(3,)]
+            assert ledger._query("PRAGMA journal_mode") == [("delete",)]
+    monkeypatch.setattr("fedpower.privacy.ledger._SCHEMA", ["CREATE NONSENSE"])
     with pytest.raises(LedgerError):
         Ledger.create(tmp_path / "y.db", epsilon=1, delta=1e-6)
     assert [file.name for file in tmp_path.iterdir()] == ["x.db"]
@@ -160,8 +160,8 @@ def test_rows_are_append_only(path):
 
 
 def full_disk(path, ledger, undo):
-    pages = ledger._store.query("PRAGMA page_count")[0][0]
-    ledger._store.query(f"PRAGMA max_page_count = {pages + 2}")
+    pages = ledger._query("PRAGMA page_count")[0][0]
+    ledger._query(f"PRAGMA max_page_count = {pages + 2}")
 
 
 def files_no_longer_than(path, ledger, undo):
@@ -171,7 +171,7 @@ def files_no_longer_than(path, ledger, undo):
 
 
 def read_only(path, ledger, undo):
-    ledger._store.query("PRAGMA query_only = 1")
+    ledger._query("PRAGMA query_only = 1")
 
 
 def moved(path, ledger, undo):
@@ -186,7 +186,7 @@ def replaced(path, ledger, undo):
 
 
 def busy(path, ledger, undo):
-    ledger._store.query("PRAGMA busy_timeout = 50")
+    ledger._query("PRAGMA busy_timeout = 50")
     undo.enter_context(closing(sqlite3.connect(path))).execute("BEGIN IMMEDIATE")
 
 
@@ -213,3 +213,162 @@ def test_a_write_that_fails_is_one_sentence_and_nothing_is_charged(path, trouble
         assert reopened.spent().n_releases == 3
         assert ask(reopened, "big", b"later") == b"later"
         assert [entry.key for entry in reopened.entries()] == ["a", "b", "c", "big"]
+
+
+# --- other processes: children are forked and open the file for themselves ------------------------------
+
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())  # which others may enter
+    folder.chmod(0o755)
+    with Ledger.create(folder / "north.ledger", epsilon=1.0, delta=1e-6, silo="north") as ledger:
+        ask(ledger, "before", b"first")
+    yield folder / "north.ledger"
+    shutil.rmtree(folder)
+
+
+def keys_in(path: Path) -> list[str]:
+    with Ledger.open(path) as ledger:
+        return [entry.key for entry in ledger.entries()]
+
+
+@pytest.mark.parametrize("point", ["BEGIN", "SELECT seq", "payload", "INSERT", "COMMIT"])
+def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(shared, point):
+    def body() -> None:
+        ledger = Ledger.open(shared)
+        ledger._db.set_trace_callback(  # called before each statement is run
+            lambda sql: die() if sql.startswith(point) else None
+        )
+        ask(ledger, "new", lambda: die() if point == "payload" else SECRET)
+
+    assert run(body) == [KILLED]
+    assert keys_in(shared) == ["before"]
+    with Ledger.open(shared) as ledger:
+        assert ask(ledger, "before", die) == b"first"
+        assert ask(ledger, "new", b"fresh") == b"fresh"
+
+
+def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpower.privacy.ledger.Ledger._append", lambda *_: die())
+    assert run(lambda: Ledger.create(tmp_path / "new.db", epsilon=1, delta=1e-6)) == [KILLED]
+    with pytest.raises(LedgerError, match="is empty; if `fedpower ledger create` was interrupted"):
+        Ledger.open(tmp_path / "new.db")
+
+
+def test_processes_that_race_for_one_key_get_one_charge_and_the_same_bytes(shared, tmp_path):
+    def body(number: int) -> None:
+        with Ledger.open(shared) as ledger:
+            sent = [ask(ledger, f"{key}", lambda: os.urandom(16), mu=0.01) for key in range(8)]
+        (tmp_path / f"sent {number}").write_bytes(b"".join(sent))
+
+    assert run(*(partial(body, number) for number in range(3))) == [0] * 3
+    assert len({(tmp_path / f"sent {number}").read_bytes() for number in range(3)}) == 1
+    assert len(keys_in(shared)) == 1 + 8
+
+
+def test_processes_that_race_to_overspend_get_exactly_what_fits(shared):
+    mu, n_fit = mu_of(1.0, 1e-6) / 5**0.5, 5
+
+    def body(number: int) -> None:
+        with Ledger.open(shared) as ledger:
+            for step in range(4):
+                with suppress(BudgetError):
+                    ask(ledger, f"{number} {step}", b"", mu=mu)
+
+    with Ledger.open(shared) as ledger:
+        ledger.set_cap(ledger.what_if(1.0).epsilon, 1e-6)  # for what is in it already, and five more
+    assert run(*(partial(body, number) for number in range(3))) == [0] * 3
+    with Ledger.open(shared) as ledger:
+        assert ledger.spent().n_releases == 1 + n_fit
+        assert ledger.spent().left == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_connection_that_was_forked_is_refused_and_left_alone(shared):
+    def body(ledger: Ledger) -> None:
+        ledger.close()
+        try:
+            ask(ledger, "child", die)
+        except LedgerError as refusal:
+            os._exit(0 if "open the ledger again" in str(refusal) else 1)
+
+    with Ledger.open(shared) as ledger:
+        assert run(lambda: body(ledger)) == [0]
+        assert ask(ledger, "parent", b"fine") == b"fine"
+
+
+# --- looking: nothing is written, no permission to write is needed, nothing is released -----------------
+
+
+def held_beside(path: Path) -> list[str]:
+    return [file.name for file in path.parent.iterdir()]
+
+
+def as_a_reader(shared: Path, body: Callable[[], None]) -> int | None:
+    shared.chmod(0o400)
+    if os.getuid() == 0:  # root may write everything, so the owner is somebody else
+        os.chown(shared, NOBODY, NOBODY)
+    shared.parent.chmod(0o555)
+
+    def child() -> None:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        body()
+
+    (ended,) = run(child)
+    shared.parent.chmod(0o755)
+    return ended
+
+
+def test_a_look_tells_what_an_opened_ledger_tells_and_releases_nothing(shared):
+    with Ledger.open(shared) as opened, Ledger.open(shared, read_only=True) as looked:
+        assert looked.statement() == opened.statement()
+        assert looked.what_if(0.5) == opened.what_if(0.5)
+        assert looked.owner.silo == "north"
+        with opened._transaction():  # no look waits for a writer that is not committing
+            assert looked.spent().n_releases == 1
+        for change in (lambda: ask(looked, "new"), lambda: looked.set_cap(2, 1e-6, reason="more")):
+            with pytest.raises(LedgerError, match="writable but is not"):
+                change()
+    assert held_beside(shared) == [shared.name]
+    assert keys_in(shared) == ["before"]
+
+
+def test_a_reader_who_may_not_write_can_look_and_cannot_open(shared):
+    def body() -> None:
+        with Ledger.open(shared, read_only=True) as ledger:
+            assert held_beside(shared) == [shared.name]
+            assert ledger.spent().n_releases == 1
+        with pytest.raises(LedgerError, match="must be writable"):
+            Ledger.open(shared)
+
+    before = shared.read_bytes()
+    assert as_a_reader(shared, body) == 0
+    assert held_beside(shared) == [shared.name]
+    assert shared.read_bytes() == before
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_change_that_was_cut_off_is_never_read_as_if_it_were_made(shared, looks):
+    """Killed with a spilled journal: a reader waits for the owner, who puts the file back."""
+    assert run(lambda: killed_at_commit(Ledger.open(shared), "new", SECRET * 50_000)) == [KILLED]
+    journal = Path(f"{shared}-journal").stat()
+    assert journal.st_size > 0
+    assert journal.st_mode & 0o777 == 0o600
+
+    def body() -> None:
+        with pytest.raises(LedgerError, match="must be at rest"):
+            Ledger.open(shared, read_only=True)
+
+    assert as_a_reader(shared, body) == 0
+    shared.chmod(0o600)
+    if os.getuid() == 0:
+        os.chown(shared, 0, 0)
+    with Ledger.open(shared, read_only=looks) as ledger:
+        assert [entry.key for entry in ledger.entries()] == ["before"]
+    assert held_beside(shared) == [shared.name]

@@ -10,7 +10,7 @@ from fedpower.errors import ProtocolError
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource
 from fedpower.protocol import Coordinator, Silo, Study
-from fedpower.protocol.coordinator import Recorded
+from fedpower.protocol.coordinator import Round
 from fedpower.protocol.messages import (
     AskQuery,
     Member,
@@ -139,7 +139,7 @@ def words_of(answer: Any) -> np.ndarray:
 
 
 def coordinator_of(
-    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Recorded] = ()
+    study: Study, *, min_silos: int | None = None, run: str = RUN, recorded: Sequence[Round] = ()
 ) -> Coordinator:
     settings = UploadSettings(study=study, rank=K)
     return Coordinator(

@@ -106,19 +106,6 @@ def spoilt_last(coordinator: Coordinator, answer: Message) -> list[Message]:
     return found
 
 
-def test_a_moment_without_its_mean_does_not_turn_centring_off() -> None:
-    case = "upload"
-    coordinator = coordinator_of(case, min_silos=3)
-    carried(
-        coordinator,
-        parties_of(case),
-        bad_round=1,
-        spoil=lambda answer: [structs.replace(answer, body=structs.replace(answer.body, mean=None))],
-    )
-    assert coordinator.outcome.center is not None
-    assert coordinator.history[-1].set_aside[BAD].startswith("a mean must have the shape (6,)")
-
-
 def test_only_what_passed_is_written_down() -> None:
     case, written = "upload", []
     coordinator = coordinator_of(case, min_silos=3, on_closed=written.append)

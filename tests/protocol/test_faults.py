@@ -45,26 +45,6 @@ def test_receipts_say_what_was_done_with_an_answer() -> None:
     assert len(coordinator.history) == 2
 
 
-def test_a_straggler_past_the_deadline_is_left_out_of_the_round_and_asked_again_in_the_next() -> None:
-    coordinator, silos = federation(min_silos=3)
-    late: list[Message] = []
-
-    def ask(questions: tuple[Message, ...]) -> Asking:
-        if late:
-            assert coordinator.receive(late.pop()) is Receipt.LATE
-        for question in questions:
-            answer = silos[question.silo].answer(question)
-            if question.silo == "silo-2" and question.round == 2:
-                late.append(answer)
-            else:
-                yield answer
-
-    driving.drive(coordinator, ask)
-    assert not late
-    answered = [len(r.answers) for r in coordinator.history]
-    assert answered == [4, 4, 3, 4, 4]
-
-
 def test_a_refusal_counts_as_no_answer_and_its_reason_is_told() -> None:
     coordinator, answers = answers_of_first_round()
     for name in ("silo-0", "silo-1", "silo-2"):

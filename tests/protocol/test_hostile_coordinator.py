@@ -162,7 +162,7 @@ def test_killed_between_charge_and_answer_the_same_bytes_come_after_a_restart(st
         ask(private_silo(study, ledger), steps(0))
 
     def stored(ledger):
-        return ledger.entries(), ledger._store.query("SELECT payload FROM entry WHERE payload IS NOT NULL")
+        return ledger.entries(), ledger._query("SELECT payload FROM entry WHERE payload IS NOT NULL")
 
     assert run(body) == [KILLED]
     with Ledger.open(path) as ledger:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from dp_accounting import pld
 from msgspec import structs
@@ -21,11 +22,13 @@ from private_silos import (
     basis,
     bounded_rows,
     private_silo,
+    refused,
     steps,
 )
 from scipy import stats
 
 from budgets import moment_bound
+from federations import ASK_MOMENT
 from fedpower.errors import BudgetError, InputError
 from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
@@ -33,7 +36,11 @@ from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, Refusal, read_only
 from fedpower.protocol.release import noise_of
+from fedpower.protocol.silo import NOT_YOURS
+from fedpower.rows.opening import open_source
+from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import SIDE
+from fedpower.sums.local import KernelChoice, LocalMoment
 from problems import ArrayMoment
 
 WHOLE = AskSteps(basis=read_only(np.eye(D)), n_local_steps=1)
@@ -228,7 +235,7 @@ def test_sentences_about_rows_stay_with_the_operator(study, caplog):
         silo = private_silo(study, ledger, moment=Unreadable(bounded_rows()))
         answer = ask(silo, steps(0))
         assert ledger.spent().n_releases == 0
-    assert answer == Refusal(reason="the silo could not answer; its operator's log says why")
+    assert answer == Refusal(reason=NOT_YOURS)
     assert "row 17" in caplog.text
 
 
@@ -238,3 +245,78 @@ def test_sentences_about_the_ledger_s_file_stay_with_the_operator(tmp_path, capl
     ledger.close()
     assert "ward" not in ask(silo, steps(0)).reason
     assert "ward" in caplog.text
+
+
+# Noise is made for the rows that were summed: where they are not those enrolled, nothing leaves
+
+
+def write(path, rows):
+    table = pl.DataFrame(rows, schema=[f"c{place}" for place in range(D)])
+    table.write_parquet(path) if path.suffix == ".parquet" else table.write_csv(path)
+
+
+def rows_in(path, kind="product", **options):
+    choice = KernelChoice(kind=kind, reason="as the test says")
+    return LocalMoment(open_source(path), RowTreatment(row_norm=1.0), choice=choice, **options)
+
+
+def few():
+    return np.full((2, D), 0.4)
+
+
+def one_cell_moved():
+    rows = bounded_rows()
+    rows[7, 3] += 1e-12
+    return rows
+
+
+@pytest.mark.parametrize("study", [STEP, PAPER])
+@pytest.mark.parametrize("others", [few, one_cell_moved])
+def test_a_file_overwritten_between_two_steps_costs_and_gives_nothing(tmp_path, caplog, study, others):
+    path = tmp_path / "north.csv"
+    write(path, bounded_rows())
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        silo = private_silo(study, ledger, moment=rows_in(path))
+        first = ask(silo, steps(0))
+        assert isinstance(first, LocalSteps)
+        spent = ledger.spent()
+        write(path, others())
+        assert ask(silo, steps(1)) == Refusal(reason=NOT_YOURS)
+        assert ledger.spent() == spent
+        assert "must hold the same rows" in caplog.text
+        again = ask(silo, steps(0))  # what was released already is given again
+        assert np.array_equal(again.product, first.product)
+
+
+def test_a_file_overwritten_within_local_steps_costs_and_gives_nothing(tmp_path):
+    path = tmp_path / "north.csv"
+    write(path, bounded_rows())
+    moment = rows_in(path)
+    product, asked = moment.product, []
+
+    def overwriting(basis, center=None):
+        if asked:
+            write(path, few())
+        asked.append(basis)
+        return product(basis, center)
+
+    moment.product = overwriting
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        moment.prepare()
+        assert ask(private_silo(STEP, ledger, moment=moment), steps(0, n_local_steps=3)) == Refusal(
+            reason=NOT_YOURS
+        )
+        assert ledger.spent().n_releases == 0
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("body", [ASK_MOMENT, AskMoment(label="mean"), steps(0)], ids=lambda body: body.kind)
+def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tmp_path, body):
+    path = tmp_path / "north.parquet"
+    write(path, bounded_rows())
+    moment = rows_in(path, on_lattice=True)
+    assert moment.n_rows == 300
+    write(path, few())
+    with Ledger.in_memory(EPSILON, DELTA) as ledger:
+        assert refused(ask(private_silo(MOMENT, ledger, moment=moment), body))
+        assert ledger.spent().n_releases == 0

@@ -50,8 +50,6 @@ from fedpower.sums.survey import STAGES
 CENTRED = study_of(center=True)
 PLAIN = study_of(aggregation="plain", colluders=0, identities=(), min_silos=0, attempts=1)
 WHOLE = study_of(min_silos=len(SIZES))  # goes on with all of its silos or not at all
-
-
 MANY = study_of(
     preparation=shares_of(n_rows=800, n_features=D, n_open=D, mu=0.24),
     ranges=(None,) * D,
@@ -59,8 +57,6 @@ MANY = study_of(
     center=True,
     mean_weight=0.25,
 )
-
-
 NAMES = {"one sum": STUDY, "about the mean": CENTRED, "three sums": SEVERAL, "six sums": MANY}
 EVERY = pytest.mark.parametrize("study", NAMES.values(), ids=NAMES)
 
@@ -278,9 +274,8 @@ def test_the_statement_counts_the_attempts_of_earlier_runs():
 
 
 def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
-    there = parties(STUDY)
+    there, coordinator = parties(STUDY), coordinator_of(STUDY)
     drive(coordinator_of(STUDY, run="earlier"), there)
-    coordinator = coordinator_of(STUDY)
     assert "east" not in drive(coordinator, there, lost={(2, "east"), (3, "east")}).sizes
     assert stated_mu(coordinator, STUDY) == pytest.approx(math.sqrt(3))
 
@@ -364,10 +359,8 @@ def test_a_silo_started_again_gives_its_stored_bytes_has_lost_its_masks_and_is_c
         assert np.array_equal(north.ask(query_for(SEVERAL, session, 0)).words, sent["north"])
         assert north.ask(query_for(SEVERAL, session, 1)) == KeyGone()
         assert north.ask(query_for(SEVERAL, session, 0, OTHERS[0])) == KeyGone()
-        assert (
-            party("north", SEVERAL, ledger=ledger, version="2").ask(query_for(SEVERAL, session, 0))
-            == KeyGone()
-        )
+        changed = party("north", SEVERAL, ledger=ledger, version="2")
+        assert changed.ask(query_for(SEVERAL, session, 0)) == KeyGone()
         assert north.charges == 1
         again = called(SEVERAL, there, attempt=2)  # which ends the old attempt
         assert np.array_equal(north.ask(query_for(SEVERAL, session, 0)).words, sent["north"])
@@ -389,17 +382,18 @@ def test_a_refusal_that_a_new_session_would_not_cure_costs_no_further_attempt():
     assert charges(there) == [1] * 4
 
 
+def interrupted(coordinator, there, times, names=SIZES):
+    """Enrol, and open so many sessions, in each of which silos are restarted before they upload."""
+    answer_round(coordinator, there)
+    for _ in range(times):
+        answer_round(coordinator, there)
+        for name in names:
+            restarted(there, name)
+        answer_round(coordinator, there)
+
+
 def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end():
     once = replace(WHOLE, attempts=1)
-
-    def interrupted(coordinator, there, times):
-        answer_round(coordinator, there)
-        for _ in range(times):
-            answer_round(coordinator, there)
-            for name in SIZES:
-                restarted(there, name)
-            answer_round(coordinator, there)
-
     there, coordinator = parties(once), coordinator_of(once)
     interrupted(coordinator, there, 5)
     assert charges(there) == [0] * 4
@@ -412,13 +406,9 @@ def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_en
 
 
 def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed():
-    there, coordinator = parties(WHOLE), coordinator_of(WHOLE)
-    answer_round(coordinator, there)
-    with pytest.raises(ProtocolError, match="within 3 attempts"):  # noqa: PT012
-        for _ in range(MOST_FREE_SESSIONS):
-            answer_round(coordinator, there)
-            restarted(there, "west")
-            answer_round(coordinator, there)
+    there = parties(WHOLE)
+    with pytest.raises(ProtocolError, match="within 3 attempts"):
+        interrupted(coordinator_of(WHOLE), there, MOST_FREE_SESSIONS, ["west"])
     assert charges(there) == [3, 3, 3, 0]
 
 

@@ -128,16 +128,16 @@ def normal(n_rows: int, n_columns: int = 5) -> Array:
     return np.random.default_rng(0).standard_normal((n_rows, n_columns))
 
 
-@pytest.mark.parametrize(
-    ("data", "terms", "cause"),
-    [
-        (normal(20_000), {"row_norm": 300.0}, "the likely cause is the bound"),
-        (normal(20_000) * 0.01 + 10, {"row_norm": 30.0}, "the likely cause is the offset"),
-        (normal(30, 20), {"row_norm": 6.0}, "the likely cause is the number of rows, 30,"),
-        (normal(30, 20), {}, "the likely cause is the number of rows, 30,"),
-        (normal(6_000) * 0.1, {"row_norm": 1.0, "epsilon": 0.01}, "the likely cause is epsilon=0.01"),
-    ],
-)
+CAUSES: list[tuple[Array, dict[str, float], str]] = [
+    (normal(20_000), {"row_norm": 300.0}, "the likely cause is the bound"),
+    (normal(20_000) * 0.01 + 10, {"row_norm": 30.0}, "the likely cause is the offset"),
+    (normal(30, 20), {"row_norm": 6.0}, "the likely cause is the number of rows, 30,"),
+    (normal(30, 20), {}, "the likely cause is the number of rows, 30,"),
+    (normal(6_000) * 0.1, {"row_norm": 1.0, "epsilon": 0.01}, "the likely cause is epsilon=0.01"),
+]
+
+
+@pytest.mark.parametrize(("data", "terms", "cause"), CAUSES)
 def test_the_warning_names_the_cause(
     data: Array, terms: dict[str, float], cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +145,7 @@ def test_the_warning_names_the_cause(
     seeded = lambda: SeededNoiseForExperiments(1)  # noqa: E731
     monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
     with pytest.warns(NoiseWarning, match=cause):
-        model = fed_pca(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
-    assert cause_of_noise(model.result_) is not None
+        fed_pca(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
 
 
 def test_a_fit_that_found_something_has_no_cause_to_name() -> None:

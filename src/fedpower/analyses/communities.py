@@ -1,6 +1,5 @@
 """``Communities``: which nodes of silos' networks belong together, from what was released of them."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING
@@ -32,25 +31,11 @@ from fedpower.report.charts import nodes_plane
 from fedpower.report.moment import Moment
 from fedpower.report.page import Picture, Table
 from fedpower.report.text import count, listed, number, percent
-from fedpower.rows.opening import existing
+from fedpower.rows.opening import read_pairs
 
 Labels = NDArray[np.intp]
 
 _CHANCE = 0.01
-
-
-def read_labels(path: Path) -> dict[str, str]:
-    """Return a label for each node that a CSV file of node,label lines names."""
-    labels: dict[str, str] = {}
-    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
-        for place, row in enumerate(csv.reader(stream), start=1):
-            if row and (len(row) != 2 or row[0].strip() in labels):
-                raise InputError(
-                    f"{path} must hold a line of node,label per node, got another in line {place}"
-                )
-            if row and (place > 1 or row[0].strip().lower() not in ("node", "nodes", "name", "id")):
-                labels[row[0].strip()] = row[1].strip()
-    return labels
 
 
 @analysis
@@ -106,7 +91,7 @@ class Communities(Analysis):
         "A labelling to compare with, by node; a mapping may leave nodes out (CSV: lines of node,label).",
         kind=Path,
         metavar="CSV",
-        parse=read_labels,
+        parse=read_pairs,
     )
     random_state: int | None = setting(0, "Of k-means' starts.", option=None)
 

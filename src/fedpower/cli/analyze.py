@@ -1,12 +1,12 @@
 """`fedpower analyze`: analyses of the covariance that a fit released, which cost nothing more."""
 
-import csv
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 
 from fedpower import analyses
 from fedpower.cli import LazyGroup
@@ -17,6 +17,11 @@ from fedpower.report.files import new_file
 from fedpower.report.moment import Moment, read_moment, save_analysis
 from fedpower.report.page import Account
 from fedpower.report.text import number
+from fedpower.rows.opening import open_source
+from fedpower.rows.ruled import match_tables
+from fedpower.rows.source import block_rows, columns_of_fit
+from fedpower.rows.units import features_of
+from fedpower.values import pl
 
 _MOST_ROWS = 30
 
@@ -39,11 +44,9 @@ def _command(name: str) -> click.Command:
         account = model.account()
         if file is not None and rows is not None and written is not None:
             # first: where it fails, no folder is left behind
-            with (
-                new_file(written, force=force) as target,
-                target.open("w", encoding="utf-8", newline="") as stream,
-            ):
-                sentence = file.write(model, rows, csv.writer(stream, lineterminator="\n").writerows)
+            with new_file(written, force=force) as target:
+                table, sentence = file.of(model, rows)
+                table.write_csv(target)
             note(f"{sentence} in {written} (for your eyes)")
         if output is not None:
             save_analysis(account, moment, output, force=force)
@@ -75,35 +78,20 @@ def analyze() -> None:
 
 # --- files about new rows --------------------------------------------------------------------------
 
-_Write = Callable[[Iterable[Iterable[Any]]], object]
 
-
-def _flag(model: Any, rows: Path, write: _Write) -> str:
-    """Write T², SPE and a flag for each row of a file, which is read here and nowhere else."""
-    from fedpower.rows.opening import open_source  # noqa: PLC0415
-    from fedpower.rows.source import block_rows, columns_of_fit  # noqa: PLC0415
-
-    moment = model.moment_
+def _flag(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
+    """Return T², SPE and a flag for each row of a file, which is read here and nowhere else."""
+    moment, limits = model.moment_, {"t2": model.t2_limit_, "spe": model.spe_limit_}
     source = columns_of_fit(open_source(rows), moment.feature_names, moment.n_features)
-    seen = beyond = 0
-    write([["t2", "spe", "flag"]])
-    for block in source.blocks(block_rows(moment.n_features)):
-        statistics = model.statistics(block.toarray() if hasattr(block, "toarray") else block)
-        marks = (statistics > [model.t2_limit_, model.spe_limit_]).any(axis=1)
-        write([*map(float, row), int(mark)] for row, mark in zip(statistics, marks, strict=True))
-        seen, beyond = seen + len(marks), beyond + int(marks.sum())
-    return f"{beyond} of {seen} rows exceed a limit; all are"
+    blocks = source.blocks(block_rows(moment.n_features))
+    parts = [model.statistics(block.toarray() if hasattr(block, "toarray") else block) for block in blocks]
+    beyond = pl.any_horizontal(pl.col(name) > limit for name, limit in limits.items())
+    table = pl.DataFrame(np.vstack(parts), [*limits]).with_columns(beyond.cast(pl.Int8).alias("flag"))
+    return table, f"{table['flag'].sum()} of {len(table)} rows exceed a limit; all are"
 
 
-def _fill(model: Any, rows: Path, write: _Write) -> str:
-    """Write a prediction and its interval for each empty cell of a file, which is read nowhere else."""
-    import numpy as np  # noqa: PLC0415
-
-    from fedpower.rows.opening import open_source  # noqa: PLC0415
-    from fedpower.rows.ruled import match_tables  # noqa: PLC0415
-    from fedpower.rows.source import block_rows  # noqa: PLC0415
-    from fedpower.rows.units import features_of  # noqa: PLC0415
-
+def _fill(model: Any, rows: Path) -> tuple["pl.DataFrame", str]:
+    """Return a prediction and its interval for each empty cell of a file, which is read nowhere else."""
     rules, items = model.moment_.record.table_rules, model.items_
     assert rules is not None, "a completion is of ratings, which have rules"
     _, matched = match_tables({"rows": open_source(rows)}, rules)
@@ -113,26 +101,26 @@ def _fill(model: Any, rows: Path, write: _Write) -> str:
         blocks = ((None, block) for block in source.blocks(block_size))
     else:
         blocks = source.labelled(form.person, block_size)
-    seen = empty = 0
-    write([["row" if form is None else form.person, "item", "prediction", "low", "high"]])
+    seen, filled = 0, []
     for labels, block in blocks:
         cells = model.decoded(block)
         intervals = model.intervals(cells)
-        gaps = list(zip(*np.nonzero(np.isnan(cells)), strict=True))
-        for row, column in gaps:
+        for row, column in zip(*np.nonzero(np.isnan(cells)), strict=True):
             name = seen + row + 1 if labels is None else labels[int(row)]
-            write([[name, items[column], *(float(values[row, column]) for values in intervals)]])
-        empty, seen = empty + len(gaps), seen + len(cells)
-    return f"{empty} empty cells of {seen} {'rows' if form is None else 'persons'} are predicted"
+            filled.append((name, items[column], *(float(values[row, column]) for values in intervals)))
+        seen += len(cells)
+    thing, things = ("row", "rows") if form is None else (form.person, "persons")
+    table = pl.DataFrame(filled, [thing, "item", "prediction", "low", "high"], orient="row")
+    return table, f"{len(table)} empty cells of {seen} {things} are predicted"
 
 
 class _RowFile(NamedTuple):
-    """A file about new rows that an analysis writes: its options, and what writes it."""
+    """A file about new rows that an analysis writes: its options, and what is in it."""
 
     option: str
     rows: str
     help: str
-    write: Callable[[Any, Path, _Write], str]
+    of: Callable[[Any, Path], tuple["pl.DataFrame", str]]
 
 
 _OF_ROWS = {

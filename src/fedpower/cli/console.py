@@ -249,8 +249,8 @@ _WORDS = re.compile(
     r"""\b(?P<name>[a-z]+(?:_[a-z]+)*)(?:=(?P<value>'\w+'|"\w+"|True)|\b)"""
 )
 _SAME_NAME = (
-    *("codebook", "data_set", "data_version", "decimal", "drop", "edge_weight", "encoding"),
-    *("extra_columns", "force", "n_features", "rename", "separator"),
+    *("codebook", "data_set", "data_version", "decimal", "drop", "encoding", "extra_columns"),
+    *("force", "n_features", "rename", "separator"),
 )
 _OTHERS = {
     **{name: f"--{name.replace('_', '-')}" for name in _SAME_NAME},

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 from packaging.requirements import Requirement
@@ -28,34 +28,14 @@ if TYPE_CHECKING:
 _MODULES = {"scikit-learn": "sklearn"}
 """Packages that are not imported by their own name."""
 
-_PURPOSES = {
-    "plot": "pictures of results",
-    "flare": "federations of separate processes",
-    "sql": "silos that are queries on SQLite or PostgreSQL",
-    "secure": "secure sums",
-    "torch": "silos on a GPU",
-    "dask": "silos spread over Dask's workers",
-    "h5ad": "cells by genes in .h5ad files",
-    "pgen": "genotypes in .pgen files",
-    "onnx": "results as ONNX graphs",
-}
 NOT_FOR_USERS = ("dev",)
 TIMEOUT_S = 120
 _COPY = "`pip install .` in a copy of the project"
 _REPORT = "make the environment again; if that does not help, report it"
 
 
-class Finding(NamedTuple):
-    """One check: what is ``broken`` is there and fails, what is ``absent`` is optional."""
-
-    name: str
-    state: str
-    detail: str
-    advice: str = ""
-
-
 class FailedError(Exception):
-    """A check that found something broken, or absent, and what to do about it."""
+    """A check that found something broken, or absent, which is optional; and what to do about it."""
 
     def __init__(self, sentence: str, advice: str = _REPORT, state: str = "broken") -> None:
         super().__init__(" ".join(sentence.split()))
@@ -73,13 +53,12 @@ def doctor(*, folder: Path | None, as_json: bool) -> int:
     broken; an extra that is not installed breaks nothing.
     """
     findings = [_tried(name, check) for name, check in _checks(folder).items()]
-    broken = [finding.name for finding in findings if finding.state == "broken"]
+    broken = [found["name"] for found in findings if found["state"] == "broken"]
     if as_json:
         overview = {"fedpower": fedpower.__version__, "sound": not broken}
-        listed = [finding._asdict() for finding in findings]
-        click.echo(json.dumps({**overview, "findings": listed}, indent=2))
+        click.echo(json.dumps({**overview, "findings": findings}, indent=2))
     else:  # without rich, which may be missing
-        for name, state, detail, advice in findings:
+        for name, state, detail, advice in (found.values() for found in findings):
             click.echo(f"{name:<16} {state:<7} {detail}{advice and f': {advice}'}")
         click.echo(f"Broken: {', '.join(broken)}." if broken else "fedpower is sound here.")
     return int(bool(broken))
@@ -102,12 +81,12 @@ def _checks(folder: Path | None) -> dict[str, Callable[[], str]]:
     }
 
 
-def _tried(name: str, check: Callable[[], str]) -> Finding:
+def _tried(name: str, check: Callable[[], str]) -> dict[str, str]:
     try:
-        return Finding(name, "sound", check())
+        return {"name": name, "state": "sound", "detail": check(), "advice": ""}
     except Exception as error:  # the doctor reports whatever happens
         failed = error if isinstance(error, FailedError) else FailedError(f"{type(error).__name__}: {error}")
-        return Finding(name, failed.state, str(failed), failed.advice)
+        return {"name": name, "state": failed.state, "detail": str(failed), "advice": failed.advice}
 
 
 # --- packages --------------------------------------------------------------------------------------
@@ -133,9 +112,8 @@ def packages(asked: list[Requirement], extra: str = "") -> str:
         try:
             version = versions[line.name] = importlib.metadata.version(line.name)
         except importlib.metadata.PackageNotFoundError:
-            purpose = f" ({_PURPOSES[extra]})" if extra in _PURPOSES else ""
             state = "absent" if extra else "broken"
-            raise FailedError(f"{line.name} is not installed{purpose}", advice, state) from None
+            raise FailedError(f"{line.name} is not installed", advice, state) from None
         if not line.specifier.contains(version, prereleases=True):
             raise FailedError(f"{line.name} must be {line.specifier}, got {version}", advice)
     _python(f"import {', '.join(_MODULES.get(name, name.replace('-', '_')) for name in versions)}", advice)

@@ -24,7 +24,6 @@ from fedpower.cli.silos import (
     open_networks,
     open_silos,
     read_vector,
-    require_charge,
 )
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
@@ -57,7 +56,7 @@ _OF_A_FIT = " ".join(
     "force ledgers unit codebook ranges columns drop aggregation as_json quiet",
     option("--prepare-only", "Find offsets, scales and bound only; write a code book.", group="rows"),
     f"center_file scale_file variants n_features groups extra_columns {READING}",
-    "network nodes edge_weight data_version data_set identities verbose",
+    "nodes data_version data_set identities verbose",
     _OF_A_FIT,
 )  # fmt: skip
 @click.pass_context
@@ -160,7 +159,8 @@ def _check_promise(given: dict[str, Any]) -> None:
             "--row-norm, --normalize or --codebook must be given with centres, scales or settings of "
             "a solver, got none; leave all of these out to find a bound privately"
         )
-    require_charge(given)
+    if given["ledgers"] and not wanted.is_private:
+        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
 
 
 @contextmanager

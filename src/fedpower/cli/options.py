@@ -2,7 +2,6 @@
 
 import csv
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING
 from pathlib import Path
@@ -144,6 +143,8 @@ def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 def _read_config(ctx: click.Context, param: click.Parameter, path: Path | None) -> None:
     """Take the options of a TOML file as defaults; its keys are options without their dashes."""
+    import tomllib  # noqa: PLC0415 - only where there is such a file
+
     if path is None:
         return
     try:
@@ -224,13 +225,7 @@ _SHARED: dict[str, tuple[str, str, str]] = {
     "decimal": ("--decimal SIGN", "rows", "Decimal sign of text files, a point or a comma."),
     "encoding": ("--encoding NAME", "rows", "Encoding of text files, e.g. cp1252; UTF-8 by default."),
     "rename": ("--rename OLD=NEW", "rows", "Rename a column; repeatable."),
-    "network": (
-        "--network edge|row",
-        "rows",
-        "Files are networks: protect an edge, or a row of the adjacency.",
-    ),
     "nodes": ("--nodes FILE", "rows", "Names of all nodes, one per line: public, and needed by edge lists."),
-    "edge_weight": ("--edge-weight W", "rows", "Public maximum of weights; without it they must be 0 or 1."),
     "data_version": ("--data-version [NAME=]VERSION", "privacy", "Public version of the rows; 1 by default."),
     "data_set": ("--data-set NAME", "privacy", "Data set of the ledgers."),
     "identities": ("--identity NAME=PATH", "privacy", "A silo's key for secure sums; repeatable."),
@@ -253,8 +248,6 @@ _READ: dict[str, dict[str, Any]] = {
     "extra_columns": {"type": click.Choice(["refuse", "drop"])},
     "rename": {"callback": by_name("OLD=NEW"), "multiple": True},
     "ledgers": {"multiple": True},
-    "network": {"type": click.Choice(["edge", "row"])},
-    "edge_weight": {"type": float},
     "data_version": {"callback": _versions, "multiple": True},
     "identities": {"callback": by_name("NAME=PATH", Path), "multiple": True},
 }

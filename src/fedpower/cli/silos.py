@@ -1,7 +1,6 @@
 """From the words of a command line to silos, their ledgers and public vectors."""
 
 import csv
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,12 +17,20 @@ from fedpower.errors import InputError
 from fedpower.options import Options
 from fedpower.rows.inspecting import doubtful
 from fedpower.rows.networks import NetworkSource, open_network, require_same_nodes
-from fedpower.rows.opening import existing, is_text, name_of_silo, open_source, rows_at, split_by_group
+from fedpower.rows.opening import (
+    existing,
+    is_text,
+    name_of_silo,
+    open_source,
+    read_pairs,
+    rows_at,
+    split_by_group,
+)
 from fedpower.rows.ruled import ruled
 from fedpower.rows.source import RowSource
 from fedpower.rows.tables import TableSource
 from fedpower.rows.units import by_unit
-from fedpower.values import public_vector, require_distinct
+from fedpower.values import public_vector
 
 Silos = dict[str, Path | RowSource]
 
@@ -99,12 +106,6 @@ def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
     return width
 
 
-def require_charge(given: Mapping[str, Any]) -> None:
-    """Refuse ledgers for exact numbers, which nothing is charged for."""
-    if math.isinf(given["epsilon"]) and given["ledgers"]:
-        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
-
-
 def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Path] | None:
     """Return the ledger of every silo, from folders and NAME=PATH; None where none was given at all."""
     if not given["ledgers"]:
@@ -124,13 +125,12 @@ def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Pa
             named[name] = Path(path)
     ledgers |= named
     for name in silos:
-        if name not in ledgers:
+        path = ledgers.get(name)
+        if path is None:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}; see --ledgers")
-        if not ledgers[name].exists():
-            raise InputError(
-                f"silo {name!r} must have a ledger, got none at {ledgers[name]}; create it with "
-                f"`fedpower ledger create {ledgers[name]} --epsilon E --delta D`"
-            )
+        if not path.exists():
+            create = f"create it with `fedpower ledger create {path} --epsilon E --delta D`"
+            raise InputError(f"silo {name!r} must have a ledger, got none at {path}; {create}")
     return ledgers
 
 
@@ -159,24 +159,15 @@ def read_nodes(path: Path) -> list[str]:
 
 def read_vector(path: Path, columns: tuple[str, ...] | None) -> NDArray[np.float64]:
     """Return public numbers, one per column, from a ``.npy`` or a CSV of name,value lines."""
-    existing(path)
-    values: Any
     try:
         if path.suffix.lower() == ".npy":
-            values = np.load(path, allow_pickle=False)
-        else:
-            with path.open(newline="", encoding="utf-8-sig") as stream:
-                values = [(name, read_number(text)) for name, text in filter(None, csv.reader(stream))]
+            return public_vector(str(path), np.load(existing(path), allow_pickle=False))
+        numbers = {name: read_number(text) for name, text in read_pairs(path).items()}
+    except InputError:
+        raise
     except (ValueError, OSError, EOFError):
-        raise InputError(
-            f"{path} must be numbers in a .npy file or lines of name,value, got others"
-        ) from None
-    if isinstance(values, np.ndarray):
-        return public_vector(str(path), values)
-    if values and math.isnan(values[0][1]):
-        del values[0]  # a heading
-    require_distinct(str(path), [name for name, _ in values])
-    return public_vector(str(path), dict(values), columns=columns)
+        raise InputError(f"{path} must have numbers, got something else") from None
+    return public_vector(str(path), numbers, columns=columns)
 
 
 def named_files(files: Sequence[str]) -> dict[str, Path]:

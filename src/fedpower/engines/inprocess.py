@@ -64,14 +64,10 @@ def read_silos(
     **how: Any,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows read as the study's terms ask for, in parallel, ready for use."""
-    agreed = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
-    for source in sources.values():
-        network = network_of(source)
-        opened = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
-        if opened != agreed:
-            raise InputError(
-                f"{source.name} must be read as {agreed}, which the study protects, got {opened}"
-            )
+    networks = [network_of(source) for source in sources.values()]
+    weights = {None if network is None else network.edge_weight for network in networks}
+    protected = study.edge_weight if study.network == "edge" else None
+    assert weights == {protected}, "rows or edges are read as what the study protects"
     private, on_lattice = study.is_private, sums_moment(study)
     kind: dict[str, Any] = {
         "rank": study.iteration_rank,
@@ -150,13 +146,10 @@ def check_ledgers(
 def federate(
     moments: Moments, *, settings: SolverSettings, rng: np.random.Generator, **options: Any
 ) -> Outcome:
-    coordinator = _run(moments, settings, rng, **options)
+    outcome = conclude(_run(moments, settings, rng, **options), settings)
+    notes = (*outcome.privacy.notes, *[REHEARSED] * (settings.study.is_secure))
     kernels = {name: moment.choice.reason for name, moment in moments.items()}
-    outcome = replace(conclude(coordinator, settings), kernels=kernels)
-    if settings.study.is_secure:
-        notes = (*outcome.privacy.notes, REHEARSED)
-        outcome = replace(outcome, privacy=replace(outcome.privacy, notes=notes))
-    return outcome
+    return replace(outcome, kernels=kernels, privacy=replace(outcome.privacy, notes=notes))
 
 
 def prepare_silos(surveys: Mapping[str, Survey], *, study: Study, **options: Any) -> CodeBook:
@@ -250,18 +243,18 @@ def _open_ledgers(
             raise InputError(
                 f"a ledger must belong to a silo of this fit ({', '.join(silos)}), got one for {name!r}"
             )
-    if not paths:
-        ledgers = {
-            name: Ledger.in_memory(budget.study.epsilon, budget.study.delta, silo=name) for name in silos
-        }
-        return {name: stack.enter_context(ledger) for name, ledger in ledgers.items()}
     opened = {}
     for name in silos:
-        if name not in paths:
+        if paths and name not in paths:
             raise InputError(f"every silo must have a ledger or none, got none for {name!r}")
-        opened[name] = stack.enter_context(Ledger.open(Path(paths[name])))
-    for name, ledger in opened.items():
-        ledger.check_owner(name, data_set)
+        made = (
+            Ledger.open(Path(paths[name]))
+            if paths
+            else Ledger.in_memory(budget.study.epsilon, budget.study.delta, silo=name)
+        )
+        opened[name] = stack.enter_context(made)
+        if paths:
+            opened[name].check_owner(name, data_set)
     return opened
 
 
@@ -297,16 +290,11 @@ class Pace:
 
 
 class _Carrier(Protocol):
-    """Carries questions to silos, all at once, and what comes back."""
+    """Carries questions to silos, all at once, and what comes back until nothing can or time is over."""
 
-    def send(self, question: Message) -> None:
-        """Send a question on its way, and return at once."""
-
-    def wait(self, seconds: float | None) -> Arrived | None:
-        """Return what comes next; None when that time is over, or nothing can come any more."""
-
-    def leave(self) -> None:
-        """Wait for none of what was sent: the round is over."""
+    def send(self, question: Message) -> None: ...
+    def wait(self, seconds: float | None) -> Arrived | None: ...
+    def leave(self) -> None: ...
 
 
 def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Transport:

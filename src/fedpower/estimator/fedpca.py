@@ -388,7 +388,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
         """Return what the columns of scores are called, as in files: pc1, pc2, ..."""
         super().get_feature_names_out(input_features)
-        return self.result_.get_feature_names_out()
+        return np.asarray(self.result_.score_names, dtype=object)
 
     @property
     def _n_features_out(self) -> int:

@@ -290,12 +290,7 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
         moved = f"moved by sin θ = {solution.change:.2g} in the last of {solver.max_rounds} rounds"
         warn(f"the subspace still {moved}; raise max_rounds, tol or iteration_rank", ConvergenceWarning)
     warn_about_rows(study, rows)
-    book = solution.code_book or options.book
-    if book is not None and book.rules is None and data.rules is not None:
-        book = replace(book, rules=data.rules)
     if treatment is None:
-        assert book is not None, "a run without a treatment finds one"
-        treatment = book.treatment
         counts = {name: silo.clipped for name, silo in rows.items() if isinstance(silo, Survey)}
         if run.on_clipped is not None and all(counts.values()):
             run.on_clipped({name: count for name, count in counts.items() if count is not None})
@@ -306,7 +301,6 @@ def fit_data(options: Options, data: Data, run: Run) -> Result:
         feature_names=data.columns,
         solver=choice,
         rules=data.rules,
-        code_book=book,
     )
     show_warnings(result, quiet=options.network is not None)  # communities have a verdict of their own
     return result
@@ -401,7 +395,7 @@ def result_from(moment: Moment, options: Options) -> Result:
         aggregation="plain",
         solver="auto",
         center=moment.centered,
-        codebook=CodeBook(normalize=True) if moment.treatment.normalize else None,
+        codebook=CodeBook(normalize=True) if moment.treatment.normalize else record.book,
         unit=options.unit if network is None else network,
     )
     book, rules = record.book, record.table_rules
@@ -422,7 +416,6 @@ def result_from(moment: Moment, options: Options) -> Result:
         feature_names=moment.feature_names,
         solver=SolverChoice(solver="moment", reason="it is computed from a released covariance"),
         rules=rules,
-        code_book=book,
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}

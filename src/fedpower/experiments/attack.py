@@ -77,10 +77,8 @@ def silo_rows(setting: AttackSetting, seed: int) -> list[Array]:
     rng = np.random.default_rng(seed)
     d = setting.n_features
     strengths = np.append(np.linspace(1.0, 0.2, d - 1), 0.0)
-    silos = []
-    for _ in range(setting.n_silos):
-        rows = rng.standard_normal((setting.n_rows, d)) * strengths
-        silos.append(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    drawn = [rng.standard_normal((setting.n_rows, d)) * strengths for _ in range(setting.n_silos)]
+    silos = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in drawn]
     planted = rng.standard_normal(d)
     planted[-1] = np.linalg.norm(planted[:-1])  # the rare code is half of the row
     silos[0][0] = planted / np.linalg.norm(planted)
@@ -109,7 +107,7 @@ def moment_of(rows: Array, mode: NoiseMode = "none") -> LocalMoment:
 MODES: tuple[Literal["paper", "step", "moment"], ...] = ("paper", "step", "moment")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _AttackResult:
     mode: NoiseMode
     epsilon: float
@@ -137,33 +135,24 @@ def attack(
     cases += [(mode, epsilon) for mode in MODES for epsilon in epsilons]
     results = []
     for place, (mode, epsilon) in enumerate(cases):
-        outcomes = []
-        for count, seed in enumerate(seeds, start=1):
-            outcomes.append(_play(mode, epsilon, setting, seed, source or SystemNoise()))
+        outcomes = np.empty((len(seeds), 2))
+        for count, seed in enumerate(seeds):
+            outcomes[count] = _play(mode, epsilon, setting, seed, source or SystemNoise())
             if on_progress:
-                on_progress(place * len(seeds) + count, len(cases) * len(seeds))
-        errors, cosines = zip(*outcomes, strict=True)
-        found = _AttackResult(
-            mode=mode,
-            epsilon=epsilon,
-            error=float(np.median(errors)),
-            error_range=(min(errors), max(errors)),
-            row_cosine=float(np.median(cosines)),
-            row_cosine_range=(min(cosines), max(cosines)),
-        )
-        results.append(found)
+                on_progress(place * len(seeds) + count + 1, len(cases) * len(seeds))
+        error, cosine = np.median(outcomes, axis=0).tolist()
+        ranges = [(min(each), max(each)) for each in outcomes.T.tolist()]
+        results.append(_AttackResult(mode, epsilon, error, ranges[0], cosine, ranges[1]))
     return results
 
 
 def error_by_round(setting: AttackSetting | None = None, *, seed: int = 0) -> list[float]:
     """Return ‖Â − A‖_F/‖A‖_F after every round of a run without noise."""
     setting = setting or AttackSetting()
-    moment = moment_of(silo_rows(setting, seed)[0])
+    exact = moment_of(silo_rows(setting, seed)[0]).moment()
     bases, products = overhear("none", math.inf, setting, seed, SystemNoise())
-    exact = moment.moment()
-    return [
-        _relative_error(rebuild(bases[:count], products[:count]), exact) for count in range(1, len(bases) + 1)
-    ]
+    counts = range(1, len(bases) + 1)
+    return [_relative_error(rebuild(bases[:count], products[:count]), exact) for count in counts]
 
 
 def chance_cosine(setting: AttackSetting | None = None) -> float:
@@ -200,12 +189,9 @@ def _play(
         guess = rebuild(bases, products) / (1 + noise / 2 / expected)
     else:
         guess = rebuild(bases, products, ridge=noise / expected)
-    return _relative_error(guess, exact), _cosine(guess[:-1, -1], rows[0, :-1])
-
-
-def _cosine(read: Array, truth: Array) -> float:
-    sizes = float(np.linalg.norm(read) * np.linalg.norm(truth))
-    return abs(float(read @ truth)) / sizes if sizes > 0 else 0.0
+    read, row = guess[:-1, -1], rows[0, :-1]
+    sizes = float(np.linalg.norm(read) * np.linalg.norm(row))
+    return _relative_error(guess, exact), abs(float(read @ row)) / sizes if sizes > 0 else 0.0
 
 
 def _relative_error(guess: Array, exact: Array) -> float:

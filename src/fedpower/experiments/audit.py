@@ -363,7 +363,7 @@ def _neighbours(study: Study, n_rows: int, pair: tuple[Array, Array] | None) -> 
     return before, after
 
 
-def _as_held(rows: Array, study: Study, world: int) -> Rows | Survey:
+def _as_held(rows: Array, study: Study, world: int) -> Rows:
     """Return the rows as a silo holds them: read, bounded and summed as in any fit.
 
     Where a person is the unit of privacy, each row is that of a person, and repeated.

@@ -1,6 +1,5 @@
 """The coordinator: a checkpoint after every round, questions to silos, and what the runner may call for."""
 
-import itertools
 import logging
 import math
 import queue
@@ -22,7 +21,7 @@ from fedpower.estimator.terms import public_rng
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.coordinator import Arrived, Coordinator, Recorded, Round, Unreadable, drive
+from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable, drive
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.receiving import most_answer_bytes
@@ -43,17 +42,15 @@ _RETURN_S = 5.0  # how long a round waits for a silo that is not connected
 _MOST_SENDINGS = 4  # how often a question is sent to a silo that loses its connection again and again
 
 
-def _stored_rounds(folder: Path) -> Iterator[Recorded]:
+def _stored_rounds(folder: Path) -> Iterator[Round]:
     """Yield a run's closed rounds, each from a file of its own, up to one that is missing or damaged."""
-    for number in itertools.count():
-        path = folder / f"{number}.round"
-        if not path.exists():
-            return
-        try:
-            yield decode_as(path.read_bytes(), Recorded)
-        except ProtocolError:
-            logger.warning("round %s of the checkpoint is damaged", number)
-            return
+    number = 0
+    try:
+        while (path := folder / f"{number}.round").exists():
+            yield decode_as(path.read_bytes(), Round)
+            number += 1
+    except ProtocolError:
+        logger.warning("round %s of the checkpoint is damaged", number)
 
 
 class StudyRun:
@@ -91,19 +88,14 @@ class StudyRun:
     def result(self) -> Result:
         """The result of the run, as an in-process fit gives it, with the federation on its record."""
         outcome = self.outcome
-        treatment, book = self.file.treatment, outcome.solution.code_book
-        if treatment is None:
-            assert book is not None, "a run without a treatment estimates one"
-            treatment = book.treatment
         agreed = f"the study file that all parties agreed on, hash {self.file.digest}"
         result = result_of(
             replace(outcome, privacy=replace(outcome.privacy, public=(agreed, *outcome.privacy.public))),
             options=self.file.options,
-            treatment=treatment,
+            treatment=self.file.treatment,
             feature_names=self.file.columns,
             solver=self.choice,
             rules=self.file.rules,
-            code_book=book or self.file.options.book,
         )
         history, silos = self.coordinator.history, self.coordinator.silos
         missed = Counter(name for closed in history for name in closed.asked if name not in closed.answers)
@@ -128,8 +120,6 @@ class _StoppedError(Exception):
 
 @dataclass(slots=True)
 class _Sent:
-    """A question that a silo has not answered."""
-
     number: int
     question: Message
     times: int = 0

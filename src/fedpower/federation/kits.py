@@ -36,13 +36,12 @@ _T = TypeVar("_T")
 
 
 # Keys, checkpoints and kits have mode 0600 in folders of mode 0700, whatever the umask.
-def private_folder(folder: Path) -> Path:
-    """Return a folder that only its owner may enter; it and its parents are made where missing."""
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner may enter, and its parents where they are missing."""
     if not folder.parent.exists():
         private_folder(folder.parent)
     folder.mkdir(exist_ok=True, mode=0o700)
     folder.chmod(0o700)
-    return folder
 
 
 write_private = functools.partial(write_whole, private=True)
@@ -166,10 +165,8 @@ class Authority:
         if renew and party not in signed:
             raise InputError(f"{party!r} must have a certificate to renew, got none")
         if party in signed and not renew:
-            raise InputError(
-                f"{party!r} must not have a certificate yet, got one until {ends(signed[party])}; see "
-                "`fedpower node renew`"
-            )
+            until = f"one until {ends(signed[party])}; see `fedpower node renew`"
+            raise InputError(f"{party!r} must not have a certificate yet, got {until}")
         for other, certificate in signed.items():
             if other != party and certificate.public_key() == request.key:
                 raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")
@@ -259,7 +256,13 @@ def accept(folder: Path, signed: Path) -> Kit:
     if len(requests) != 1:
         raise InputError(f"{folder} must hold the request that was signed and no other, got {len(requests)}")
     request, study, tls = Request.read(requests[0]), read_study(folder / STUDY_FILE), folder / TLS
-    certificate, authority = _read(signed, _chain, "a certificate signed by `fedpower node sign`")
+
+    def load(content: bytes) -> list[x509.Certificate]:
+        chain = x509.load_pem_x509_certificates(content)
+        chain[0].verify_directly_issued_by(chain[1])
+        return chain
+
+    certificate, authority = _read(signed, load, "a certificate signed by `fedpower node sign`")
     waiting, known = tls / NEXT_KEY, tls / AUTHORITY_CERTIFICATE
     own = read_key(waiting if waiting.exists() else tls / KEY).public_key()
     if certificate.public_key() != own:
@@ -290,15 +293,10 @@ def new_certificate(
 ) -> x509.Certificate:
     """Return a party's certificate; one without hosts is an authority's."""
     is_authority = hosts is None
-    others = ("key_encipherment", "content_commitment", "data_encipherment", "key_agreement")
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        **dict.fromkeys((*others, "encipher_only", "decipher_only"), False),
-    )
+    path_length, no = (0 if is_authority else None), (False,) * 4
+    # For signatures; an authority's for those of certificates and of their revocation
+    usage = x509.KeyUsage(True, *no, is_authority, is_authority, False, False)
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    path_length = 0 if is_authority else None
     built = (
         x509.CertificateBuilder()
         .subject_name(_name({NameOID.COMMON_NAME: name}))
@@ -335,13 +333,6 @@ def _name(attributes: Mapping[x509.ObjectIdentifier, str]) -> x509.Name:
 
 def _attribute(name: x509.Name, kind: x509.ObjectIdentifier) -> str:
     return str(name.get_attributes_for_oid(kind)[0].value)
-
-
-def _chain(content: bytes) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return a party's certificate and that of the authority which issued it."""
-    certificate, authority = x509.load_pem_x509_certificates(content)
-    certificate.verify_directly_issued_by(authority)
-    return certificate, authority
 
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:

@@ -49,14 +49,10 @@ class LocalFederation:
         for name, key in keys.items():
             key.save(self.kits / name / _IDENTITY)
         for name, path in data.items():
-            tables = (own or {}).get(name, {})
-            terms: dict[str, Any] = {
-                "silo": name,
-                **tables,
-                "data": {"path": str(path.absolute()), **tables.get("data", {})},
-                "ledger": {"path": f"{name}.ledger"},
-                **({"identity": {"path": _IDENTITY}} if keys else {}),
-            }
+            terms: dict[str, Any] = {"silo": name, **(own or {}).get(name, {})}
+            terms["data"] = {"path": str(path.absolute()), **terms.get("data", {})}
+            terms["ledger"] = {"path": f"{name}.ledger"}
+            terms |= {"identity": {"path": _IDENTITY}} if keys else {}
             (self.kits / name / SILO_FILE).write_text(to_toml(terms), encoding="utf-8")
             self.make_ledger(name)
 

@@ -47,14 +47,13 @@ class Node:
         self._settings = settings
         self._vault = vault
         self._questions: queue.Queue[tuple[int, bytes]] = queue.Queue(_WAITING)
+        states = ("not connected", "connected")
         self._links = Links(
             settings.name,
             accepts={"coordinator": ASK},
             most_bytes=settings.most_question_bytes,
             on_message=self._take,
-            on_change=lambda _, there: logger.info(
-                "%s to the coordinator", "connected" if there else "not connected"
-            ),
+            on_change=lambda _, there: logger.info("%s to the coordinator", states[there]),
         )
 
     def run(self) -> None:
@@ -73,11 +72,11 @@ class Node:
     def _report_no_connection(self) -> None:
         """Explain to the operator why nothing happens; FLARE tries again without end."""
         if not self._links.connected():
+            place = f"{self._settings.host}:{self._settings.port}"
             logger.warning(
-                "no connection to the coordinator at %s:%s yet; is it running, with a certificate of this "
+                "no connection to the coordinator at %s yet; is it running, with a certificate of this "
                 "kit's authority? Trying again",
-                self._settings.host,
-                self._settings.port,
+                place,
             )
 
     def _end_with_vault(self) -> None:
@@ -86,7 +85,6 @@ class Node:
         vault.register(self._vault, select.POLLRDHUP)
         vault.poll()
         logger.error("the node lost its vault: it hung up")
-        sys.stdout.flush()
         end_group()
 
     def _take(self, peer: str, kind: str, number: int, content: bytes) -> None:
@@ -133,11 +131,9 @@ def main() -> None:
         Node(settings, vault).run()
     except FedpowerError as error:
         logger.error("%s", error)
-        sys.stdout.flush()
         os._exit(2)
     except (OSError, EOFError) as error:
         logger.error("the node lost its vault: %s", error)
-        sys.stdout.flush()
         end_group()
 
 

@@ -134,7 +134,7 @@ class Runner:
     _shown: int = field(init=False, default=-1)
 
     def run(self, destination: Path, *, resume: bool) -> dict[str, Any]:
-        run, idle = self._last_run() if resume else self._new_run(), 0
+        run, idle = self._begin(resume), 0
         while True:
             shown = self._shown
             state = self._follow(run, destination)
@@ -199,20 +199,21 @@ class Runner:
                 )
             time.sleep(_POLL_S)
 
-    def _new_run(self) -> str:
-        last = LastRun(study=self.kit.study.digest, run=secrets.token_hex(8))
-        write_private(self.kit.folder / LAST_RUN, msgspec.json.encode(last))
-        return last.run
-
-    def _last_run(self) -> str:
-        try:
-            last = msgspec.json.decode((self.kit.folder / LAST_RUN).read_bytes(), type=LastRun)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    def _begin(self, resume: bool) -> str:
+        """Return the name of the last run, or of a new one."""
+        study, path = self.kit.study.digest, self.kit.folder / LAST_RUN
+        last: LastRun | None = LastRun(study=study, run=secrets.token_hex(8))
+        if not resume:
+            write_private(path, msgspec.json.encode(last))
+        else:
+            try:
+                last = msgspec.json.decode(path.read_bytes(), type=LastRun)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                last = None
+        if last is None or last.study != study:
+            found = "none" if last is None else f"one of the study {last.study[:12]}"
             raise ProtocolError(
-                f"{self.kit.folder} must have a run to resume, got none; run without --resume"
-            ) from None
-        if last.study != self.kit.study.digest:
-            raise ProtocolError(
-                f"the last run must be of this study, got one of {last.study[:12]}; run without --resume"
+                f"{self.kit.folder} must have a run of this study to resume, got {found}; run without "
+                "--resume"
             )
         return last.run

@@ -4,7 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -133,18 +133,18 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
                 f"silo {self.name!r} agreed to the study {agreed}, got the study {study.digest}; read it "
                 f"with `fedpower study show` and change [agrees] in {self.path} if it is right"
             )
-        (terms, _, _), limits = study.terms(), self.agrees
-        for name, wanted, limit, exceeds in (
-            ("epsilon", terms.epsilon, limits.epsilon, terms.epsilon > limits.epsilon),
-            ("delta", terms.delta, limits.delta, terms.delta > limits.delta),
-            ("min_silos", study.min_silos, limits.min_silos, study.min_silos < limits.min_silos),
+        terms, limits = study.terms()[0], self.agrees
+        for name, wanted, least, most in (
+            ("epsilon", terms.epsilon, -math.inf, limits.epsilon),
+            ("delta", terms.delta, -math.inf, limits.delta),
+            ("min_silos", study.min_silos, limits.min_silos, math.inf),
         ):
-            if exceeds:
-                way = "least" if name == "min_silos" else "most"
+            if not least <= wanted <= most:
+                limit = f"{most:g} at most" if wanted > most else f"{least:g} at least"
                 raise ProtocolError(
-                    f"silo {self.name!r} agrees to {name}={limit:g} at {way}, got a study with {wanted:g}"
+                    f"silo {self.name!r} agrees to {name}={limit}, got a study with {wanted:g}"
                 )
-        most, worst = self.agrees.epsilon, worst_epsilon(terms)  # all attempts counted
+        most, worst = limits.epsilon, worst_epsilon(terms)  # all attempts counted
         if worst > most:
             raise ProtocolError(
                 f"silo {self.name!r} agrees to epsilon={most:g} at most, got a study that can spend "
@@ -208,8 +208,8 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
                 f"has never been one, make it with `fedpower ledger create "
                 f"{shlex.quote(str(path))} --silo {owner} --epsilon {epsilon} --delta {delta}`"
             )
-        ledger = Ledger.open(path)
-        try:
+        with ExitStack() as stack:
+            ledger = stack.enter_context(Ledger.open(path))
             ledger.check_owner(self.name, self.data.name)
             for name, given in cap.items():
                 held = getattr(ledger.caps()[-1], name)
@@ -218,9 +218,7 @@ class SiloFile(_Terms, frozen=True, kw_only=True):
                         f"the cap in {self.path} must be that of the ledger, got {name}={given:g} "
                         f"where {path} has {held:g}"
                     )
-        except BaseException:
-            ledger.close()
-            raise
+            stack.pop_all()  # it stays open
         return ledger
 
 
@@ -283,10 +281,6 @@ def open_silo(
         own, by = silo_file.data, f"version in [data] of {silo_file.path}"
         data = declared(name, moment, study, own.version, data_set=own.name, declared_by=by)
     identity = silo_file.identity() if study.is_secure else None
-    ledger = silo_file.open_ledger() if private else None
-    try:
+    with silo_file.open_ledger() if private else nullcontext() as ledger:
         silo = assemble(name, moment, study, ledger=ledger, identity=identity, source=noise, data=data)
         yield OpenSilo(silo=silo, study=study, moment=moment, ledger=ledger)
-    finally:
-        if ledger is not None:
-            ledger.close()

@@ -109,28 +109,12 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def _type(name: str) -> Any:
-    return _TYPES.get(name, FLAT[name].kind)
-
-
 def _section(section: str, *fields: Any, needed: tuple[str, ...] = ()) -> Any:
     """Return the struct of a table: its own fields, and the parameters of its section."""
-    names = [name for name, spec in FLAT.items() if spec.section == section]
-    parameters = [
-        (name, _type(name)) if name in needed else (name, _type(name) | msgspec.UnsetType, UNSET)
-        for name in names
-    ]
+    types = {n: _TYPES.get(n, spec.kind) for n, spec in FLAT.items() if spec.section == section}
+    parameters = [(n, t) if n in needed else (n, t | msgspec.UnsetType, UNSET) for n, t in types.items()]
     # msgspec takes keyword-only fields in any order.
     return msgspec.defstruct(section, [*fields, *parameters], bases=(Table,), kw_only=True, frozen=True)
-
-
-class _Silos(Table, frozen=True):
-    names: list[str]
-
-
-class _Coordinator(Table, frozen=True):
-    host: str
-    port: int = 8002
 
 
 TABLES: dict[str, Any] = {
@@ -140,8 +124,8 @@ TABLES: dict[str, Any] = {
     "privacy": _section("privacy", ("attempts", int | msgspec.UnsetType, UNSET), needed=("epsilon",)),
     "solver": _section("solver"),
     "rounds": _section("rounds", ("grace", float | msgspec.UnsetType, UNSET), needed=("deadline",)),
-    "silos": _Silos,
-    "coordinator": _Coordinator,
+    "silos": _section("silos", ("names", list[str])),
+    "coordinator": _section("coordinator", ("host", str), ("port", int, 8002)),
 }
 _OPTIONAL = ("rows", "solver")
 _FIELDS: list[Any] = [
@@ -261,9 +245,9 @@ def read_study(path: Path) -> StudyFile:
                 "names of studies and silos must be lower-case letters, digits and inner dashes, 63 at most, "
                 f"got {name!r}"
             )
-    unknown = [name for name in content.get("identities", {}) if name not in silos]
-    if unknown:
-        raise InputError(f"[identities] of {path} must name the study's silos, got {unknown[0]!r}")
+    for name in content.get("identities", {}):
+        if name not in silos:
+            raise InputError(f"[identities] of {path} must name the study's silos, got {name!r}")
     given = {key: value for table in _PARAMETERS for key, value in content.get(table, {}).items()}
     del given["names"]
     grace, attempts = given.pop("grace", None), given.pop("attempts", None)
@@ -293,24 +277,22 @@ def read_study(path: Path) -> StudyFile:
 
 def _rules(path: Path, content: dict[str, Any], columns: tuple[str, ...]) -> TableRules:
     rules = table_rules(content, str(path))
-    wrong = [name for name in rules.columns if name not in columns]
-    wrong += [name for name in rules.dropped if name in columns]
-    if wrong:
-        raise InputError(
-            f"[rules] of {path} must be of the columns in [columns], or drop others, got {wrong[0]!r}"
-        )
+    for name in (*rules.columns, *rules.dropped):
+        if (name in columns) is (name in rules.dropped):
+            raise InputError(
+                f"[rules] of {path} must be of the columns in [columns], or drop others, got {name!r}"
+            )
     completed = rules.completed(columns)
     _names("columns", completed.features)
     return completed
 
 
 def _check(study: StudyFile) -> None:
-    options, flat = study.options, study.options.flat()
+    options, treatment = study.options, study.treatment
     require(0 <= options.random_state < 2**32, "random_state", "from 0 to 2**32 - 1", options.random_state)
     for name in ("n_participants", "min_silos"):
-        count = flat.get(name)
+        count = options.flat().get(name)
         require((count or 1) <= len(study.silos), name, f"at most the {len(study.silos)} silos", count)
-    treatment = study.treatment
     if treatment is not None:
         if options.is_private and not treatment.bounded:
             raise InputError(

@@ -1,7 +1,6 @@
 """The vault: a silo's process that has its rows, ledger and signing key, and no network."""
 
 import contextlib
-import ctypes
 import logging
 import os
 import re
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -44,7 +44,6 @@ class Vault:
         self._silo = silo
         self._study, _, _ = study_file.terms()
         self._one_at_a_time = threading.Lock()
-        _release_memory()
 
     def serve(self, node: Connection) -> None:
         most = most_question_bytes(self._study)
@@ -67,19 +66,11 @@ class Vault:
             return b""
         with self._one_at_a_time:
             answer = self._silo.answer(question)
-            _release_memory()
         if isinstance(answer.body, Refusal):
             logger.warning("refused round %s: %s", question.round, answer.body.reason)
         else:
             logger.info("answered round %s (%s)", question.round, answer.body.kind)
         return encode(answer)
-
-
-def _release_memory() -> None:
-    """Return unused memory to the system: a vault waits for most of its life."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    if trim is not None:
-        trim(0)
 
 
 def node_settings(kit: Kit, vault: int | str = -1) -> NodeSettings:
@@ -107,12 +98,9 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
     there.close()
     if not settings.confined:
         say(isolation.describe(confined=False))
-    _leave_network(own, say)
-    threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
-    if not wait_for_signal(until=lambda: child.poll() is not None):
+    if not _work(own, say, vault.serve, here, until=lambda: child.poll() is not None):
         say("the node stopped, so the silo stops too")
         return child.returncode if child.returncode > 0 else 1
-    say("stopping; releases and charges are on disk")
     stop(child)
     return 0
 
@@ -122,13 +110,10 @@ def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
     listener = _listener(path)
     listener.listen(1)
     say(f"the vault listens at {path}")
-    _leave_network(own, say)
-    threading.Thread(target=_accept, args=(vault, listener, say), name="vault", daemon=True).start()
     inode = path.stat().st_ino
-    wait_for_signal()
+    _work(own, say, _accept, vault, listener, say)
     if path.exists() and path.stat().st_ino == inode:
         path.unlink()
-    say("stopping; releases and charges are on disk")
     return 0
 
 
@@ -162,9 +147,15 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         threading.Thread(target=vault.serve, args=(node,), name="node", daemon=True).start()
 
 
-def _leave_network(own: SiloFile, say: Say) -> None:
-    """Give up the network, unless rows come over it."""
+def _work(
+    own: SiloFile, say: Say, work: Callable[..., None], *given: Any, until: Callable[[], bool] = lambda: False
+) -> bool:
+    """Give up the network, unless rows come over it, and work; return True once a signal comes."""
     if own.data.server:
         say("the vault keeps the network: its rows come from a database server")
     elif isolation.available():
         isolation.allow_sockets(socket.AF_UNIX)
+    threading.Thread(target=work, args=given, name="vault", daemon=True).start()
+    if asked := wait_for_signal(until=until):
+        say("stopping; releases and charges are on disk")
+    return asked

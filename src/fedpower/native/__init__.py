@@ -29,14 +29,13 @@ def call(name: str, *arguments: Any) -> int:
 
 @functools.cache
 def _function(name: str) -> Any:
-    """Return a compiled loop, in the version for this kind of processor where there are several."""
     function = getattr(loops(), name + suffix(), None) or getattr(loops(), name)
     function.restype = ctypes.c_int64
     return function
 
 
 def suffix() -> str:
-    """Return what ends the names of the loops that are for this kind of processor."""
+    """Return how the names end of loops for this kind of processor; others serve all kinds."""
     loops().fedpower_suffix.restype = ctypes.c_char_p
     return str(loops().fedpower_suffix().decode())
 

@@ -1,5 +1,9 @@
-"""What a silo has released, what that cost, and whether one more release fits its cap."""
+"""What a silo has released, what that cost, and whether one more release fits its cap.
 
+A ledger is an SQLite file of entries that are only ever added, each sealed with all those before it.
+"""
+
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -7,18 +11,19 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
 
 from fedpower.errors import BudgetError, InputError, LedgerError, require
 from fedpower.privacy.accounting import check_delta, epsilon_of, mu_of
-from fedpower.privacy.ledger_store import SCHEMA_VERSION, Store
 
 ROUNDING = 1e-9
 """Relative overspend of the cap's epsilon that counts as floating-point rounding."""
@@ -195,15 +200,16 @@ class Release(_Recorded, frozen=True):
     sha256: str
 
 
+_Entry = Owner | Cap | Version | Release
 _Kind = TypeVar("_Kind", bound=_Recorded)
-_DECODER = msgspec.json.Decoder(Owner | Cap | Version | Release)
+_DECODER = msgspec.json.Decoder(_Entry)
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
     """All that a ledger records, in order."""
 
-    entries: Sequence[Owner | Cap | Version | Release]
+    entries: Sequence[_Entry]
     seal: str
 
     def all(self, kind: type[_Kind]) -> list[_Kind]:
@@ -211,23 +217,11 @@ class _History:
 
     @property
     def owner(self) -> Owner:
-        owners = self.all(Owner)
-        return owners[-1] if owners else Owner()
+        return self.all(Owner)[-1]
 
     def fingerprint_of(self, data: "DataVersion") -> str | None:
         found = (data.version, data.columns)
         return next((v.fingerprint for v in self.all(Version) if (v.name, v.columns) == found), None)
-
-    def charges(self) -> list[dict[str, Any]]:
-        """Return every release, and what it and all up to it cost at the present cap's delta."""
-        account = replace(self.account(), mu=0.0, slack_delta=0.0)
-        charges = []
-        for seq, made in enumerate(self.all(Release), start=1):
-            account = account.charged(made.mu, made.slack_delta)
-            alone = replace(account, mu=made.mu, slack_delta=made.slack_delta)
-            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": account.epsilon}
-            charges.append(msgspec.structs.asdict(made) | costs)
-        return charges
 
     def account(self, study: str | None = None, key: str = "") -> Account:
         """Return the account; only of one study's releases, and of keys that begin with ``key``."""
@@ -243,6 +237,26 @@ class _History:
             n_releases=len(releases),
         )
 
+    def check_owner(self, label: str, silo: str, data_set: str | None) -> None:
+        """Refuse a silo, or a data set, that is not the ledger's own."""
+        owner = self.owner
+        for what, own, other in (("silo", owner.silo, silo), ("data set", owner.data_set, data_set)):
+            if own not in (None, other):
+                named = f"no {what}" if other is None else f"{what} {other!r}"
+                raise InputError(
+                    f"ledger {label} must belong to {named}, got that of {what} {own!r}; give each its own"
+                )
+
+    def check_rows(self, label: str, data: "DataVersion") -> None:
+        """Refuse rows other than those recorded as their version."""
+        self.check_owner(label, data.silo, data.data_set)
+        if self.fingerprint_of(data) not in (None, data.fingerprint):
+            raise LedgerError(
+                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
+                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
+                "new charge, or put the old data back (nothing left the silo)"
+            )
+
 
 def jsonable(value: object) -> Any:
     """Return a value in JSON's types: times as text, infinities as None."""
@@ -251,8 +265,33 @@ def jsonable(value: object) -> Any:
 
 # --- the ledger ------------------------------------------------------------------------------------
 
+_APPLICATION_ID = 0x66706C67  # "fplg"
+SCHEMA_VERSION = 4
+_BUSY_TIMEOUT_S = 60.0
 
-class Ledger:
+_SCHEMA = (
+    "CREATE TABLE entry (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, seal TEXT NOT NULL, payload BLOB)",
+    *(
+        f"CREATE TRIGGER no_{change} BEFORE {change} ON entry BEGIN SELECT RAISE(ABORT, 'append only'); END"
+        for change in ("update", "delete")
+    ),
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+_REFUSALS = {
+    sqlite3.SQLITE_FULL: "must have room to grow but its disk is full; free some space",
+    sqlite3.SQLITE_READONLY: "must stay in place and writable but is not; check where it is",
+    sqlite3.SQLITE_READONLY_ROLLBACK: "must be at rest to be read but a change to it was interrupted; "
+    "let its owner run `fedpower ledger show` on it, which undoes that change",
+    sqlite3.SQLITE_CANTOPEN: "must be writable but is not; give this user the file and its folder",
+    sqlite3.SQLITE_BUSY: "must be free within a minute but another process holds it; ask again",
+    sqlite3.SQLITE_TOOBIG: "must keep what leaves but this is too large for it; ask for less",
+    sqlite3.SQLITE_IOERR: "must be written durably but the disk refused; check space and limits",
+}
+
+
+class Ledger(contextlib.AbstractContextManager["Ledger"]):
     """What a silo has released and what it may still release; open one with a class method.
 
     Threads may share it; processes each open the file for themselves.
@@ -266,8 +305,19 @@ class Ledger:
     1
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, path: Path | None, *, read_only: bool = False) -> None:
+        self._label = "in memory" if path is None else str(path)
+        self._path = path
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        # "" is a private temporary database: in memory, but for large releases that it spills to disk.
+        target = "" if path is None else f"{path.resolve().as_uri()}?mode={'ro' if read_only else 'rw'}"
+        try:
+            self._db = sqlite3.connect(
+                target, uri=True, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._refusal(error) from None
 
     @classmethod
     def create(
@@ -289,8 +339,23 @@ class Ledger:
             _check_text("silo", silo)
         if data_set is not None:
             check_label("the name of a data set", data_set)
-        owner = Owner(silo=silo, data_set=data_set, for_experiments=for_experiments)
-        return cls(Store.create(None if path is None else Path(path), map(_encoded, (cap, owner))))
+        place = None if path is None else Path(path)
+        if place is not None:
+            _make_private_file(place)
+        ledger = cls(place)
+        try:
+            ledger._be_durable()
+            with ledger._transaction():
+                for statement in _SCHEMA:
+                    ledger._query(statement)
+                ledger._append(cap)
+                ledger._append(Owner(silo=silo, data_set=data_set, for_experiments=for_experiments))
+        except BaseException:
+            ledger.close()
+            if place is not None:
+                place.unlink()
+            raise
+        return ledger
 
     @classmethod
     def in_memory(
@@ -307,18 +372,26 @@ class Ledger:
 
         One that is ``read_only`` needs no permission to write, writes nothing and releases nothing.
         """
-        return cls(Store.open(Path(path), read_only=read_only))
+        place = Path(path)
+        ledger = cls(place, read_only=_check_private(place, read_only=read_only))
+        try:
+            ledger._check_file()
+            if not read_only:
+                ledger._be_durable()
+            ledger._history()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self._store.close()
+        """Close the connection; twice is harmless, and a forked child leaves its parent's open."""
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._db.close()
 
     def release(
         self,
@@ -346,11 +419,15 @@ class Ledger:
         mu, slack_delta = float(mu), float(slack_delta)
         require(0 < mu < math.inf, "mu", "positive and finite", mu)
         require(0 <= slack_delta < 1, "slack_delta", "in [0, 1)", slack_delta)
-        with self._store.transaction():
-            history = self._history() if data is None else self._record_rows(data)
-            kept = self._kept(history, key, purpose, study, mu)
-            if kept is not None:
-                return kept
+        with self._transaction():
+            history = self._history()
+            if data is not None:
+                self._record_rows(history, data)
+            for place, entry in enumerate(history.entries, start=1):
+                if isinstance(entry, Release) and entry.key == key:
+                    if (purpose, study) != (entry.purpose, entry.study) or not math.isclose(mu, entry.mu):
+                        raise LedgerError(f"a key must name one release but {key!r} was used for another one")
+                    return self._kept(place, entry)
             silo = history.owner.silo if data is None else data.silo
             history.account().require(silo, mu, slack_delta)
             spent = history.account(study)
@@ -367,36 +444,19 @@ class Ledger:
             made = Release(
                 key=key, purpose=purpose, study=study, mu=mu, slack_delta=slack_delta, sha256=digest
             )
-            self._store.append(_encoded(made), sent)
+            self._append(made, sent)
         return sent
 
     def has(self, key: str) -> bool:
-        return any(entry.key == key for entry in self._history().all(Release))
+        return any(entry.key == key for entry in self.entries())
 
-    def check_rows(self, data: DataVersion) -> _History:
+    def check_rows(self, data: DataVersion) -> None:
         """Refuse rows other than those recorded as their version; writes nothing."""
-        history = self._history()
-        self._check_owner(history.owner, data.silo, data.data_set)
-        if history.fingerprint_of(data) not in (None, data.fingerprint):
-            raise LedgerError(
-                f"the stored data of silo {data.silo!r} must be those that its ledger knows as version "
-                f"{data.version!r}, got others; declare a new version with {data.declared_by}, which is a "
-                "new charge, or put the old data back (nothing left the silo)"
-            )
-        return history
+        self._history().check_rows(self._label, data)
 
     def check_owner(self, silo: str, data_set: str | None) -> None:
         """Refuse a silo, or a data set, that is not the ledger's own."""
-        self._check_owner(self.owner, silo, data_set)
-
-    def _check_owner(self, owner: Owner, silo: str, data_set: str | None) -> None:
-        for what, own, other in (("silo", owner.silo, silo), ("data set", owner.data_set, data_set)):
-            if own not in (None, other):
-                named = f"no {what}" if other is None else f"{what} {other!r}"
-                raise InputError(
-                    f"ledger {self._store.label} must belong to {named}, got that of {what} {own!r}; "
-                    "give each its own"
-                )
+        self._history().check_owner(self._label, silo, data_set)
 
     def check_affordable(self, *, study: str, mu: float, slack_delta: float = 0.0) -> None:
         """Refuse a study whose releases would overspend; one that has releases here is let through."""
@@ -431,13 +491,19 @@ class Ledger:
         cap = _checked_cap(epsilon, delta, reason)
         if reason:
             _check_text("reason", reason)
-        with self._store.transaction():
-            self._store.append(_encoded(cap))
+        with self._transaction():
+            self._append(cap)
 
     def statement(self) -> dict[str, Any]:
         """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
         history = self._history()
         account, owner = history.account(), history.owner
+        so_far, charges = replace(account, mu=0.0, slack_delta=0.0), []
+        for seq, made in enumerate(history.all(Release), start=1):
+            so_far = so_far.charged(made.mu, made.slack_delta)
+            alone = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
+            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": so_far.epsilon}
+            charges.append(msgspec.structs.asdict(made) | costs)
         names = ("epsilon", "mu", "slack_delta", "n_releases")
         found = {
             "fedpower": importlib.metadata.version("fedpower"),
@@ -451,47 +517,178 @@ class Ledger:
             "cap_changes": history.all(Cap),
             "spent": {name: getattr(account, name) for name in names},
             "left": account.left,
-            "entries": history.charges(),
+            "entries": charges,
             "seal": {"seq": len(history.entries), "sha256": history.seal},
         }
         return dict(jsonable(found))
 
-    def _history(self) -> _History:
-        bodies, seal = self._store.entries()
-        return _History([_DECODER.decode(body) for body in bodies], seal)
+    # --- the file ---
 
-    def _record_rows(self, data: DataVersion) -> _History:
-        """Return the history before whose, and which, rows these are was recorded in it."""
-        history = self.check_rows(data)
+    def _query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """Return all rows of a statement; SQLite's errors become one sentence."""
+        self._check_process()
+        with self._lock:
+            try:
+                return self._db.execute(sql, parameters).fetchall()
+            except sqlite3.Error as error:
+                raise self._refusal(error) from None
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what the body does, or undo all of it; nobody else writes meanwhile."""
+        self._check_process()  # before the lock: a fork may have copied it while it was held
+        with self._lock:
+            self._query("SELECT 1")  # refuses a closed connection first
+            if self._db.in_transaction:
+                raise LedgerError(f"ledger {self._label} was asked for a change from inside a payload")
+            self._query("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._query("COMMIT")
+            except BaseException:
+                try:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                except sqlite3.Error:  # the journal undoes it when the file is next opened
+                    self._db.close()
+                raise
+
+    def _append(self, entry: _Recorded, payload: bytes | None = None) -> None:
+        """Add a sealed entry; whoever gives a payload puts its digest into the entry."""
+        body = msgspec.json.encode(entry).decode()
+        rows = self._query("SELECT seq, seal FROM entry ORDER BY seq DESC LIMIT 1")
+        seq, seal = rows[0] if rows else (0, "")
+        self._query("INSERT INTO entry VALUES (?, ?, ?, ?)", seq + 1, body, _seal_of(seal, body), payload)
+
+    def _history(self) -> _History:
+        """Return all entries; refuse those that do not fit together."""
+        seal, entries = "", []
+        rows = self._query("SELECT seq, body, seal FROM entry ORDER BY seq")
+        for place, (seq, body, sealed) in enumerate(rows, start=1):
+            if seq != place or not isinstance(body, str) or sealed != _seal_of(seal, body):
+                raise self._damaged()
+            seal = sealed
+            entries.append(_DECODER.decode(body))
+        if not entries:
+            raise self._damaged()
+        return _History(entries, seal)
+
+    def _kept(self, place: int, entry: Release) -> bytes:
+        """Return the bytes of a release as they were first sent."""
+        sent = self._query("SELECT payload FROM entry WHERE seq = ?", place)[0][0]
+        if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != entry.sha256:
+            raise LedgerError(
+                f"release {entry.key!r} must leave as it was first sent but its bytes in {self._label} "
+                "have changed; put back the file as it was last written"
+            )
+        return sent
+
+    def _record_rows(self, history: _History, data: DataVersion) -> None:
+        """Record whose, and which, rows these are, once; refuse others than those recorded."""
+        history.check_rows(self._label, data)
         owner = history.owner
         settled = msgspec.structs.replace(
             owner, silo=owner.silo or data.silo, data_set=owner.data_set or data.data_set
         )
         if settled != owner:
-            self._store.append(_encoded(settled))
+            self._append(settled)
         if history.fingerprint_of(data) is None:
-            version = Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint)
-            self._store.append(_encoded(version))
-        return history
+            self._append(Version(name=data.version, columns=data.columns, fingerprint=data.fingerprint))
 
-    def _kept(self, history: _History, key: str, purpose: str, study: str, mu: float) -> bytes | None:
-        for place, kept in enumerate(history.entries):
-            if not isinstance(kept, Release) or kept.key != key:
-                continue
-            if (purpose, study) != (kept.purpose, kept.study) or not math.isclose(mu, kept.mu):
-                raise LedgerError(f"a key must name one release but {key!r} was used for another one")
-            sent = self._store.payload(place)
-            if not isinstance(sent, bytes) or hashlib.sha256(sent).hexdigest() != kept.sha256:
-                raise LedgerError(
-                    f"release {key!r} must leave as it was first sent but its bytes in {self._store.label} "
-                    "have changed; put back the file as it was last written"
-                )
-            return sent
-        return None
+    def _be_durable(self) -> None:
+        if self._path is not None:
+            for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "fullfsync = 1"):
+                self._query(f"PRAGMA {pragma}")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise LedgerError(
+                f"ledger {self._label} must be used by the process that opened it; open the ledger again here"
+            )
+
+    def _check_file(self) -> None:
+        """Refuse a file of another kind or version, or one that is cut short."""
+        assert self._path is not None, "a ledger in memory is never opened"
+        names = ("application_id", "user_version", "page_count", "page_size")
+        kind, version, pages, size = (int(self._query(f"PRAGMA {name}")[0][0]) for name in names)
+        if kind != _APPLICATION_ID:
+            raise LedgerError(f"{self._label} must be a fedpower ledger but is another kind of database")
+        if version != SCHEMA_VERSION:
+            raise LedgerError(f"ledger {self._label} must have schema {SCHEMA_VERSION} but has {version}")
+        whole = self._path.stat().st_size >= pages * size
+        if not whole or self._query("PRAGMA quick_check(1)") != [("ok",)]:
+            raise self._damaged()
+
+    def _damaged(self) -> LedgerError:
+        return LedgerError(
+            f"ledger {self._label} must be whole but is damaged or no ledger; put back the file as it was "
+            "last written: restoring an older copy erases recorded spending"
+        )
+
+    def _refusal(self, error: sqlite3.Error) -> LedgerError:
+        if isinstance(error, sqlite3.ProgrammingError):
+            return LedgerError(f"ledger {self._label} must be open but was closed; open it again")
+        code = getattr(error, "sqlite_errorcode", 0)
+        refusal = _REFUSALS.get(code, _REFUSALS.get(code & 0xFF))
+        if refusal is None:
+            return self._damaged()
+        return LedgerError(f"ledger {self._label} {refusal} (nothing left the silo)")
 
 
-def _encoded(entry: _Recorded) -> str:
-    return msgspec.json.encode(entry).decode()
+def _seal_of(previous: str, body: str) -> str:
+    return hashlib.sha256(f"{previous}\n{body}".encode()).hexdigest()
+
+
+def _make_private_file(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        raise LedgerError(f"a ledger is never overwritten but {path} exists already") from None
+    except OSError as error:
+        raise LedgerError(
+            f"a ledger must be created in a writable folder but {path} cannot be ({error.strerror})"
+        ) from None
+    os.fchmod(handle, 0o600)  # whatever the umask took away
+    os.close(handle)
+
+
+def _check_private(path: Path, *, read_only: bool) -> bool:
+    """Refuse a file that others could read or this user cannot use; return whether to open it read-only."""
+    try:
+        info = path.stat()
+    except FileNotFoundError:
+        raise LedgerError(
+            f"a ledger must exist before anything is released but there is none at {path}; create it with "
+            "`fedpower ledger create`"
+        ) from None
+    except OSError as error:
+        raise LedgerError(f"ledger {path} must be readable but is not ({error.strerror})") from None
+    mode = stat.S_IMODE(info.st_mode)
+    if not stat.S_ISREG(info.st_mode):
+        kind = "a directory" if stat.S_ISDIR(info.st_mode) else "not a regular file"
+        raise LedgerError(f"a ledger must be a file but {path} is {kind}; give the file's path")
+    if os.name == "posix" and mode & ~0o600:
+        raise LedgerError(
+            f"ledger {path} must be private to its owner but has mode {mode:04o}; run `chmod 600 {path}`"
+        )
+    if not os.access(path, os.R_OK):
+        raise LedgerError(f"ledger {path} must be readable but is not; run `chmod 600 {path}` as its owner")
+    if info.st_size == 0:
+        raise LedgerError(
+            f"ledger {path} is empty; if `fedpower ledger create` was interrupted delete it and run that "
+            "again, else put back the file as it was last written"
+        )
+    is_writable = bool(mode & 0o200) and os.access(path, os.W_OK)
+    has_writable_folder = os.access(path.resolve().parent, os.W_OK | os.X_OK)
+    journal = path.resolve().with_name(f"{path.resolve().name}-journal")
+    if read_only:
+        # Opening it to write undoes an interrupted change, which reading cannot.
+        return not (journal.exists() and is_writable and has_writable_folder)
+    if not is_writable:
+        raise LedgerError(f"ledger {path} must be writable but is not; run `chmod 600 {path}` as its owner")
+    if not has_writable_folder:
+        raise LedgerError(f"the folder of ledger {path} must be writable (for its journal) but is not")
+    return False
 
 
 def _checked_cap(epsilon: float, delta: float, reason: str = "") -> Cap:

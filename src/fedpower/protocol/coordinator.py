@@ -4,9 +4,9 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct
 
@@ -35,22 +35,29 @@ class Ask:
     step: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Round:
-    """The record of one closed exchange."""
+if TYPE_CHECKING:
+    _Answer = Any  # a solver knows which kind it asked for
+else:
+    _Answer = Answer
 
+
+class Round(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The record of one exchange; stored once it is closed, so that a run can continue after it."""
+
+    study: str = ""
+    run: str = ""
     number: int
     kind: str
     step: int
     asked: tuple[str, ...]
     question: str = ""
     local_steps: int = 1
-    answers: dict[str, Any] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    set_aside: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, _Answer] = {}
+    refused: dict[str, str] = {}
+    set_aside: dict[str, str] = {}
     bytes_down: int = 0
     bytes_up: int = 0
-    notes: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, float] = {}
 
     def as_row(self) -> dict[str, Any]:
         return {
@@ -65,20 +72,6 @@ class Round:
             "change": self.notes.get("change", float("nan")),
             "misalignment": self.notes.get("misalignment", float("nan")),
         }
-
-
-class Recorded(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is stored of a closed round, so that a run can continue after it."""
-
-    study: str
-    run: str
-    number: int
-    asked: tuple[str, ...]
-    question: str
-    answers: dict[str, Answer]
-    refused: dict[str, str]
-    set_aside: dict[str, str]
-    bytes_up: int
 
 
 Exchange = Generator[Ask, Round, Any]
@@ -111,8 +104,8 @@ class Coordinator:
         run: str,
         min_silos: int | None = None,
         on_round: Callable[[Round], None] | None = None,
-        on_closed: Callable[[Recorded], None] | None = None,
-        recorded: Sequence[Recorded] = (),
+        on_closed: Callable[[Round], None] | None = None,
+        recorded: Sequence[Round] = (),
     ) -> None:
         check_silos(silos, min_silos)
         self.silos = tuple(silos)
@@ -121,8 +114,7 @@ class Coordinator:
         self.outcome: Any = None
         self.done = False
         self._solver = solver
-        self._terms = study
-        self._study = study.digest
+        self._study = study
         self.run = run
         self._on_round = on_round
         self._on_closed = on_closed
@@ -140,7 +132,7 @@ class Coordinator:
 
     def receive(self, message: Message) -> Receipt:
         current = self._round
-        if message.study != self._study or message.run != self.run:
+        if message.study != self._study.digest or message.run != self.run:
             return Receipt.FOREIGN
         if current is None or message.round < current.number:
             return Receipt.LATE
@@ -190,14 +182,8 @@ class Coordinator:
             raise self._too_few(current, needed)
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
-            self._on_closed(self.record_of(current))
+            self._on_closed(current)
         self._advance(current)
-
-    def record_of(self, closed: Round) -> Recorded:
-        """Return what is stored of a closed round."""
-        own: dict[str, Any] = {"study": self._study, "run": self.run}
-        fields = Recorded.__struct_fields__
-        return Recorded(**own, **{name: getattr(closed, name) for name in fields if name not in own})
 
     def _too_few(self, current: Round, needed: int) -> ProtocolError:
         for name, reason in current.refused.items():
@@ -230,17 +216,20 @@ class Coordinator:
         if not self._recorded:
             return False
         known = self._recorded.popleft()
-        expected = self._study, self.run, opened.number, opened.asked, opened.question
-        if (known.study, known.run, known.number, known.asked, known.question) != expected:
-            self._recorded.clear()
-            return False
-        for name, body in known.answers.items():
+        same = all(
+            getattr(known, name) == getattr(opened, name)
+            for name in ("study", "run", "number", "asked", "question")
+        )
+        for name, body in known.answers.items() if same else ():
             # Written down by a coordinator that checked less: asked again, from here on.
-            if name not in opened.asked or self._problem_with(body, name) is not None:
-                self._recorded.clear()
-                opened.answers.clear()
-                return False
+            same = name in opened.asked and self._problem_with(body, name) is None
+            if not same:
+                break
             opened.answers[name] = body
+        if not same:
+            self._recorded.clear()
+            opened.answers.clear()
+            return False
         opened.refused, opened.set_aside = dict(known.refused), dict(known.set_aside)
         opened.bytes_up = known.bytes_up
         self.n_replayed += 1
@@ -250,11 +239,13 @@ class Coordinator:
         asked = self.silos if ask.silos is None else ask.silos
         self._ask = ask
         self._round = Round(
+            study=self._study.digest,
+            run=self.run,
             number=len(self.history),
             kind=getattr(ask.body, "label", ask.body.kind.removeprefix("ask-")),
             step=ask.step,
             asked=asked,
-            question=_digest(ask.body),
+            question=digest_of(Message(study="", run="", round=0, silo="", body=ask.body)),
             local_steps=ask.body.n_local_steps if isinstance(ask.body, AskSteps) else 1,
         )
         # The question is the same for all; only the name in it differs.
@@ -265,8 +256,9 @@ class Coordinator:
     def _message(self, silo: str) -> Message:
         assert self._ask is not None
         assert self._round is not None
+        opened = self._round
         return Message(
-            study=self._study, run=self.run, round=self._round.number, silo=silo, body=self._ask.body
+            study=opened.study, run=opened.run, round=opened.number, silo=silo, body=self._ask.body
         )
 
     def _has_answered(self, silo: str) -> bool:
@@ -283,7 +275,7 @@ class Coordinator:
         return problem_with(
             body,
             self._ask.body,
-            self._terms,
+            self._study,
             silo=silo,
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
@@ -302,10 +294,6 @@ def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
             raise ProtocolError(f"a silo's name must hold no control characters, got {name!a}; rename it")
     if min_silos is not None and not 1 <= min_silos <= len(silos):
         raise ProtocolError(f"min_silos must lie between 1 and the {len(silos)} silos, got {min_silos}")
-
-
-def _digest(question: Question) -> str:
-    return digest_of(Message(study="", run="", round=0, silo="", body=question))
 
 
 MOST_ATTEMPTS = 3

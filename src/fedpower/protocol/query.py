@@ -6,7 +6,7 @@ Every query has a lemma in docs/privacy-proof.md.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -24,12 +24,10 @@ from fedpower.privacy.sensitivity import (
     of_row_sum,
 )
 from fedpower.protocol.study import Budget, Study
-from fedpower.rows.source import RowSource, Watch
 from fedpower.rows.units import PARTS, TALLY_PARTS
 from fedpower.rules.treatment import RowTreatment
-from fedpower.sums.lattice import SIDE, ClippedQuestion, ExactMoments
+from fedpower.sums.lattice import SIDE, ClippedQuestion
 from fedpower.sums.local import LocalMoment
-from fedpower.sums.moment import Moments
 from fedpower.sums.survey import SCORE_CELLS, STAGES, ScoreQuestion, Stage, Survey, count_scores
 
 Array = NDArray[np.float64]
@@ -38,23 +36,8 @@ Exponents = Sequence[int]
 """By which powers of two the groups of an answer are multiplied."""
 
 
-class Rows(Protocol):
-    """A silo's treated rows; :class:`fedpower.sums.local.LocalMoment` is one."""
-
-    @property
-    def n_rows(self) -> int: ...
-    @property
-    def summary(self) -> Moments: ...
-    def product(self, basis: Array, center: Array | None = None) -> Array: ...
-    def moment(self, center: Array | None = None) -> Array: ...
-    def factor(self, center: Array | None = None) -> Array: ...
-    def sums(self) -> ExactMoments: ...
-    @property
-    def source(self) -> RowSource: ...
-    @property
-    def treatment(self) -> RowTreatment: ...
-    @property
-    def watch(self) -> Watch: ...
+Rows = LocalMoment | Survey
+"""A silo's rows: treated, or yet to be prepared."""
 
 
 class Query(Protocol):
@@ -66,7 +49,7 @@ class Query(Protocol):
     def public(self) -> bytes: ...
     @property
     def sensitivity(self) -> Sensitivity: ...
-    def evaluate(self, rows: "Rows | Survey", exponents: Exponents) -> Integers: ...
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers: ...
 
 
 class QueryKind(Protocol):
@@ -125,7 +108,7 @@ class Moment:
         """Lemma 1."""
         return of_moment(self.n_features, mean_weight=self.mean_weight, per_unit=self.per_unit)
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         if isinstance(rows, Survey):
             assert self.treatment is not None, "prepared rows are asked for with their treatment"
             rows = rows.treated(self.treatment)
@@ -212,7 +195,7 @@ class Tally:
         counted = 1 if stage.kind == "norms" else stage.n_asked
         return of_counts(stage.size, counted=counted, **how)
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         assert isinstance(rows, Survey), "rows that are tallied are not treated yet"
         return _finer(rows.tally(self.stage), exponents)
 
@@ -240,7 +223,7 @@ class ScoreCounts:
         """Lemma 2."""
         return of_counts(SCORE_CELLS, per_unit=self.per_unit)
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         treatment = RowTreatment() if isinstance(rows, Survey) else rows.treatment
         source = rows.filled if isinstance(rows, Survey) else rows.source
         counts = count_scores(source, treatment, self.question, watch=rows.watch)
@@ -280,8 +263,9 @@ class Product:
         n_features, width = self.question.basis.shape
         return of_clipped_product(self.question.clip, width, n_features)
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        found = cast("LocalMoment", rows).clipped(self.question, kappa=self.kappa)
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
+        assert not isinstance(rows, Survey), "clipped products are of treated rows"
+        found = rows.clipped(self.question, kappa=self.kappa)
         return _finer(np.append(found.total.reshape(-1), found.squares), exponents)
 
 
@@ -304,8 +288,9 @@ class RowSum:
     def sensitivity(self) -> Sensitivity:
         return of_row_sum(self.n_features)
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
-        return _finer(cast("LocalMoment", rows).clipped().total, exponents)
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
+        assert not isinstance(rows, Survey), "a mean is of treated rows"
+        return _finer(rows.clipped().total, exponents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -329,7 +314,7 @@ class Step:
             return self.budget.step_sensitivity(self.n_rows, width=0)
         return self.budget.step_sensitivity(self.n_rows, norm_of(self.center), self.basis.shape[1])
 
-    def evaluate(self, rows: Rows | Survey, exponents: Exponents) -> Integers:
+    def evaluate(self, rows: Rows, exponents: Exponents) -> Integers:
         assert not isinstance(rows, Survey), "steps are over treated rows"
         if self.basis is None:
             values = rows.summary.mean

@@ -15,7 +15,6 @@ from fedpower.privacy.sensitivity import Noise
 from fedpower.protocol.query import Query, Rows
 from fedpower.protocol.secure import Masked
 from fedpower.protocol.study import Study
-from fedpower.sums.survey import Survey
 
 Words = NDArray[np.uint64]
 
@@ -80,7 +79,7 @@ Answering = Callable[[Query], NDArray[np.int64]]
 
 def release(
     query: Query,
-    rows: Rows | Survey,
+    rows: Rows,
     *,
     study: Study,
     data: DataVersion | None,

@@ -150,6 +150,23 @@ def is_signed(public: bytes, signature: bytes, content: bytes) -> bool:
 
 # --- sessions: who takes part in the sums of one attempt, and with which keys --------------------------
 
+COMPLETE_UP_TO = 100
+"""Silos of a session in which every pair shares a mask."""
+
+_TRIES = 2**40  # sessions that an attacker tries out to get a bad ring
+_FAILURE = 2**40  # one over the probability that one of them is bad
+_COLLUDING = 3  # one in so many
+
+
+def n_neighbours(n_silos: int, colluders: int) -> int:
+    """Return with how many others each silo of a session shares masks."""
+    if n_silos <= COMPLETE_UP_TO or _COLLUDING * colluders > n_silos:
+        return n_silos - 1
+    k = 2 * (colluders // 2 + 1)
+    while 2 * _COLLUDING**k < n_silos**2 * _TRIES * _FAILURE:
+        k += 2
+    return min(k, n_silos - 1)
+
 
 def signed_content(*, study: str, run: str, attempt: int, silo: str, n_rows: int, key: bytes) -> bytes:
     """Return what a silo signs when a session opens."""
@@ -162,6 +179,23 @@ def is_member(member: Member, public: str, *, study: str, run: str, attempt: int
         study=study, run=run, attempt=attempt, silo=member.silo, n_rows=member.n_rows, key=member.key
     )
     return len(member.key) == KEY_BYTES and is_signed(bytes.fromhex(public), member.signature, content)
+
+
+@functools.lru_cache(maxsize=8)
+def partners(session: Session, count: int) -> tuple[tuple[int, ...], ...]:
+    """Return for each member the places of the ``count`` others with whom it shares masks."""
+    m = len(session.members)
+    if count == m - 1:
+        return tuple(tuple(other for other in range(m) if other != own) for own in range(m))
+    # The members in an order that nobody chooses: that of hashes of the whole session.
+    salt = b"fedpower ring 1" + session.digest
+    by_hash = [hashlib.sha256(salt + member.key).digest() for member in session.members]
+    ring = sorted(range(m), key=by_hash.__getitem__)
+    near = {
+        own: tuple(ring[(place + step) % m] for step in range(-(count // 2), count // 2 + 1) if step)
+        for place, own in enumerate(ring)
+    }
+    return tuple(near[own] for own in range(m))
 
 
 @functools.lru_cache(maxsize=8)  # once for all silos of a process, and for all sums of a session
@@ -198,18 +232,16 @@ def check_session(session: Session, study: Study, run: str) -> None:
 class MaskChain:
     """The masks of one silo in a session: each sum has its own keys, and those of earlier sums are gone."""
 
-    def __init__(self, silo: str, session: Session, secret: "X25519PrivateKey") -> None:
+    def __init__(self, silo: str, session: Session, secret: "X25519PrivateKey", colluders: int) -> None:
+        names = [member.silo for member in session.members]
+        own = names.index(silo)
         self._links: list[tuple[bool, bytes]] = []
-        """By other silo: whether this one adds the mask or subtracts it, and the key that both hold."""
-        adds = False  # what those before it in the session add
-        for member in session.members:
-            if member.silo == silo:
-                adds = True
-                continue
-            pair = (silo, member.silo) if adds else (member.silo, silo)
+        """By partner: whether this silo adds the mask or subtracts it, and the key that both hold."""
+        for other in partners(session, n_neighbours(len(names), colluders))[own]:
+            pair = (silo, names[other]) if own < other else (names[other], silo)
             info = msgspec.msgpack.encode(("fedpower sums 2", session.study, session.run, *pair))
-            shared = exchanged(secret, member.key)
-            self._links.append((adds, _derived(shared, info, salt=session.digest)))
+            shared = exchanged(secret, session.members[other].key)
+            self._links.append((own < other, _derived(shared, info, salt=session.digest)))
 
     def masked(self, words: Words, *, question: bytes) -> Words:
         """Return ``words`` with the masks of the present sum, which cancel for the same question."""
@@ -370,7 +402,9 @@ class SiloSessions:
                 "asked for with other numbers before"
             )
         if attempt.chain is None and attempt.secret is not None:
-            attempt.chain, attempt.secret = MaskChain(self._name, session, attempt.secret), None
+            colluders = self._study.colluders
+            attempt.chain = MaskChain(self._name, session, attempt.secret, colluders)
+            attempt.secret = None
         return Masked(session, question, attempt.chain if attempt.done == ask.index else None)
 
     def advance(self, channel: Masked) -> None:

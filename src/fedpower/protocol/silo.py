@@ -39,6 +39,7 @@ from fedpower.protocol.query import Rows, Step, moment_of, norm_of, query_of
 from fedpower.protocol.release import Answering, Plain, noise_of, recorded_as, release
 from fedpower.protocol.secure import Identity, KeyGoneError, SiloSessions
 from fedpower.protocol.study import Study
+from fedpower.sums.local import LocalMoment
 from fedpower.sums.moment import Moments
 from fedpower.sums.survey import Survey, units_warning
 
@@ -78,7 +79,7 @@ def take_local_steps(multiply: _Multiply, ask: AskSteps, total_variance: float |
 class ExactReleases:
     """Exact answers: epsilon is infinite, and anyone who reads the messages can learn about rows."""
 
-    def __init__(self, rows: Rows, study: Study) -> None:
+    def __init__(self, rows: LocalMoment, study: Study) -> None:
         self._rows = rows
         self._study = study
 
@@ -127,7 +128,7 @@ class PrivateReleases:
 
     def __init__(
         self,
-        rows: Rows | Survey,
+        rows: Rows,
         study: Study,
         *,
         ledger: Ledger,
@@ -420,7 +421,7 @@ def _cleaned(ask: AskSteps) -> AskSteps:
 
 def assemble(
     name: str,
-    rows: Rows | Survey,
+    rows: Rows,
     study: Study,
     *,
     ledger: Ledger | None,

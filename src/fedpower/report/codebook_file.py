@@ -72,12 +72,13 @@ class CodeBookFile(Part):
             plain = value is None or isinstance(value, float | int | tuple | Mapping)
             setattr(file, key, value if plain else np.asarray(value, dtype=float).tolist())
         if not book.is_draft:
-            columns = {key: getattr(book, key) for key in _VECTORS} | {"name": book.columns}
-            columns = {
+            columns = {key: getattr(book, key) for key in (*_VECTORS, "found")} | {"name": book.columns}
+            known = {
                 key: np.asarray(values).tolist() for key, values in columns.items() if values is not None
             }
-            entries = zip(*columns.values(), book.found, strict=True)
-            file.column = [_Column(**dict(zip((*columns, "found"), entry, strict=True))) for entry in entries]
+            file.column = [
+                _Column(**dict(zip(known, row, strict=True))) for row in zip(*known.values(), strict=True)
+            ]
         return file
 
     def book(self, where: str, rules: TableRules | None = None) -> CodeBook:
@@ -142,10 +143,8 @@ def as_toml(value: Any) -> str:
         return f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, Mapping):
         return f"{{ {', '.join(_pairs(value))} }}"
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, date) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
-    if isinstance(value, date):
-        return value.isoformat()
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

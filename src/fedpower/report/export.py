@@ -150,25 +150,17 @@ def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
 
 
 def write_onnx(result: Result, path: Path) -> None:
-    """Write the graph of `graph_of`, checked, with feature names and provenance in its metadata."""
-    path.write_bytes(graph_of(result).SerializeToString())
-
-
-def graph_of(result: Result) -> Any:
-    """Return the model: ``rows`` n×d of float64 to ``scores`` n×k."""
+    """Write a graph from ``rows``, n×d of float64, to ``scores``, n×k; its metadata have provenance."""
     onnx = needed("onnx", "onnx", "a graph must be written with")
     nodes: list[Any] = []
     constants: list[Any] = []
 
     def node(kind: str, *inputs: str | Array, output: str) -> str:
         """Append a node; an array becomes a constant called after the output."""
-        name = f"constant of {output}"
-        names = [value if isinstance(value, str) else name for value in inputs]
-        constants.extend(
-            onnx.numpy_helper.from_array(np.ascontiguousarray(value), name)
-            for value in inputs
-            if not isinstance(value, str)
-        )
+        names = [value if isinstance(value, str) else f"constant of {output}" for value in inputs]
+        for name, value in zip(names, inputs, strict=True):
+            if not isinstance(value, str):
+                constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
         nodes.append(onnx.helper.make_node(kind, names, [output]))
         return output
 
@@ -197,7 +189,7 @@ def graph_of(result: Result) -> Any:
         metadata["feature_names"] = json.dumps(result.feature_names)
     onnx.helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
-    return model
+    path.write_bytes(model.SerializeToString())
 
 
 def write_cells(result: Result, rows: Path, place: Path) -> int:

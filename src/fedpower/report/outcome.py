@@ -31,15 +31,17 @@ def result_of(
     outcome: Outcome,
     *,
     options: Options,
-    treatment: RowTreatment,
+    treatment: RowTreatment | None,
     feature_names: tuple[str, ...] | None,
     solver: SolverChoice,
     rules: TableRules | None = None,
-    code_book: CodeBook | None = None,
 ) -> Result:
-    """Return the result of a federation."""
+    """Return the result of a federation; without a treatment it has found one."""
     solution, width = outcome.solution, outcome.study.n_features
-    n_samples = sum(solution.sizes.values())
+    n_samples, code_book = sum(solution.sizes.values()), solution.code_book or options.book
+    if treatment is None:
+        assert code_book is not None, "a run without a treatment finds one"
+        treatment = code_book.treatment
     bound = treatment.row_norm or 1.0
     scale = np.ones(width) if treatment.scale is None else treatment.scale
     to_mean, gains = bound * scale, solution.gains

@@ -30,10 +30,12 @@ from fedpower.report import charts, text  # noqa: F401
 from fedpower.report.charts import element, printable
 from fedpower.report.record import Record
 from fedpower.report.text import MISSING, MOST_NAMES, column, count, equals, number, percent  # noqa: F401
-from fedpower.report.view import POOLED, Fitted, ScoreHistogram, component_names, findings  # noqa: F401
+from fedpower.report.view import POOLED, ScoreHistogram, component_names, findings  # noqa: F401
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+    from fedpower.report.result import Result
 
 Cell = str | float | int | None
 
@@ -103,7 +105,7 @@ class Figure:
         return str(self.value) if isinstance(self.value, int) else f"{self.value:.9g}"
 
 
-def result_page(fit: Fitted) -> str:
+def result_page(fit: "Result") -> str:
     """Return the report of a result: the same bytes for the same result, wherever and whenever made."""
     return _page("result.html", fit.record, fit=fit, thing=featured_as(fit.record.parameters))
 
@@ -220,7 +222,7 @@ def loading(value: float) -> str:
     return text.signed(f"{value + 0.0:.4f}")
 
 
-def largest_loadings(fit: Fitted, place: int) -> tuple[list[str], list[float]]:
+def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[float]]:
     """Return names and loadings of a component, largest first."""
     loadings, known = fit.components[place], fit.names
     order = np.argsort(-np.abs(loadings), kind="stable")[:_MOST_LOADINGS].tolist()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -13,6 +13,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError
+from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.files import new_file, new_folder, write_csv
 from fedpower.report.moment import Moment, read_moment
@@ -26,13 +27,15 @@ from fedpower.report.record import (
     RUN,
     AngleRecord,
     Record,
+    Released,
     plain,
     read_folder,
     write_arrays,
     write_pages,
     write_record,
 )
-from fedpower.report.view import Fitted
+from fedpower.report.text import count
+from fedpower.report.view import ScoreHistogram
 from fedpower.rows.opening import open_source
 from fedpower.rows.plink import PlinkSource, fill_missing
 from fedpower.rows.ruled import ruled
@@ -54,7 +57,7 @@ KNOWN = (*FILES, CODE_BOOK, SCORE_COUNTS, MOMENT)  # everything that one may hol
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Result(Fitted):
+class Result(Released):
     """What a fit ends with: `FedPCA.result_` and `read_result` give it, with the same methods.
 
     Attributes are those of `FedPCA`, without the underscore. ``record`` says how the result came about, and
@@ -63,6 +66,15 @@ class Result(Fitted):
     is None in a result read back.
     """
 
+    components: Array
+    explained_variance: Array
+    explained_variance_ratio: Array
+    singular_values: Array
+    mean: Array
+    scale: Array | None
+    normalize: bool
+    center: Array | None
+    spectrum: Array | None
     basis: Array | None = None
     moment: Moment | None = None
     drawn_angles: Callable[[], AngleRecord] | None = None
@@ -75,13 +87,16 @@ class Result(Fitted):
     @cached_property
     def angles(self) -> AngleRecord:
         """The angles of the components, at 90% confidence: computed when first asked for."""
-        return super().angles if self.drawn_angles is None else self.drawn_angles()
+        if self.drawn_angles is not None:
+            return self.drawn_angles()
+        assert self.record.angles is not None, "a folder has them"
+        return self.record.angles
 
     @property
     def has_directions(self) -> bool:
         """Whether a component is determined, or several together: mostly known before angles are."""
         known = None if self.verdict is None else self.verdict()
-        return super().has_directions if known is None else known
+        return any(self.determined) or self.n_determined > 0 if known is None else known
 
     @property
     def whole_record(self) -> Record:
@@ -116,16 +131,61 @@ class Result(Fitted):
         """The solver taken and the reason for it."""
         return self.record.solver
 
-    def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[np.object_]:
-        """Return what the columns of scores are called, pc1, pc2, ..., as scikit-learn gives names.
+    @property
+    def n_components(self) -> int:
+        """The number of components, k."""
+        return int(self.components.shape[0])
 
-        Parameters
-        ----------
-        input_features
-            Ignored: here for scikit-learn's sake.
+    @property
+    def score_names(self) -> tuple[str, ...]:
+        """Names of the columns of scores: pc1, pc2, ..."""
+        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
+
+    @property
+    def component_angles(self) -> Array:
+        """Degrees that each component may be off, at 90% confidence."""
+        return np.array(self.angles.components)
+
+    @property
+    def subspace_angles(self) -> Array:
+        """The same for the subspaces of the first component, of the first two and so on."""
+        return np.array(self.angles.subspaces)
+
+    @property
+    def determined(self) -> list[bool]:
+        """Whether each component is within 45° at that confidence."""
+        return [angle <= DETERMINED for angle in self.angles.components]
+
+    @property
+    def n_determined(self) -> int:
+        """The largest j for which the first j components are determined together, else 0.
+
+        All columns do not count: together they span everything, whatever the rows are.
         """
-        del input_features
-        return np.asarray(self.score_names, dtype=object)
+        known = self.subspace_angles[: self.n_features - 1] <= DETERMINED
+        return int(np.flatnonzero(np.append(True, known))[-1])
+
+    @property
+    def denoised_variance(self) -> Array:
+        """The variances without what noise adds to them."""
+        return np.array(self.angles.variances)
+
+    @property
+    def denoised_variance_ratio(self) -> Array:
+        """Their shares of all variance; NaN where the total was not released."""
+        return np.array(self.angles.variance_ratios, dtype=np.float64)
+
+    @property
+    def headline(self) -> str:
+        """What was computed from how many rows, and which silos are missing from it."""
+        components = count(self.n_components, "component")
+        rows = count(self.n_samples, self.record.counted)
+        return f"{components} of {rows} held by {count(len(self.record.silos), 'silo')}{self.record.without}"
+
+    @property
+    def score_counts(self) -> ScoreHistogram | None:
+        """Counts of rows by their scores on the first two components; None where none were asked for."""
+        return None if self.record.scores is None else ScoreHistogram.of(self.record.scores)
 
     def transform(self, rows: Any) -> Array:
         """Return the scores of rows on the components, as ``FedPCA.transform`` does.
@@ -336,7 +396,10 @@ class Result(Fitted):
         return project
 
 
-_ARRAY_NAMES = tuple(field.name for field in fields(Fitted) if field.name != "record")
+_ARRAY_NAMES = (
+    "feature_names", "components", "explained_variance", "explained_variance_ratio", "singular_values",
+    "mean", "scale", "normalize", "center", "spectrum",
+)  # fmt: skip
 
 
 def write_report(folder: str | PathLike[str]) -> Path:

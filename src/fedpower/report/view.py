@@ -5,15 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
-from fedpower.report.record import AngleRecord, Released, ScoreRecord
-from fedpower.report.text import count, degrees, listed
+from fedpower.report.record import ScoreRecord
+from fedpower.report.text import degrees, listed
+
+if TYPE_CHECKING:
+    from fedpower.report.result import Result
 
 Array = NDArray[np.float64]
 
@@ -91,89 +94,7 @@ class ScoreHistogram:
                 yield first[row], first[row + 1], second[column], second[column + 1], value
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Fitted(Released):
-    """The arrays of a fit and its record; `Result` adds what can be done with them."""
-
-    components: Array
-    explained_variance: Array
-    explained_variance_ratio: Array
-    singular_values: Array
-    mean: Array
-    scale: Array | None
-    normalize: bool
-    center: Array | None
-    spectrum: Array | None
-
-    @property
-    def angles(self) -> AngleRecord:
-        """The angles of the components, at 90% confidence."""
-        assert self.record.angles is not None, "a folder has them"
-        return self.record.angles
-
-    @property
-    def n_components(self) -> int:
-        """The number of components, k."""
-        return int(self.components.shape[0])
-
-    @property
-    def score_names(self) -> tuple[str, ...]:
-        """Names of the columns of scores: pc1, pc2, ..."""
-        return tuple(f"pc{place}" for place in range(1, self.n_components + 1))
-
-    @property
-    def component_angles(self) -> Array:
-        """Degrees that each component may be off, at 90% confidence."""
-        return np.array(self.angles.components)
-
-    @property
-    def subspace_angles(self) -> Array:
-        """The same for the subspaces of the first component, of the first two and so on."""
-        return np.array(self.angles.subspaces)
-
-    @property
-    def determined(self) -> list[bool]:
-        """Whether each component is within 45° at that confidence."""
-        return [angle <= DETERMINED for angle in self.angles.components]
-
-    @property
-    def has_directions(self) -> bool:
-        """Whether a component is determined, or several together."""
-        return any(self.determined) or self.n_determined > 0
-
-    @property
-    def n_determined(self) -> int:
-        """The largest j for which the first j components are determined together, else 0.
-
-        All columns do not count: together they span everything, whatever the rows are.
-        """
-        known = self.subspace_angles[: self.n_features - 1] <= DETERMINED
-        return int(np.flatnonzero(np.append(True, known))[-1])
-
-    @property
-    def denoised_variance(self) -> Array:
-        """The variances without what noise adds to them."""
-        return np.array(self.angles.variances)
-
-    @property
-    def denoised_variance_ratio(self) -> Array:
-        """Their shares of all variance; NaN where the total was not released."""
-        return np.array(self.angles.variance_ratios, dtype=np.float64)
-
-    @property
-    def headline(self) -> str:
-        """What was computed from how many rows, and which silos are missing from it."""
-        components = count(self.n_components, "component")
-        rows = count(self.n_samples, self.record.counted)
-        return f"{components} of {rows} held by {count(len(self.record.silos), 'silo')}{self.record.without}"
-
-    @property
-    def score_counts(self) -> ScoreHistogram | None:
-        """Counts of rows by their scores on the first two components; None where none were asked for."""
-        return None if self.record.scores is None else ScoreHistogram.of(self.record.scores)
-
-
-def findings(fit: Fitted) -> list[str]:
+def findings(fit: "Result") -> list[str]:
     """Return which components are determined, which only together, and what limits them."""
     exact, angles, clipping = fit.record.privacy.mode == "none", fit.angles, fit.record.clipping
     sentences = angle_sentences(fit.component_angles, fit.subspace_angles, fit.n_features, exact=exact)
@@ -235,7 +156,7 @@ def component_names(places: Sequence[int]) -> str:
     return listed(words)
 
 
-def cause_of_noise(fit: Fitted) -> str | None:
+def cause_of_noise(fit: "Result") -> str | None:
     """Return why nothing is determined and what would help; None where something is."""
     record = fit.record
     if not record.privacy.is_private or fit.has_directions:
@@ -258,7 +179,7 @@ def cause_of_noise(fit: Fitted) -> str | None:
     )
 
 
-def _cause_in_the_bound(fit: Fitted, bound: float) -> str | None:
+def _cause_in_the_bound(fit: "Result", bound: float) -> str | None:
     given = fit.record.parameters.get("scale")
     scale: Any = 1.0 if given is None else np.asarray(given, dtype=np.float64)
     unit = 1.0  # of a variance, in those of the bounded rows: of standardised columns, on average

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -176,11 +177,40 @@ def _damaged(name: str, kind: str = "NumPy") -> InputError:
 
 # --- NumPy ------------------------------------------------------------------------------------------------
 
-_Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
-"""Shape, whether it is in Fortran order, dtype."""
+
+def npy_source(path: Path, name: str) -> ArraySource:
+    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
+    return _npy_source(path, name, lambda: nullcontext(path))
 
 
-def _read_header(stream: IO[bytes], name: str) -> _Header:
+def _npy_source(path: Path, name: str, file: Callable[[], AbstractContextManager[Path]]) -> ArraySource:
+    """Return the source of a ``.npy`` file that is there while it is read."""
+    with file() as place, place.open("rb") as stream:
+        (shape, fortran, dtype), offset = _header(stream, name), stream.tell()
+        n_bytes = place.stat().st_size - offset
+
+    @contextmanager
+    def opened() -> Iterator[Stored]:
+        with file() as place:
+
+            def rows(start: int, stop: int) -> NDArray[np.float64]:
+                try:  # a mapping for each slice, or the pages of all of them would count as memory in use
+                    mapped = np.memmap(place, dtype, "r", offset, shape, "F" if fortran else "C")
+                except (OSError, ValueError):
+                    raise _damaged(name) from None
+                with np.errstate(over="ignore"):
+                    return np.array(mapped[start:stop], dtype=np.float64, order="C")
+
+            yield rows
+
+    source = placed(name, shape, dtype, opened, path=path)
+    if n_bytes < int(np.prod(shape, dtype=object)) * dtype.itemsize:
+        raise _damaged(name)
+    return source
+
+
+def _header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return an array's shape, whether it is in Fortran order, and its dtype."""
     formats = np.lib.format
     try:
         is_old = formats.read_magic(stream) == (1, 0)
@@ -189,74 +219,40 @@ def _read_header(stream: IO[bytes], name: str) -> _Header:
         raise _damaged(name) from None
 
 
-def npy_source(path: Path, name: str) -> ArraySource:
-    """Return the source of a ``.npy`` file's rows, its length checked against its header."""
-    with path.open("rb") as stream:
-        (shape, fortran, dtype), offset = _read_header(stream, name), stream.tell()
-
-    def rows(start: int, stop: int) -> NDArray[np.float64]:
-        try:  # a mapping for each slice, or the pages of all of them would count as memory in use
-            mapped = np.memmap(path, dtype, "r", offset, shape, "F" if fortran else "C")
-        except (OSError, ValueError):
-            raise _damaged(name) from None
-        with np.errstate(over="ignore"):
-            return np.array(mapped[start:stop], dtype=np.float64, order="C")
-
-    source = placed(name, shape, dtype, lambda: nullcontext(rows), path=path)
-    if path.stat().st_size < offset + int(np.prod(shape, dtype=object)) * dtype.itemsize:
-        raise _damaged(name)
-    return source
-
-
 @contextmanager
-def _member(path: Path, key: str, name: str) -> Iterator[tuple[Callable[[int], NDArray[Any]], _Header]]:
-    """Yield what reads the next so many values of an array in an ``.npz`` file, and its header."""
+def _archive(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as stream:
-            header = _read_header(stream, name)
-
-            def values(count: int) -> NDArray[Any]:
-                data = stream.read(count * header[2].itemsize)
-                if len(data) != count * header[2].itemsize:
-                    raise _damaged(name)
-                return np.frombuffer(data, dtype=header[2])
-
-            yield values, header
+        with zipfile.ZipFile(path) as archive:
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, KeyError):
         raise _damaged(name) from None
 
 
 def npz_source(path: Path, name: str) -> ArraySource:
     """Return the source of a file's array ``X``, its only 2-d array, or its sparse matrix."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            keys = [key.removesuffix(".npy") for key in archive.namelist()]
-    except (zipfile.BadZipFile, OSError):
-        raise _damaged(name) from None
-    if {"format", "shape", "data"} <= set(keys):
-        return _sparse_npz(path, name)
-    headers: dict[str, _Header] = {}
-    for key in keys:
-        with _member(path, key, name) as (_, headers[key]):
-            pass
-    matrices = [key for key, (shape, _, _) in headers.items() if len(shape) == 2]
-    key = "X" if "X" in headers else next(iter(matrices or headers), "")
-    if key != "X" and len(matrices) != 1 and len(headers) != 1:
+    with _archive(path, name) as archive:
+        keys = [key.removesuffix(".npy") for key in archive.namelist()]
+        if {"format", "shape", "data"} <= set(keys):
+            return _sparse_npz(path, name)
+        shapes = {}
+        for key in keys:
+            with archive.open(f"{key}.npy") as stream:
+                shapes[key] = _header(stream, name)[0]
+    matrices = [key for key, shape in shapes.items() if len(shape) == 2]
+    key = "X" if "X" in shapes else next(iter(matrices or shapes), "")
+    if key != "X" and len(matrices) != 1 and len(shapes) != 1:
         raise InputError(
             f"{name} must hold an array named X or exactly one 2-d array, got {len(matrices)} of them"
         )
-    shape, fortran, dtype = headers[key]
 
     @contextmanager
-    def opened() -> Iterator[Stored]:
-        with _member(path, key, name) as (values, _):
-            yield lambda start, stop: values((stop - start) * shape[1]).reshape(-1, shape[1])
+    def unpacked() -> Iterator[Path]:
+        with tempfile.TemporaryDirectory() as folder:
+            with _archive(path, name) as archive:
+                place = Path(archive.extract(f"{key}.npy", folder))
+            yield place
 
-    source = placed(name, shape, dtype, opened, path=path)
-    if fortran and source.width > 1:  # its rows cannot be streamed
-        with _member(path, key, name) as (values, _):
-            return array_source(values(shape[0] * shape[1]).reshape(shape, order="F"), name)
-    return source
+    return _npy_source(path, name, unpacked)
 
 
 def _sparse_npz(path: Path, name: str) -> ArraySource:

@@ -1,5 +1,6 @@
 """`open_source`: one door for arrays, tables, files and queries; and silos inside one table."""
 
+import csv
 import os
 import tomllib
 from collections import Counter
@@ -202,6 +203,23 @@ def existing(path: str | os.PathLike[str]) -> Path:
     if not os.access(file, os.R_OK):
         raise InputError(f"{file} must be readable, got no permission")
     return file
+
+
+_HEADINGS = ("node", "nodes", "name", "names", "id", "column", "feature")
+
+
+def read_pairs(path: Path) -> dict[str, str]:
+    """Return the lines of name,value of a public CSV file; its first line may be a heading."""
+    pairs: dict[str, str] = {}
+    with existing(path).open(newline="", encoding="utf-8-sig") as stream:
+        for place, row in enumerate(csv.reader(stream), start=1):
+            if row and (len(row) != 2 or row[0].strip() in pairs):
+                raise InputError(
+                    f"{path} must have lines of name,value, each name once, got another in line {place}"
+                )
+            if row and (place > 1 or row[0].strip().lower() not in _HEADINGS):
+                pairs[row[0].strip()] = row[1].strip()
+    return pairs
 
 
 def name_of_silo(path: str | os.PathLike[str]) -> str:

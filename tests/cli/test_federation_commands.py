@@ -1,7 +1,8 @@
-"""The commands of a federation's parties: all that happens before anybody is contacted."""
+"""`fedpower study` and `node`: the file of a study, and what happens before anybody is contacted."""
 
 import importlib.util
 import json
+import math
 import re
 import shlex
 import shutil
@@ -9,26 +10,178 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consortium import kit_for, silo_file, write_study
-from hospitals import run, succeed, write_hospitals
+from hospitals import COLUMNS, run, succeed
 
 from fedpower.cli import node
 from fedpower.federation import vault
+from fedpower.federation.kits import Authority, Request, accept, ask
 from fedpower.federation.study_file import read_study
 from fedpower.privacy.ledger import DataVersion, Ledger, columns_digest
+from fedpower.report.codebook_file import read_code_book
 from layers import planted, write_layer, write_nodes
+
+STUDY = ("--name", "heart", "--silos", "north,south,east", "--columns-of", "north.csv", "-k", 2)
+PRIVATE_STUDY = (*STUDY, "--epsilon", 1, "--row-norm", 10)
+
+
+def write_study(*more: object) -> Path:
+    succeed("study", "init", "study.toml", *PRIVATE_STUDY, *more)
+    return Path("study.toml")
+
+
+def kit_for(party: str, *, study: str = "study.toml") -> Path:
+    """Return the kit of a party, of an authority that is nobody else's."""
+    read, kit, authority = read_study(Path(study)), Path("kits") / party, Path("kits") / f"{party}-authority"
+    signer = Authority.make(read, authority)
+    signer.sign(Request.read(ask(read, party, kit)))
+    accept(kit, signer.signed(party))
+    return kit
+
+
+def silo_file(name: str = "north", *, cap: float = 2.0, more: str = "") -> Path:
+    """Write a silo's own file, and make its ledger anew."""
+    path = Path(f"{name}.toml")
+    path.write_text(
+        f'silo = "{name}"\n[data]\npath = "{name}.csv"\n[ledger]\npath = "{name}.ledger"\n'
+        f"epsilon = {cap}\ndelta = 1e-5\n{more}"
+    )
+    Path(f"{name}.ledger").unlink(missing_ok=True)
+    succeed("ledger", "create", f"{name}.ledger", "--epsilon", cap, "--delta", 1e-5)
+    return path
+
+
+IDENTITY = '[identity]\npath = "north.pem"\n'
+
+
+def keys() -> list[str]:
+    """Make the keys of all silos, and return the options that list them."""
+    names = ("north", "south", "east")
+    return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
+
+
+# --- study -----------------------------------------------------------------------------------------
+
+
+def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here: Path) -> None:
+    listed = keys()
+    said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "must have a finite epsilon, got epsilon=inf; exact sums under masks" in said.stderr
+    assert not (here / "s.toml").exists()
+    path = write_study(*listed)
+    path.write_text(path.read_text().replace("epsilon = 1.0", "epsilon = inf"))
+    said = run("study", "check", path)
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
+
+
+def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: Path) -> None:
+    rounds = ("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
+    solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise", "--no-standardize")
+    path = write_study(*rounds, *solver)
+    study = read_study(path)
+    assert (study.columns, study.silos) == (COLUMNS, ("north", "south", "east"))
+    assert (study.min_silos, study.deadline, study.grace) == (2, 30.0, 5.0)
+    assert (study.host, study.port) == ("a.example.org", 8002)
+    given = study.options
+    assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
+    assert given.aggregation.weights == "noise"
+    assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
+    reported = json.loads(succeed("study", "check", path, "--json").stdout)
+    assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
+
+
+@pytest.mark.parametrize(("words", "centred"), [((), True), (("--no-center",), False)])
+def test_init_centres_unless_told_not_to_as_a_fit_does(
+    here: Path, words: tuple[str, ...], centred: bool
+) -> None:
+    study = read_study(write_study(*words))
+    assert study.options.centers is centred
+    assert study.terms()[0].center is centred
+
+
+def test_init_replaces_a_file_only_by_force(here: Path) -> None:
+    path = write_study()
+    before = path.read_bytes()
+    said = run("study", "init", path, *PRIVATE_STUDY, "-k", 3)
+    assert said.exit_code == 2
+    assert path.read_bytes() == before
+    succeed("study", "init", path, *PRIVATE_STUDY, "-k", 3, "--force")
+    assert read_study(path).options.n_components == 3
+
+
+def test_show_fills_in_what_was_left_out(here: Path) -> None:
+    study = read_study(write_study())
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert facts["hash"] == study.digest
+    assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
+    assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
+    assert facts["coordinator"] == "localhost:8002"
+    shown = succeed("study", "show", "study.toml").stdout
+    assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
+    assert facts["why_this_solver"].split()[0] in shown
+
+
+def test_an_exact_study_has_no_delta(here: Path) -> None:
+    succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf", "-k", "auto")
+    study = read_study(Path("study.toml"))
+    assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
+    facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
+    assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
+
+
+def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
+    (here / "usual.csv").write_text("b,20\na,10\n")
+    (here / "units.csv").write_text("a,2\nb,4\n")
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
+              "-k", 1, "--epsilon", 1, "--row-norm", 4)  # fmt: skip
+    succeed(*common, "--center-file", "usual.csv", "--scale-file", "units.csv")
+    found = read_study(here / "study.toml").options
+    assert found.public.offset == [10, 20]
+    assert found.centers
+    assert found.public.scale == [2, 4]
+    succeed(*common, "--scale-file", "units.csv", "--force")
+    assert read_study(here / "study.toml").options.center is True
+
+
+def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
+    common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns-of",
+              "north.csv", "-k", 1, "--epsilon", 1)  # fmt: skip
+    succeed(*common)
+    study = read_study(here / "study.toml")
+    assert study.treatment is None
+    assert json.loads(succeed("study", "show", "study.toml", "--json").stdout)["prepared_privately"]
+    succeed("fit", "--prepare-only", "north.csv", "--epsilon", 4, "-o", "book.toml")
+    succeed(*common, "--codebook", "book.toml", "--force")
+    again = read_study(here / "study.toml")
+    assert again.treatment == read_code_book("book.toml").treatment
+    assert again.options.standardize
+
+
+# --- node ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def consortium(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def consortium(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study, kits of its parties, north's own file and ledger, and all that can be wrong with them."""
     folder = tmp_path_factory.mktemp("consortium")
-    write_hospitals(folder)
+    shutil.copytree(hospitals, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         write_study()
         for party in ("coordinator", "runner", "north", "south"):
             kit_for(party)
-        silo_file()
+        for silo in ("south", "west", "north"):
+            silo_file(silo)
+        text, own = Path("study.toml").read_text(), Path("north.toml").read_text()
+        Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
+        Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
+        Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
+        Path("agrees.toml").write_text(f'{own}[agrees]\nstudy = "{"0" * 64}"\n')
+        own_ledgers(own)
+        for path in ("occupied/thesis.tex", "elsewhere/study.toml"):
+            Path(path).parent.mkdir()
+            Path(path).write_text(text)
     return folder
 
 
@@ -88,49 +241,42 @@ def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place: Path)
     assert shown["advice"].startswith(f"{shown['rows']} of {shown['rows']} rows (100.0%) are longer")
 
 
+STEP = "products of d×"
 PREPARED = (
     "tallies of where cells lie and how long rows are, then the moment, the mean row and the trace, "
     "each noised once"
 )
+CENTRED = ("center = true", "standardize = false\ncenter = true")
+UNCENTRED = ("center = true", "standardize = false\ncenter = false")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "leaves"),
+    ("changes", "leaves", "without_mean"),
     [
-        ("row_norm = .*\n", "", PREPARED),
-        ("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf", "exact numbers: this study is NOT private"),
+        ([("row_norm = .*\n", "")], PREPARED, False),
+        (
+            [("epsilon = 1.0\ndelta = 1e-06", "epsilon = inf")],
+            "exact numbers: this study is NOT private",
+            True,
+        ),
+        ([UNCENTRED], "the moment and its trace, noised once", True),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "step"\n'), CENTRED], STEP, False),
+        ([(r"\[privacy\]\n", '[privacy]\nnoise = "paper"\n'), UNCENTRED], STEP, True),
     ],
-    ids=["prepared", "exact"],
+    ids=["prepared", "exact", "uncentred", "step", "paper"],
 )
-def test_what_leaves_is_said(place: Path, before: str, after: str, leaves: str) -> None:
-    change_study((before, after))
-    assert facts()["leaves"] == leaves
-
-
-@pytest.mark.parametrize("center", [True, False])
-@pytest.mark.parametrize("noise", ["moment", "step", "paper"])
-def test_a_mean_row_leaves_where_rows_are_centred_and_nowhere_else(
-    place: Path, center: bool, noise: str
+def test_what_leaves_is_said(
+    place: Path, changes: list[tuple[str, str]], leaves: str, without_mean: bool
 ) -> None:
-    change_study(
-        (r"\[privacy\]\n", f'[privacy]\nnoise = "{noise}"\n'),
-        ("center = true", f"standardize = false\ncenter = {str(center).lower()}"),
-    )
+    change_study(*changes)
     shown = facts()
-    assert ("mean row" in shown["leaves"]) is center
-    assert "trace" in shown["leaves"]
-    assert shown["leaves_without_noise"] == "the number of rows"
-    steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
-    assert noise == "moment" or f"{steps} products of d×" in shown["leaves"]
-
-
-IDENTITY = '[identity]\npath = "north.pem"\n'
-
-
-def keys() -> list[str]:
-    """Make the keys of all silos, and return the options that list them."""
-    names = ("north", "south", "east")
-    return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
+    assert shown["leaves"] == leaves or leaves is STEP
+    assert ("mean row" not in shown["leaves"]) is without_mean
+    if leaves is STEP:
+        steps = read_study(Path("kits/north/study.toml")).terms()[0].n_steps
+        assert f"{steps} {STEP}" in shown["leaves"]
+        assert "with the trace" in shown["leaves"]
+        assert shown["leaves_without_noise"] == "the number of rows"
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -170,29 +316,6 @@ def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> N
     assert files_in(Path()) == before
 
 
-@pytest.mark.slow
-def test_a_silo_whose_rows_cannot_be_read_starts_no_node(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it would start is looked at in place of being started."""
-    started: list[Any] = []
-
-    def run_silo(made: Any, settings: Any, own: Any, *, say: Any) -> int:
-        started.append((settings.name, settings.kit, own.path))
-        return 0
-
-    monkeypatch.setattr(vault, "run_silo", run_silo)
-    succeed("node", "ca-init", "study.toml", "-o", "whole", "--with-keys")
-    said = succeed("node", "start", "whole/north", "north.toml").stdout
-    assert "read 60 rows of 5 columns" in said
-    assert started == [("north", str(place / "whole" / "north"), place / "north.toml")]
-    Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
-    refused = run("node", "start", "whole/north", "north.toml")
-    assert refused.exit_code == 2
-    assert "the data of silo 'north'" in refused.stderr
-    assert len(started) == 1
-
-
 @pytest.mark.parametrize(
     "words", [("node", "start", "kits/north", "north.toml"), ("node", "start", "kits/coordinator")]
 )
@@ -201,22 +324,18 @@ def test_a_party_that_another_process_started_holds_on_to_it_before_anything_els
 ) -> None:
     """To read its rows may take minutes, in which its starter may be killed."""
 
-    class HeldError(Exception):
-        pass
-
     def end_with_starter() -> None:
-        raise HeldError
+        raise LookupError("held")
 
     monkeypatch.setattr(node, "end_with_starter", end_with_starter)
     monkeypatch.setattr(node, "read_silo", lambda path: pytest.fail("a file was read"))
-    assert "HeldError" in run(*words, "--traceback").stderr
+    assert "LookupError: held" in run(*words, "--traceback").stderr
 
 
 WRONG = """
 node start | Missing argument
 node start kits/north | rows.parquet
 node start kits/north north.toml --part vault | --part and --socket must be given together
-node start kits/north north.toml --socket vault.socket | --part and --socket must be given together
 node start kits/north --part runner --socket vault.socket | 'runner' is not one of 'vault', 'node'
 node start kits/runner --part node --socket vault.socket | must be the kit of a silo, got that of 'runner'
 node start . north.toml | must be a kit
@@ -225,21 +344,17 @@ node start kits/north agrees.toml | agreed to the study 0000
 node start kits/north west.toml | the kit of the silo 'west'
 node start kits/runner north.toml | must be the kit of the silo 'north', got that of 'runner'
 node start kits/south north.toml | the kit of the silo 'north', got that of 'south'
-node approve kits/south north.toml | got that of 'south'
 node start kits/north lost.toml | lost.ledger
 node approve kits/north lost.toml | fedpower ledger create
 node start kits/north lungs.toml | got that of data set 'heart'; give
 node start kits/north changed.toml | version '1', got others
 node start kits/south south.toml | must be a file that exists, got none
-node start . | must be a kit
-study run none.toml | none.toml
 study run elsewhere/study.toml | must be a kit made by
 study run study.toml --kit kits/north | the kit of the runner, got that of 'north'
 study run other.toml --kit kits/runner | --kit must be of study
 study run study.toml -o occupied | occupied
-study run study.toml --resume | a run to resume
+study run study.toml --resume | a run of this study to resume
 study run study.toml --local 2 | all 3 silos
-study run study.toml --local 4 | all 3 silos
 study run study.toml --local 3 --data occupied | 'north'
 study status study.toml --kit kits/south | of the runner, got that of
 node ca-init none.toml -o new | must exist, got no file at
@@ -271,21 +386,11 @@ def own_ledgers(text: str) -> None:
 
 
 @pytest.mark.parametrize("use", WRONG.strip().splitlines())
-def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str) -> None:
-    text = Path("study.toml").read_text()
-    Path("other.toml").write_text(text.replace("epsilon = 1.0", "epsilon = 0.5"))
-    Path("runner.toml").write_text(text.replace('"east"]', '"runner"]'))
-    Path("host.toml").write_text(text.replace('"localhost"', '"north"'))
-    silo_file("south")
-    silo_file("west")
-    agrees = Path("north.toml").read_text() + f'[agrees]\nstudy = "{"0" * 64}"\n'
-    Path("agrees.toml").write_text(agrees)
-    own_ledgers(Path("north.toml").read_text())
-    Path("occupied").mkdir()
-    Path("occupied/thesis.tex").write_text("years of work")
-    Path("elsewhere").mkdir()
-    Path("elsewhere/study.toml").write_text(text)
-    before = files_in(place)
+def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(
+    consortium: Path, use: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(consortium)
+    before = files_in(consortium)
     words, reported = use.split(" | ")
     said = run(*shlex.split(words))
     assert said.exit_code == 2, said.output
@@ -293,38 +398,41 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(place: Path, use: str
     assert sentence.startswith("Error: ")
     assert reported in sentence
     assert "Traceback" not in said.stderr
-    assert files_in(place) == before
+    assert files_in(consortium) == before
 
 
-NEEDS_FLARE = [
-    ("node", "ca-init", "study.toml", "-o", "new"),
-    ("node", "start", "kits/coordinator"),
-    ("node", "start", "kits/north", "north.toml"),
-    ("study", "run", "study.toml"),
-    ("study", "status", "study.toml"),
-]
-
-
-@pytest.mark.parametrize("words", NEEDS_FLARE, ids=" ".join)
+@pytest.mark.parametrize(
+    "use",
+    [
+        "node ca-init study.toml -o new",
+        "node start kits/coordinator",
+        "node start kits/north north.toml",
+        "study run study.toml",
+        "study status study.toml",
+    ],
+)
 def test_without_flare_one_sentence_says_what_to_install(
-    place: Path, words: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+    consortium: Path, use: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
+    monkeypatch.chdir(consortium)
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "nvflare" else found(name, *rest)
     )
-    before = files_in(place)
-    said = run(*words)
+    before = files_in(consortium)
+    said = run(*use.split())
     assert (said.exit_code, said.stdout) == (2, "")
     assert said.stderr == (
         "Error: a federation of separate processes must have NVIDIA FLARE, got none installed; run "
         "`pip install '.[flare]'` in a copy of the project\n"
     )
-    assert files_in(place) == before
+    assert files_in(consortium) == before
 
 
 @pytest.mark.slow
-def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) -> None:
+def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Real keys and certificates, all by one party."""
     write_study()
     digest = read_study(Path("study.toml")).digest
@@ -356,6 +464,17 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here: Path) ->
         succeed(*reported.split()[2:])
     shown = json.loads(succeed("node", "approve", "kits/north", "kits/north/silo.toml", "--json").stdout)
     assert shown["affordable"] is True
+    started: list[Any] = []
+    monkeypatch.setattr(  # what it would start is looked at in place of being started
+        vault, "run_silo", lambda made, settings, own, *, say: started.append(settings.kit) or 0
+    )
+    said = succeed("node", "start", "kits/north").stdout
+    assert "read 60 rows of 5 columns" in said
+    Path("north.csv").write_text(Path("north.csv").read_text().replace("1", "x", 1))
+    refused = run("node", "start", "kits/north")
+    assert refused.exit_code == 2
+    assert "the data of silo 'north'" in refused.stderr
+    assert started == [str(here / "kits" / "north")]
 
 
 @pytest.mark.slow

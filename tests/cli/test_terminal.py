@@ -1,0 +1,229 @@
+"""Commands on a terminal: progress, and Ctrl-C in the middle of a real fit with sound ledgers."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pytest
+from hospitals import EXACT, PROGRAM, run, succeed
+
+from fedpower.privacy import Ledger
+
+pytestmark = pytest.mark.programs
+
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SECONDS = 120.0
+
+
+class Terminal:
+    """Runs ``fedpower WORDS`` with stderr on a pseudo-terminal."""
+
+    def __init__(self, *words: object) -> None:
+        self._reader, writer = pty.openpty()
+        self._raw = b""
+        self.process = subprocess.Popen(
+            [*PROGRAM, *map(str, words)],
+            stdout=subprocess.PIPE,
+            stderr=writer,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
+            start_new_session=True,
+        )
+        os.close(writer)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._thread.join()
+        os.close(self._reader)
+
+    @property
+    def said(self) -> str:
+        """What was shown so far, without the codes that move the cursor."""
+        return CODES.sub("", self._raw.decode(errors="replace"))
+
+    def wait_for(self, pattern: str) -> None:
+        """Wait for a text on the terminal; fail where none comes."""
+        until = time.monotonic() + SECONDS
+        while not re.search(pattern, self.said):
+            assert time.monotonic() < until, f"no {pattern!r} in {self.said!r}"
+            assert self._thread.is_alive() or re.search(pattern, self.said), self.said
+            time.sleep(0.02)
+
+    def interrupt(self) -> int:
+        """Return the exit status after Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        """Return the exit status once the process has ended by itself."""
+        self.process.wait(SECONDS)
+        self._thread.join(SECONDS)
+        return int(self.process.returncode)
+
+    def _read(self) -> None:
+        try:
+            while more := os.read(self._reader, 65536):
+                self._raw += more
+        except OSError:  # Linux's word for a terminal that nobody writes to any more
+            pass
+
+
+# --- progress ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with two silos of many rows, and a model of them."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "south"):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((200_000, 20)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_fit_shows_rows_and_rounds(wide: Path) -> None:
+    words = ("--solver", "fedpower", "--n-steps", "3", "--tol", "0", "-o", "out")
+    with Terminal("fit", "north.npy", "south.npy", *EXACT, *words) as terminal:
+        terminal.wait_for(r"rows .* \d+/400000 .* left")
+        terminal.wait_for(r"steps .* 3/3 .*round \d, 2 of 2 answered, subspace moved")
+        assert terminal.end() == 0
+    assert "Error" not in terminal.said
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (("fit", "north.csv", "east.csv", *EXACT, "-o", "out"), r"100/\?"),
+        (("transform", "model", "north.npy", "-o", "scores.npy"), "60/60"),
+        (("plan", "north.csv", "-k", "2", "--epsilon", "1"), r"60/\?"),
+    ],
+    ids=["fit", "transform", "plan"],
+)
+def test_rows_are_counted_also_where_their_number_is_unknown(
+    here: Path, words: tuple[str, ...], rows: str
+) -> None:
+    with Terminal(*words) as terminal:
+        terminal.wait_for(rf"rows .* {rows}")
+        assert terminal.end() == 0
+
+
+def test_quiet_shows_nothing(here: Path) -> None:
+    with Terminal("fit", "north.csv", *EXACT, "-o", "out", "--quiet") as terminal:
+        assert terminal.end() == 0
+    assert terminal.said == ""
+
+
+def test_a_pipe_gets_the_sentences_only(here: Path) -> None:
+    done = subprocess.run(
+        [*PROGRAM, "fit", "north.csv", "--epsilon", "1", "--row-norm", "3", "-k", "2"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [line.split()[0] for line in done.stderr.splitlines()] == ["Note:", "Note:"]
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+# --- interrupts --------------------------------------------------------------------------------------
+
+STEPS = 120
+SECURE = ("--aggregation", "secure")
+NOISED = ("-k", "1", "--epsilon", "1", "--delta", "1e-6", "--row-norm", "1")
+
+
+def last_line(terminal: Terminal) -> str:
+    assert "Traceback" not in terminal.said
+    return terminal.said.replace("\r", "\n").rstrip().splitlines()[-1].strip()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with two small silos and their ledgers."""
+    rng = np.random.default_rng(0)
+    for name in ("north", "south"):
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((500, 4)) / 4)
+        Ledger.create(tmp_path / f"{name}.ledger", epsilon=4.0, delta=1e-6, silo=name).close()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def spent(name: str) -> tuple[int, float]:
+    with Ledger.open(f"{name}.ledger") as ledger:
+        reported = ledger.spent()
+    return reported.n_releases, reported.epsilon
+
+
+def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of zeros that takes no disk, and longer to read than anybody waits."""
+    monkeypatch.chdir(tmp_path)
+    shape = (200_000_000, 20)
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    with Path("north.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    with Terminal("fit", "north.npy", "-k", "2", "--epsilon", "inf", "-o", "result") as terminal:
+        terminal.wait_for(rf"rows .* [1-9]\d*/{shape[0]} ")
+        assert terminal.interrupt() == 130
+    assert last_line(terminal) == (
+        "Error: interrupted, so no result was written; run the same command again to start over"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["north.npy"]
+
+
+def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path) -> None:
+    """T steps and the mean are charged over both attempts together, as they would be over one."""
+    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
+    noised = ("--no-standardize", "--noise", "step", "--solver", "fedpower", "--n-steps", STEPS)
+    steps = (*words, *noised)
+    with Terminal(*steps) as terminal:
+        terminal.wait_for(r"round \d+, 2 of 2 answered")
+        assert terminal.interrupt() == 130
+    assert last_line(terminal).endswith(
+        "run the same command again: nothing that was charged is charged again"
+    )
+    assert not list(place.glob("*result*"))
+    before = {name: spent(name)[0] for name in ("north", "south")}
+    assert all(1 <= count < STEPS + 1 for count in before.values())
+    succeed(*steps, "--quiet")
+    for name in before:
+        count, epsilon = spent(name)
+        assert count == STEPS + 1
+        assert epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence", "releases"),
+    [((), "nothing that was charged is charged again", 1), (SECURE, "a secure sum is charged again", 2)],
+    ids=["plain", "secure"],
+)
+def test_what_was_charged_when_a_fit_is_interrupted_before_its_result(
+    place: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], sentence: str, releases: int
+) -> None:
+    words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result", *more)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedpower.report.result.Result.write_into", interrupted)
+        said = run(*words)
+    assert said.exit_code == 130
+    assert sentence in said.stderr
+    assert not list(place.glob("*result*"))
+    assert [spent(name)[0] for name in ("north", "south")] == [1, 1]
+    succeed(*words)
+    assert [spent(name)[0] for name in ("north", "south")] == [releases, releases]
