@@ -81,12 +81,10 @@ def most_answer_bytes(study: Study, question: Question | None = None) -> int:
         "moment": summary_size(d, with_mean=True) if square else 0,
         "factor": MOST_FACTOR_BYTES // 8 + d if exact else 0,
     }
-    if question is None:
-        most = max(numbers.values())
-    else:
+    if question is not None:
         what = question.label if isinstance(question, AskMoment) else question.kind.removeprefix("ask-")
-        most = numbers.get(what, 0)
-    return HEADER_BYTES + 8 * most
+        return HEADER_BYTES + 8 * numbers.get(what, 0)
+    return HEADER_BYTES + 8 * max(numbers.values())
 
 
 def cleaned(text: Any) -> str:
