@@ -348,6 +348,8 @@ study run study.toml -o occupied | occupied
 study run study.toml --resume | a run of this study to resume
 study run study.toml --local 2 | all 3 silos
 study run study.toml --local 3 --data occupied | 'north'
+study run study.toml --separator , | --separator must go with --local
+study run study.toml --local 3 --drop nr | --drop must go with --data
 study status study.toml --kit kits/south | of the runner, got that of
 node ca-init none.toml -o new | must exist, got no file at
 node ca-init study.toml -o occupied | occupied must be new or empty
