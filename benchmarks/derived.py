@@ -79,7 +79,6 @@ def drawn_release(law: Law, template: Moment, rng: np.random.Generator) -> Momen
 
 
 def truths(law: Law) -> dict[str, tuple[Callable[[], Any], Array]]:
-    """Return by analysis: its estimator, and the numbers of the law that its intervals are about."""
     exact = law.covariance
     inner, cross = exact[1:, 1:], exact[1:, 0]
     values, vectors = np.linalg.eigh(inner)
