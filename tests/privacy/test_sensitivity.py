@@ -17,7 +17,7 @@ from scipy import sparse
 
 from budgets import moment_bound, priced
 from fedpower.errors import InputError, ProtocolError
-from fedpower.linalg import lower_triangle, orth
+from fedpower.linalg import orth
 from fedpower.privacy.accounting import mu_of
 from fedpower.privacy.budget import Outlook, shares_of
 from fedpower.privacy.noise import SeededNoiseForExperiments, gaussian_integers
@@ -482,7 +482,7 @@ def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) ->
     first, second = EdgeMoment(one).sums(), EdgeMoment(two).sums()
     change = first.squares.low.astype(object) - second.squares.low.astype(object)
     total = Fraction(int(np.trace(change)), trace) ** 2
-    for row, column in zip(*lower_triangle(D), strict=True):
+    for row, column in zip(*np.tril_indices(D), strict=True):
         scale = diagonal if row == column else below
         total += Fraction(int(change[row, column]), scale) ** 2
     return total
