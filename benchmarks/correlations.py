@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.data_sets import Array, packaged
 from benchmarks.fits import fed_moment
 from benchmarks.public_tables import TABLES, tables
-from benchmarks.runner import Table, case, say
+from benchmarks.runner import Table, case, say, values
 from fedpower import FedMoment
 from fedpower.analyses import Correlations, FactorAnalysis, Regression, congruence
 from fedpower.report.moment import Moment
@@ -73,10 +73,6 @@ def measured(rows: Array, k: int, epsilon: float, releases: int, **known: Any) -
     return {"epsilon": epsilon, "rows": len(rows), "columns": rows.shape[1], "k": k, "found": found}
 
 
-def half(found: list[dict[str, Any]], name: str) -> float:
-    return float(np.median([each[name] for each in found]))
-
-
 def middle(found: list[dict[str, Any]], name: str, digits: int = 3) -> str:
     low, median, high = np.quantile([each[name] for each in found], [0.25, 0.5, 0.75])
     return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
@@ -113,7 +109,7 @@ def correlations(
                 epsilon,
                 middle(found, "released", 4),
                 middle(found, "shrunk", 4),
-                f"{half(found, 'shrunk') / half(found, 'released') - 1:+.1%}",
+                f"{np.divide(*(np.median(values(found, n)) for n in ('shrunk', 'released'))) - 1:+.1%}",
                 average(found, "held"),
             )
             for name, epsilon, found, _ in shown

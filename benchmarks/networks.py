@@ -7,6 +7,7 @@ Labels: the atlas' telencephalon against diencephalon, midbrain and hindbrain; w
 
 import csv
 import io
+import itertools
 import math
 import statistics
 import zipfile
@@ -71,12 +72,16 @@ def networks(
     records: list[Record] = []
     for unit in ("edge", "row"):
         exact = FedCommunities(2, unit=unit, epsilon=math.inf).fit_silos(layers, labels)
-        records.append(_record(unit, "exact", "inf", [exact], exact))
-        for how in ("plain", "secure"):
-            for epsilon in epsilons:
-                given = {"unit": unit, "epsilon": epsilon, "delta": DELTA, "aggregation": how}
+        ways: list[tuple[str, Any]] = [("exact", "inf")]
+        for how, epsilon in (*ways, *itertools.product(("plain", "secure"), epsilons)):
+            given = {"unit": unit, "epsilon": epsilon, "delta": DELTA, "aggregation": how}
+            runs = [exact]
+            if how != "exact":
                 runs = [fed_communities(2, **given).fit_silos(layers, labels) for _ in range(seeds)]
-                records.append(_record(unit, how, epsilon, runs, exact))
+            record = {"unit": unit, "how": how, "epsilon": epsilon}
+            record["labels"] = [each.agreement_ for each in runs]
+            record["exact"] = [agreement(exact.labels_, each.labels_) for each in runs]
+            records.append(record | {"angle": [each.subspace_angle_ for each in runs]})
     return Table(
         columns=(
             "protected", "sum", "ε", "placed as the atlas says", "placed as without noise",
@@ -93,14 +98,3 @@ def networks(
         measured={"found": records},
         settings={"layers": len(layers), "labelled nodes": len(labels), "fibres": FIBRES, "delta": DELTA},
     )  # fmt: skip
-
-
-def _record(unit: str, how: str, epsilon: Any, runs: list[Any], exact: Any) -> Record:
-    return {
-        "unit": unit,
-        "how": how,
-        "epsilon": epsilon,
-        "labels": [each.agreement_ for each in runs],
-        "exact": [agreement(exact.labels_, each.labels_) for each in runs],
-        "angle": [each.subspace_angle_ for each in runs],
-    }

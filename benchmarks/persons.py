@@ -48,31 +48,28 @@ def persons(
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((columns, RANK)))[0]
     given: Record = {"delta": DELTA, "row_norm": 1.2 * columns**0.5, "noise": "moment", "standardize": False}
     together = epsilon_of(mu_of(epsilon, DELTA) / MOST_VISITS, DELTA)
-    errors: dict[str, list[float]] = {"person": [], "one": [], "group": []}
+    errors: dict[str, list[float]] = {}
     for seed in range(seeds):
         rows, ids = visits(persons, axes, seed)
         first = np.unique(ids, return_index=True)[1]
         fits = {
-            "person": fed_pca(RANK, epsilon=epsilon, **given).fit(rows, units=ids),
-            "one": fed_pca(RANK, epsilon=epsilon, **given).fit(rows[first]),
-            "group": fed_pca(RANK, epsilon=together, **given).fit(rows),
+            "persons, all their visits (`unit`)": fed_pca(RANK, epsilon=epsilon, **given).fit(
+                rows, units=ids
+            ),
+            "one visit of each person": fed_pca(RANK, epsilon=epsilon, **given).fit(rows[first]),
+            "group privacy": fed_pca(RANK, epsilon=together, **given).fit(rows),
         }
         for name, model in fits.items():
-            errors[name].append(float(np.sin(subspace_angles(model.components_.T, axes)[0])))
+            error = float(np.sin(subspace_angles(model.components_.T, axes)[0]))
+            errors.setdefault(name, []).append(error)
         say(f"seed {seed}")
     middle = {name: statistics.median(found) for name, found in errors.items()}
+    ours = next(iter(middle.values()))
     times = _times(timed_rows, timed_persons, repeats)
     table = timing_table(times, base="without a unit", columns=TIMES)
-    labels = {
-        "person": "persons, all their visits (`unit`)",
-        "one": "one visit of each person",
-        "group": "group privacy",
-    }
     return Table(
         columns=("what is protected, and fitted", "sin θ₃", "the first over it"),
-        rows=[
-            [label, f"{middle[n]:.3f}", f"{middle['person'] / middle[n]:.2f}"] for n, label in labels.items()
-        ],
+        rows=[[name, f"{error:.3f}", f"{ours / error:.2f}"] for name, error in middle.items()],
         measured={"errors": errors, "times": times},
         more=[
             (

@@ -32,7 +32,7 @@ def exact_moment(source: Any, rule: RowTreatment, *, max_rows: int | None = None
     if max_rows is None:
         return Sums(**vars(LocalMoment(source, rule, on_lattice=True, workers=workers).sums()))
     unit, width = unit_of(source), source.n_features
-    make = functools.partial(LatticeSum, rule, width, most=0 if unit is None else unit.most)
+    make = functools.partial(LatticeSum, rule, width)
     total = reduce(source, make, max_rows, workers=workers)
     return Sums(**vars(total.result() if unit is None else total.result(n_rows=unit.n_units, parts=PARTS)))
 

@@ -1,5 +1,6 @@
 """Three small hospitals on disk, and commands run on them."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from click.testing import CliRunner, Result
 from fedpower.cli import main
 from problems import Array, spiked_rows
 
+PROGRAM = [sys.executable, "-c", "from fedpower.cli import main; main()"]
 COLUMNS = ("age", "bmi", "sbp", "dbp", "hdl")
 SIZES = {"north": 60, "south": 50, "east": 40}
 EXACT = ("-k", "2", "--epsilon", "inf", "--seed", "1")

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
-from hospitals import EXACT, run, succeed
-from terminals import PROGRAM
+from hospitals import EXACT, PROGRAM, run, succeed
 
 from fedpower import __version__
 from fedpower.cli import COMMANDS

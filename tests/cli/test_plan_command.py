@@ -28,15 +28,11 @@ def test_a_table_tells_every_way_and_the_one_to_be_taken() -> None:
     assert "4 silos, 20,000 rows of 30 columns; epsilon=1" in out
     for word in ("moment", "fedpower", "step", "paper", "predicted"):
         assert word in out
-
-
-def test_json_holds_the_same() -> None:
     record = json.loads(invoke(*FACTS, "--spectrum", "0.2,0.1,0.08,0.01", "--json"))
     assert record["n_features"] == 30
     assert sum(way["chosen"] for way in record["candidates"]) == 1
     assert all(way["error"] > 0 for way in record["candidates"])
-    exact = json.loads(invoke(*FACTS[:-1], "inf", "--json"))
-    assert exact["epsilon"] == "inf"
+    assert json.loads(invoke(*FACTS[:-1], "inf", "--json"))["epsilon"] == "inf"
 
 
 def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
@@ -69,9 +65,6 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> Non
     other = json.loads(invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--json"))
     for left, right in zip(one["candidates"], other["candidates"], strict=True):
         assert left["error"] == pytest.approx(right["error"])
-
-
-def test_an_error_is_answered_with_the_epsilon_it_takes() -> None:
     out = invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--error", "0.1")
     assert "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
 
@@ -93,15 +86,6 @@ def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -
     assert alone["n_features"] == 5
     with pytest.raises(FedpowerError, match="6 columns, got 5"):
         invoke(*words, "--n-features", "6", "--rows", "50")
-
-
-def test_files_tell_sizes_and_columns(tmp_path: Path) -> None:
-    for name, rows in (("north", 50), ("south", 70)):
-        np.save(tmp_path / f"{name}.npy", np.ones((rows, 6)))
-    files = [str(tmp_path / f"{name}.npy") for name in ("north", "south")]
-    record = json.loads(invoke(*files, "-k", "2", "--epsilon", "1", "--json"))
-    assert record["silos"] == {"north": 50, "south": 70}
-    assert record["n_features"] == 6
 
 
 def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:

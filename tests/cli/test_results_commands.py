@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hospitals import COLUMNS, EXACT, PRIVATE, SIZES, parts, run, succeed, table_of
+from hospitals import COLUMNS, EXACT, PRIVATE, PROGRAM, SIZES, parts, run, succeed, table_of
 from row_forms import write_h5ad
-from terminals import PROGRAM
 
 from fedpower import FedPCA
 from fedpower.report import read_result

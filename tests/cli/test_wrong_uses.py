@@ -8,12 +8,11 @@ import resource
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hospitals import EXACT, PRIVATE, run, succeed
+from hospitals import EXACT, PRIVATE, PROGRAM, run, succeed
 
 from workbooks import write_xlsx
 
@@ -451,7 +450,7 @@ def test_a_wrong_use_names_what_is_at_fault_and_leaves_no_trace(place: Path, use
 
 
 def in_a_process(use: str, *, room: int = resource.RLIM_INFINITY) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", "from fedpower.cli import main; main()", *words_of(use)]
+    command = [*PROGRAM, *words_of(use)]
     if os.geteuid() == 0:  # root may read and write all
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     limit = (room, resource.RLIM_INFINITY)

@@ -23,16 +23,7 @@ from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.ruled import ruled
 from fedpower.rows.sql import SqlQuery
-from fedpower.rows.units import (
-    PARTS,
-    TALLY_PARTS,
-    by_unit,
-    exact_weights,
-    keys_of,
-    lattice_shares,
-    tally_weights,
-    with_ids,
-)
+from fedpower.rows.units import PARTS, TALLY_PARTS, Weights, by_unit, keys_of, with_ids
 from fedpower.rules.rules import table_rules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.device import open_device
@@ -74,14 +65,15 @@ def weighted(rows, ids, most=1):
 @settings(max_examples=20)
 def test_no_persons_rows_weigh_more_than_they_may_in_whole_numbers(counts, most):
     array = np.array(counts, dtype=np.float64)
-    shares, tallies = lattice_shares(array, most), tally_weights(array, most)
+    weights = Weights(array, most)
+    shares, tallies = weights.shares(), weights.tallies()
     for m, share, tally in zip(counts, shares.tolist(), tallies.tolist(), strict=True):
         assert share == int(share)
         assert m * int(share) ** 2 <= min(m, most) * PARTS**2
         assert m * (int(share) + 1) ** 2 > most * PARTS**2 or share == PARTS
         assert m * tally <= min(m, most) * TALLY_PARTS
         assert Fraction(tally, TALLY_PARTS) <= Fraction(int(share) ** 2, PARTS**2)
-    assert (exact_weights(array, most) == [min(1.0, most / m) for m in counts]).all()
+    assert (weights.exact() == [min(1.0, most / m) for m in counts]).all()
 
 
 @given(
@@ -95,7 +87,7 @@ def test_no_row_of_a_person_is_longer_than_its_own_side(rows, normalize):
     lattice = LatticeRows(treatment, 3)
     array = np.array(rows)
     counts = np.arange(1, len(rows) + 1, dtype=np.float64) ** 3
-    shares = lattice_shares(counts, 1) / PARTS
+    shares = Weights(counts, 1).shares() / PARTS
     sides = shares * SIDE
     found, _ = lattice.of_dense(array, shares=shares)
     for integers, side in zip(found.tolist(), sides.tolist(), strict=True):

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +16,6 @@ from fedpower.errors import ProtocolError
 from fedpower.protocol import Coordinator, Silo, decaying, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
-from fedpower.values import cached_property
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
 
@@ -168,16 +166,3 @@ def test_too_few_at_the_deadline_end_the_run_although_grace_never_began() -> Non
         silos["silo-1"] = held(silos["silo-1"], gate)
         with pytest.raises(ProtocolError, match="needs 3 answers and got 2; bring back silo-1"):
             run_in_process(coordinator, silos, deadline=0.2, grace=LONG)
-
-
-def test_silos_compute_what_is_kept_at_the_same_time() -> None:
-    """On Python 3.11 that of functools lets one instance at a time compute."""
-    both = threading.Barrier(2, timeout=10)
-
-    class Kept:
-        @cached_property
-        def number(self) -> int:
-            return both.wait()
-
-    with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(lambda kept: kept.number, [Kept(), Kept()])) == [0, 1]

@@ -176,7 +176,7 @@ def run(monkeypatch):
 def test_the_command_ends_with_0_and_says_that_the_control_was_caught(run):
     result = run("--mode moment --runs 300")
     assert result.return_value == 0
-    assert "control with halved noise" in result.output
+    assert "control with 0.5 of its noise" in result.output
     assert "caught" in result.output
     assert "No violation of epsilon=4 at delta=1e-05 was found in 1200 runs" in result.output
     assert result.output.count("no violation found") == 2  # plain and centred
@@ -198,6 +198,6 @@ def test_the_command_ends_with_1_when_a_promise_is_broken(run, mode, more):
 def test_too_few_runs_to_catch_anything_are_said_to_be_too_few_also_of_persons(run):
     result = run("--mode moment --runs 20 --epsilon 0.1 --neighbours person")
     assert result.return_value == 0
-    assert "too few to catch halved noise" in result.stderr
+    assert "too few to catch half of the noise needed" in result.stderr
     assert "0 of 1 controls" in result.stdout
     assert "moment, persons" in result.stdout

@@ -11,7 +11,7 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol import query as queries
 from fedpower.rows import units
 from fedpower.rows.units import PARTS, TALLY_PARTS
-from fedpower.sums import lattice, local, moment, survey
+from fedpower.sums import lattice
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import STAGES
 
@@ -35,10 +35,10 @@ def least_epsilon(game, n_runs):
 
 def _in_full(monkeypatch):
     """Every row of a person counts in full, as it did before persons counted."""
-    monkeypatch.setattr(lattice, "lattice_shares", lambda m, most: np.full(m.shape, 1.0 * PARTS))
-    for module in (moment, local):
-        monkeypatch.setattr(module, "exact_weights", lambda m, most: np.ones(m.shape))
-    monkeypatch.setattr(survey, "tally_weights", lambda m, most: np.full(m.shape, TALLY_PARTS))
+    one = units.Weights
+    monkeypatch.setattr(one, "shares", lambda own: np.full(own.counts.shape, 1.0 * PARTS))
+    monkeypatch.setattr(one, "exact", lambda own: np.ones(own.counts.shape))
+    monkeypatch.setattr(one, "tallies", lambda own: np.full(own.counts.shape, TALLY_PARTS))
 
 
 def _by_spelling(monkeypatch):

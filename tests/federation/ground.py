@@ -130,13 +130,13 @@ class Ground(LocalFederation):
 
 
 @contextmanager
-def running(folder: Path, *kind: str, **rounds: float) -> Iterator[Ground]:
+def running(folder: Path, **terms: Any) -> Iterator[Ground]:
     """Give a running federation whose parties can be held up."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "PROGRAM", "federation_apps")
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-        made = Ground(folder, *kind, **rounds)
+        made = Ground(folder, **terms)
         try:
             made.start()
             yield made

@@ -21,7 +21,7 @@ from fedpower.errors import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
 from fedpower.federation.coordinator import CoordinatorService, Questions, RunThread
-from fedpower.federation.kits import RUNNER, Kit
+from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
 from fedpower.protocol.coordinator import Unreadable, drive
@@ -171,14 +171,14 @@ def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("service")
-    return kit_of(write_study(folder), "coordinator", folder / "kits")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
+    folders = {party: tmp_path_factory.mktemp(party) for party in (COORDINATOR, RUNNER)}
+    return {party: kit_of(write_study(folder), party, folder) for party, folder in folders.items()}
 
 
 @pytest.fixture
-def service(kit: Any, tmp_path: Path) -> CoordinatorService:
-    made = CoordinatorService(kit)
+def service(kits: dict[str, Kit], tmp_path: Path) -> CoordinatorService:
+    made = CoordinatorService(kits[COORDINATOR])
     made.kit.folder = tmp_path / "kit"
     made.kit.folder.mkdir()
     assert made.links._accepts == {**dict.fromkeys(made.study.silos, ANSWER), RUNNER: CALL}
@@ -318,12 +318,6 @@ def test_how_a_run_ended_says_whether_another_start_could_help(
 # --- the runner: which run to take up, and whether another start could fare better ---
 
 
-@pytest.fixture(scope="module")
-def runner_kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
-    folder = tmp_path_factory.mktemp("runner")
-    return kit_of(write_study(folder), "runner", folder / "runner")
-
-
 AT_WORK = {"run": RUN, "rounds": []}
 TOO_FEW = {**AT_WORK, "done": False, "reason": "round 0 needs 3 answers", "again": True}
 DONE = {**AT_WORK, "done": True, "reason": None}
@@ -355,11 +349,11 @@ Follow = Callable[..., tuple[Any, list[str]]]
 
 
 @pytest.fixture
-def follow(monkeypatch: pytest.MonkeyPatch, runner_kit: Kit, tmp_path: Path) -> Follow:
+def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path) -> Follow:
     """Return what takes up a run at coordinators one after the other."""
     monkeypatch.setattr(running, "_POLL_S", 0.0)
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)
-    (runner_kit.folder / LAST_RUN).write_text(json.dumps({"study": runner_kit.study.digest, "run": RUN}))
+    (kits[RUNNER].folder / LAST_RUN).write_text(json.dumps({"study": kits[RUNNER].study.digest, "run": RUN}))
 
     def followed(*coordinators: Scripted) -> tuple[Any, list[str]]:
         left, said = list(coordinators), list[str]()
@@ -369,7 +363,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, runner_kit: Kit, tmp_path: Path) -> 
             yield left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(running, "open_session", open_session)
-        runner = Runner(kit=runner_kit, patience=0.0, say=said.append, on_round=lambda reported: None)
+        runner = Runner(kit=kits[RUNNER], patience=0.0, say=said.append, on_round=lambda reported: None)
         return runner.run(tmp_path, resume=True), said
 
     return followed
@@ -377,9 +371,9 @@ def follow(monkeypatch: pytest.MonkeyPatch, runner_kit: Kit, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("left", ["no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
 def test_where_no_run_of_this_study_was_begun_none_is_resumed(
-    left: Any, runner_kit: Kit, follow: Follow
+    left: Any, kits: dict[str, Kit], follow: Follow
 ) -> None:
-    (runner_kit.folder / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
+    (kits[RUNNER].folder / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
     with pytest.raises(ProtocolError, match=r"must have a run of this study to resume, got"):
         follow(Scripted())
 

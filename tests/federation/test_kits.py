@@ -17,7 +17,7 @@ from fedpower.cli import main
 from fedpower.errors import InputError
 from fedpower.federation import AUTHORITY_CERTIFICATE, CERTIFICATE, KEY, TLS, kits
 from fedpower.federation.coordinator import StudyRun
-from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint, make_kits
+from fedpower.federation.kits import Authority, Kit, Request, accept, ask, days_left, fingerprint
 from fedpower.federation.study_file import StudyFile
 from fedpower.protocol.messages import Enrolment
 
@@ -39,7 +39,7 @@ def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
 
 
 @pytest.mark.slow
-def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_path: Path):
+def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_path: Path):
     """Whatever the umask; names of silos may have dashes and digits."""
     names = ["site-01", "site-02", "3-east-wing"]
     study = write_study(tmp_path, silos={"names": names})
@@ -49,7 +49,6 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
         for party in ("coordinator", "runner", *names):
             signed_kit(authority, party, tmp_path / "kits" / party)
         ask(study, names[0], tmp_path / "kits" / names[0], renew=True)
-        make_kits(study, tmp_path / "rehearsal")
         place = tmp_path / "kits" / "coordinator" / "runs" / "0"
         run = StudyRun(study, run="0" * 16, checkpoint=place)
         for question in run.coordinator.next():
@@ -58,24 +57,23 @@ def test_kits_made_either_way_are_private_have_their_own_keys_and_pass_flare_s_o
         os.umask(umask)
     assert (place / "0.round").stat().st_mode & 0o777 == 0o600
     keys = []
-    for folder in (tmp_path / "kits", tmp_path / "rehearsal"):
-        for party in ("coordinator", "runner", *names):
-            kit = folder / party
-            opened = Kit(kit, party)
-            verify_cert_chain(opened.certificate, [], opened.authority)
-            hosts = opened.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            assert ("localhost" in hosts.get_values_for_type(x509.DNSName)) == (party == "coordinator")
-            assert opened.study.digest == study.digest
-            assert opened.check() > 0
-            assert b"PRIVATE" not in (kit / f"{party}.csr").read_bytes()
-            keys.append((kit / TLS / KEY).read_bytes())
+    for party in ("coordinator", "runner", *names):
+        kit = tmp_path / "kits" / party
+        opened = Kit(kit, party)
+        verify_cert_chain(opened.certificate, [], opened.authority)
+        hosts = opened.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert ("localhost" in hosts.get_values_for_type(x509.DNSName)) == (party == "coordinator")
+        assert opened.study.digest == study.digest
+        assert opened.check() > 0
+        assert b"PRIVATE" not in (kit / f"{party}.csr").read_bytes()
+        keys.append((kit / TLS / KEY).read_bytes())
         with pytest.raises(InputError, match="must be new or empty"):
-            ask(study, names[0], folder / names[0])
+            ask(study, party, kit)
     assert len(set(keys)) == len(keys)
     held = [path for path in authority.folder.rglob("*") if path.is_file()]
     assert {path.name for path in held if b"PRIVATE" in path.read_bytes()} == {"authority.key"}
     assert (authority.folder / "authority.key").read_bytes() not in keys
-    for name in ("authority", "kits", "rehearsal"):
+    for name in ("authority", "kits"):
         paths = (tmp_path / name, *(tmp_path / name).rglob("*"))
         assert [path for path in paths if path.stat().st_mode & 0o077] == []
 

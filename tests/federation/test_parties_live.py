@@ -351,22 +351,3 @@ def test_files_as_they_are_are_rehearsed_with_the_options_of_a_fit_and_a_failure
         assert "no round was closed in 6 starts in a row" in last
     finally:
         shutil.rmtree(kept)
-
-
-@pytest.mark.slow
-def test_a_rehearsal_that_cannot_be_is_refused_before_anything_starts(tmp_path, rows):
-    for name in SIZES:
-        table = silo_rows(name)
-        table[1, 2] = np.nan if name == "south" else table[1, 2]
-        write_rows(rows / f"{name}.csv", table)
-    init_study(tmp_path, "--epsilon=1")
-    for words, sentence in (
-        (("--local=3", "--data=rows"), "of the data of silo 'south' must hold finite numbers"),
-        (("--separator=;",), "--separator must go with --local"),
-        (("--local=3", "--drop=nr"), "--drop must go with --data"),
-    ):
-        refused = fedpower("study", "run", "study.toml", *words, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert sentence in refused.stderr
-        assert "are starting on this machine" not in refused.stderr
-        assert not (tmp_path / "result").exists()

@@ -255,7 +255,6 @@ def moved_cell(change: float) -> Any:
 
 
 SPOILS: dict[str, Callable[[Path], Any]] = {
-    "another study": lambda folder: write_silo(folder, more=f'[agrees]\nstudy = "{"0" * 64}"'),
     "too much": lambda folder: write_silo(folder, more="[agrees]\nepsilon = 0.5"),
     "not named": lambda folder: change_own_file(folder, 'silo = "north"', 'silo = "west"'),
     "no rows": lambda folder: (folder / "north.csv").unlink(),
@@ -265,7 +264,6 @@ SPOILS: dict[str, Callable[[Path], Any]] = {
     "another's ledger": lambda folder: change_ledger(folder, silo="south"),
     "no ledger": change_ledger,
     "a ledger not named": lambda folder: change_own_file(folder, "[ledger]", "[columns]\n#"),
-    "another data set's ledger": lambda folder: change_ledger(folder, silo="north", data_set="lungs"),
     "another cap": lambda folder: write_silo(folder, cap=9.0),
     "a damaged ledger": lambda folder: (folder / "north.ledger").write_bytes(b"not a database!!"),
 }

@@ -32,15 +32,6 @@ def ledger():
         yield made
 
 
-def test_the_same_key_gets_the_same_bytes_and_is_charged_once(ledger):
-    payload = bytes(range(256)) * 200
-    assert ask(ledger, "one", payload) == payload
-    assert ask(ledger, "two", payload[::-1]) == payload[::-1]
-    assert ask(ledger, "one", never) == payload
-    assert ask(ledger, "two", never) == payload[::-1]
-    assert ledger.spent().n_releases == 2
-
-
 @pytest.mark.parametrize("n_steps", [1, 30])
 def test_equal_steps_of_one_calibration_spend_exactly_the_cap_and_leave_nothing(ledger, n_steps):
     for step in range(n_steps):

@@ -1,4 +1,4 @@
-"""The integers are rounded normals: against the exact normal law and against OpenDP's sampler.
+"""The integers are rounded normals: against the exact normal law.
 
 Statistical tests state the probability that a correct sampler fails; seeded ones do not vary.
 """
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedpower import native
 from fedpower.errors import InputError
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise, gaussian_integers
@@ -115,17 +116,6 @@ def test_wide_scales_are_rounded_as_whole_numbers_are(scale):
         assert open_ended == (found != (scale * x + scale - 1 + 2**63) >> 64)
 
 
-@pytest.mark.audits
-def test_openDP_draws_from_the_same_law():  # noqa: N802
-    dp = pytest.importorskip("opendp.prelude")
-    dp.enable_features("contrib")
-    scale, n = 1000, 20_000
-    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
-    theirs = dp.m.make_gaussian(*space, scale=float(scale))([0] * n)
-    ours = gaussian_integers(SystemNoise(), n, scale=scale)
-    assert stats.ks_2samp(ours, theirs).pvalue > 1e-7
-
-
 def test_the_system_source_never_repeats_and_the_seeded_one_says_that_it_gives_no_privacy():
     source = SystemNoise()
     assert not np.intersect1d(source.words(1000), source.words(1000)).size
@@ -161,3 +151,23 @@ def test_integers_that_cores_draw_beside_each_other_have_the_same_law():
     assert fits(K, scale, quantiles(scale))
     first, second = K[: noise._SHARE], K[noise._SHARE : 2 * noise._SHARE]
     assert abs(np.corrcoef(first, second)[0, 1]) < 6 / math.sqrt(noise._SHARE)
+
+
+@pytest.mark.skipif(native.loops() is None, reason=native.account())
+@pytest.mark.parametrize("scale", [1, 2**20 + 3, 2**30, 2**32 - 1, 2**41 + 12345, 2**58])
+def test_the_compiled_loop_gives_the_integers_that_numpy_makes_of_the_same_words(scale):
+    """At random words, and at every edge of the table, of rounding and of the acceptance."""
+    table = [int(entry) for entry in noise._CUMULATIVE_HIGH]
+    parts = [0, 2**64 - 1, *(entry + step for entry in (table[0], table[4]) for step in (-1, 0, 1))]
+    fractions = [0, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 2, (2**63 - 1) // scale]
+    chances = [0, 2**63, 2**64 - 1 - 2**40, 2**64 - 1]
+    edges = [(part, x, u, 1, 2, 3, 4, 5, 6, 7, 8, 9) for part in parts for x in fractions for u in chances]
+
+    def drawn():
+        seeded = gaussian_integers(SeededNoiseForExperiments(7), 100_003, scale=scale).tolist()
+        return seeded, [noise._candidates(Scripted(*words), 1, scale).tolist() for words in edges]
+
+    compiled = drawn()
+    with native.switched_off():
+        assert native.loops() is None
+        assert drawn() == compiled

@@ -35,7 +35,6 @@ from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.privacy.sensitivity import moved_by_row
 from fedpower.protocol import release as release_module
 from fedpower.protocol.messages import AskMoment, AskSteps, LocalSteps, Refusal, read_only
-from fedpower.protocol.query import Moment
 from fedpower.protocol.release import noise_of
 from fedpower.protocol.silo import NOT_YOURS
 from fedpower.rows.opening import open_source
@@ -321,18 +320,3 @@ def test_a_table_replaced_after_its_rows_were_counted_costs_and_gives_nothing(tm
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         assert refused(ask(private_silo(MOMENT, ledger, moment=moment), body))
         assert ledger.spent().n_releases == 0
-
-
-def test_a_share_of_a_secure_sum_is_of_the_enrolled_rows(tmp_path):
-    path = tmp_path / "north.parquet"
-    write(path, bounded_rows())
-    late, early = rows_in(path, on_lattice=True), rows_in(path, on_lattice=True)
-    assert late.n_rows == 300
-    early.prepare()
-    before = early.sums()
-    write(path, few())
-    query = Moment(n_features=D, mean_weight=0.0)
-    with pytest.raises(InputError, match="must hold the same rows"):
-        query.evaluate(late, (0, 0, 0))
-    query.evaluate(early, (0, 0, 0))
-    assert early.sums() is before

@@ -382,17 +382,18 @@ def test_a_refusal_that_a_new_session_would_not_cure_costs_no_further_attempt():
     assert charges(there) == [1] * 4
 
 
+def interrupted(coordinator, there, times, names=SIZES):
+    """Enrol, and open so many sessions, in each of which silos are restarted before they upload."""
+    answer_round(coordinator, there)
+    for _ in range(times):
+        answer_round(coordinator, there)
+        for name in names:
+            restarted(there, name)
+        answer_round(coordinator, there)
+
+
 def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_end():
     once = replace(WHOLE, attempts=1)
-
-    def interrupted(coordinator, there, times):
-        answer_round(coordinator, there)
-        for _ in range(times):
-            answer_round(coordinator, there)
-            for name in SIZES:
-                restarted(there, name)
-            answer_round(coordinator, there)
-
     there, coordinator = parties(once), coordinator_of(once)
     interrupted(coordinator, there, 5)
     assert charges(there) == [0] * 4
@@ -405,13 +406,9 @@ def test_sessions_that_cost_nobody_anything_do_not_count_and_still_come_to_an_en
 
 
 def test_a_silo_that_restarts_every_time_costs_no_more_attempts_than_were_agreed():
-    there, coordinator = parties(WHOLE), coordinator_of(WHOLE)
-    answer_round(coordinator, there)
-    with pytest.raises(ProtocolError, match="within 3 attempts"):  # noqa: PT012
-        for _ in range(MOST_FREE_SESSIONS):
-            answer_round(coordinator, there)
-            restarted(there, "west")
-            answer_round(coordinator, there)
+    there = parties(WHOLE)
+    with pytest.raises(ProtocolError, match="within 3 attempts"):
+        interrupted(coordinator_of(WHOLE), there, MOST_FREE_SESSIONS, ["west"])
     assert charges(there) == [3, 3, 3, 0]
 
 

@@ -24,7 +24,6 @@ from fedpower.cli.silos import (
     open_networks,
     open_silos,
     read_vector,
-    require_charge,
 )
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import ClippingWarning, NoiseWarning, RepeatedFitWarning, weights_summary
@@ -160,7 +159,8 @@ def _check_promise(given: dict[str, Any]) -> None:
             "--row-norm, --normalize or --codebook must be given with centres, scales or settings of "
             "a solver, got none; leave all of these out to find a bound privately"
         )
-    require_charge(given)
+    if given["ledgers"] and not wanted.is_private:
+        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
 
 
 @contextmanager

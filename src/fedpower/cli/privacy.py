@@ -242,19 +242,31 @@ def _audit(epsilon: float, runs: int, **given: Any) -> bool:
             )
             for name, center, factor in plans
         ]
-    audited = reports if halved else [report for report in reports if report.noise_factor == 1]
-    violated = any(report.violation for report in audited)
-    verdict = _verdict(reports, audited, control)
+    controls = [report for report in reports if report.noise_factor != 1]
+    audited = controls if halved else [report for report in reports if report.noise_factor == 1]
+    worst = max(audited, key=lambda report: report.epsilon_lower)
+    promise, caught = f"epsilon={epsilon:g} at delta={given['delta']:g}", sum(r.violation for r in controls)
+    part = f"{'half' if control == 0.5 else f'{control:.3g}'} of the noise needed"
+    if worst.violation:
+        verdict = (
+            f"VIOLATION: mode {worst.mode!r} loses at least epsilon={worst.epsilon_lower:.3g} where "
+            f"{promise} was promised (confidence {worst.confidence:g})."
+        )
+    else:
+        verdict = (
+            f"No violation of {promise} was found in {sum(2 * report.n_runs for report in audited)} runs; "
+            f"{caught} of {len(controls)} controls with {part} were caught."
+        )
     if given["as_json"]:
         audits = [report.as_dict() for report in reports]
-        print_json({"violation": violated, "verdict": verdict, "audits": audits})
+        print_json({"violation": worst.violation, "verdict": verdict, "audits": audits})
     else:
-        print_table(None, _AUDIT_HEADINGS, map(_audit_row, reports), numbers=_AUDIT_HEADINGS[1:5])
+        headings = ("what was audited", "promised ε", "exact ε", "ε is at least", "runs", "finding")
+        print_table(None, headings, map(_audit_row, reports), numbers=headings[1:5])
         click.echo(verdict)
-    if any(report.noise_factor != 1 and not report.violation for report in reports):
-        lack = "halved noise" if control == 0.5 else f"{control:.3g} of the noise"
-        note(f"{runs} runs are too few to catch {lack} at epsilon={epsilon:g}; use more --runs")
-    return violated
+    if caught < len(controls):
+        note(f"{runs} runs are too few to catch {part} at epsilon={epsilon:g}; use more --runs")
+    return bool(worst.violation)
 
 
 def _available() -> tuple[Mode, ...]:
@@ -269,37 +281,15 @@ def _available() -> tuple[Mode, ...]:
     return MODES
 
 
-_AUDIT_HEADINGS = ("what was audited", "promised ε", "exact ε", "ε is at least", "runs", "finding")
-
-
 def _audit_row(report: Any) -> tuple[str, ...]:
-    factor, finding, exact = report.noise_factor, report.verdict, report.exact_epsilon
+    finding, exact = report.verdict, report.exact_epsilon
     name = f"{report.mode}{', centred' if report.center else ''}"
     name += ", persons" if report.unit == "person" else ""
-    if factor != 1:
-        noise = "halved noise" if factor == 0.5 else f"1/{1 / factor:.3g} of its noise"
-        name, exact = f"{name}, control with {noise}", report.reachable_epsilon
+    if report.noise_factor != 1:
+        name, exact = f"{name}, control with {report.noise_factor:.3g} of its noise", report.reachable_epsilon
         finding = "caught" if report.violation else "not caught"
     numbers = (f"{report.claimed_epsilon:g}", f"{exact:.3g}", f"{report.epsilon_lower:.3g}")
     return (name, *numbers, f"2 × {report.n_runs}", finding)
-
-
-def _verdict(reports: list[Any], audited: list[Any], control: float) -> str:
-    at = f"epsilon={reports[0].claimed_epsilon:g} at delta={reports[0].delta:g}"
-    broken = [report for report in audited if report.violation]
-    if broken:
-        worst = max(broken, key=lambda report: report.epsilon_lower)
-        return (
-            f"VIOLATION: mode {worst.mode!r} loses at least epsilon={worst.epsilon_lower:.3g} where "
-            f"{at} was promised (confidence {worst.confidence:g})."
-        )
-    controls = [report for report in reports if report.noise_factor != 1]
-    caught = sum(report.violation for report in controls)
-    part = "half" if control == 0.5 else f"{control:.3g}"
-    return (
-        f"No violation of {at} was found in {sum(2 * r.n_runs for r in audited)} runs; "
-        f"{caught} of {len(controls)} controls with {part} of the noise needed were caught."
-    )
 
 
 # --- attack ----------------------------------------------------------------------------------------

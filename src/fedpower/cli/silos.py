@@ -1,7 +1,6 @@
 """From the words of a command line to silos, their ledgers and public vectors."""
 
 import csv
-import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -105,12 +104,6 @@ def note_doubts(silos: Mapping[str, Path | RowSource], options: Options) -> int:
                 f"with --drop {shlex.quote(column)} or by a rule (for your eyes)"
             )
     return width
-
-
-def require_charge(given: Mapping[str, Any]) -> None:
-    """Refuse ledgers for exact numbers, which nothing is charged for."""
-    if math.isinf(given["epsilon"]) and given["ledgers"]:
-        raise InputError("--ledgers must go with a finite epsilon, got --epsilon inf, which charges nothing")
 
 
 def find_ledgers(silos: Sequence[str], given: Mapping[str, Any]) -> dict[str, Path] | None:

@@ -217,7 +217,6 @@ def _facts(read: StudyFile) -> dict[str, Any]:
 
 _READ = f"drop extra_columns {READING}"
 _KIT = option("--kit FOLDER", "The runner's kit; kits/runner next to STUDY by default.")
-_SECONDS = click.FloatRange(0)
 _LOG_LINES = 12
 """Last lines of a party's log that are shown."""
 
@@ -228,7 +227,13 @@ _LOG_LINES = 12
     output("result"),
     _KIT,
     option("--resume", "Resume the last run."),
-    option("--wait", "Seconds to wait for silos and coordinator.", _SECONDS, name="patience", default=120.0),
+    option(
+        "--wait",
+        "Seconds to wait for silos and coordinator.",
+        click.FloatRange(0),
+        name="patience",
+        default=120.0,
+    ),
     option("--local N", "Rehearse with N silos on this machine.", int, name="n_local"),
     option("--data FOLDER", "With --local: a folder with a file or folder SILO for each silo."),
     f"force as_json {_READ}",

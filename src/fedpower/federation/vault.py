@@ -11,6 +11,7 @@ from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -97,12 +98,9 @@ def run_silo(vault: Vault, settings: NodeSettings, own: SiloFile, *, say: Say) -
     there.close()
     if not settings.confined:
         say(isolation.describe(confined=False))
-    _leave_network(own, say)
-    threading.Thread(target=vault.serve, args=(here,), name="vault", daemon=True).start()
-    if not wait_for_signal(until=lambda: child.poll() is not None):
+    if not _work(own, say, vault.serve, here, until=lambda: child.poll() is not None):
         say("the node stopped, so the silo stops too")
         return child.returncode if child.returncode > 0 else 1
-    say("stopping; releases and charges are on disk")
     stop(child)
     return 0
 
@@ -112,13 +110,10 @@ def run_vault(vault: Vault, path: Path, own: SiloFile, *, say: Say) -> int:
     listener = _listener(path)
     listener.listen(1)
     say(f"the vault listens at {path}")
-    _leave_network(own, say)
-    threading.Thread(target=_accept, args=(vault, listener, say), name="vault", daemon=True).start()
     inode = path.stat().st_ino
-    wait_for_signal()
+    _work(own, say, _accept, vault, listener, say)
     if path.exists() and path.stat().st_ino == inode:
         path.unlink()
-    say("stopping; releases and charges are on disk")
     return 0
 
 
@@ -152,9 +147,15 @@ def _accept(vault: Vault, listener: socket.socket, say: Say) -> None:
         threading.Thread(target=vault.serve, args=(node,), name="node", daemon=True).start()
 
 
-def _leave_network(own: SiloFile, say: Say) -> None:
-    """Give up the network, unless rows come over it."""
+def _work(
+    own: SiloFile, say: Say, work: Callable[..., None], *given: Any, until: Callable[[], bool] = lambda: False
+) -> bool:
+    """Give up the network, unless rows come over it, and work; return True once a signal comes."""
     if own.data.server:
         say("the vault keeps the network: its rows come from a database server")
     elif isolation.available():
         isolation.allow_sockets(socket.AF_UNIX)
+    threading.Thread(target=work, args=given, name="vault", daemon=True).start()
+    if asked := wait_for_signal(until=until):
+        say("stopping; releases and charges are on disk")
+    return asked

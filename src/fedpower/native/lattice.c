@@ -447,51 +447,33 @@ static inline double distance_of(double t, double u)
    how many these are; -1 where a candidate needs further bits: then the caller decides all.
 
    parts, fractions, chances: of each candidate, for the integer part, the fraction and the acceptance.
-   bits: how many of the upper ones of `parts` count, and of the lower ones for `chances` where these are
-   NULL; those of further words would come after them.
    table: upper words of the cumulative probabilities of the integer parts.
    out: room for n. */
 EXPORT int64_t fedpower_candidates(const uint64_t *parts, const uint64_t *fractions,
-                                   const uint64_t *chances, int64_t n, int32_t bits, uint64_t scale,
+                                   const uint64_t *chances, int64_t n, uint64_t scale,
                                    const uint64_t table[PARTS], int64_t *out)
 {
-    const double unit = 0x1p-64;
-    /* The rest of a chance may add this much to it; float64 decides beyond that. */
-    const double doubt = 0x1p-40 + (chances ? 0.0 : ldexp(1.0, bits - 64));
-    const int32_t unread = 64 - bits;
+    const double unit = 0x1p-64, doubt = 0x1p-40; /* float64 decides beyond that */
     const uint64_t top = (uint64_t)1 << 63;
-    uint64_t known[PARTS];
     int64_t taken = 0;
-    for (int j = 0; j < PARTS; j++)
-        known[j] = table[j] >> unread;
     for (int64_t i = 0; i < n; i++) {
-        uint64_t word = parts[i] >> unread, x = fractions[i];
-        uint64_t chance = chances ? chances[i] : parts[i] << bits;
-        int64_t k = (known[0] < word) + (known[1] < word) + (known[2] < word) + (known[3] < word);
+        uint64_t word = parts[i], x = fractions[i];
+        int64_t k = (table[0] < word) + (table[1] < word) + (table[2] < word) + (table[3] < word);
         if (k == 4) /* seldom */
-            while (k < PARTS && known[k] < word)
+            while (k < PARTS && table[k] < word)
                 k++;
         double fraction = (double)x * unit;
         double distance = distance_of(0.5 * fraction * ((double)(2 * k) + fraction),
-                                      (double)chance * unit);
+                                      (double)chances[i] * unit);
         unsigned __int128 product = (unsigned __int128)scale * x + top;
         uint64_t rest = (uint64_t)product;
         int open_ended = scale >> 32 ? rest > 0 - scale : rest >> 32 == 0xffffffffu;
-        int tie = known[k < PARTS ? k : PARTS - 1] == word;
+        int tie = table[k < PARTS ? k : PARTS - 1] == word;
         if (tie || (distance < doubt && distance > -doubt) || open_ended)
             return -1;
         out[taken] = k * (int64_t)scale + (int64_t)(uint64_t)(product >> 64);
         taken += distance > 0;
     }
     return taken;
-}
-
-/* Put the magnitudes with their signs into out: one bit each, the upper ones of a byte first. */
-EXPORT void fedpower_signs(const int64_t *magnitudes, int64_t n, const uint8_t *bits, int64_t *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t negative = -(int64_t)(bits[i >> 3] >> (7 - (i & 7)) & 1);
-        out[i] = (magnitudes[i] ^ negative) - negative;
-    }
 }
 #endif

@@ -257,17 +257,6 @@ class _History:
                 "new charge, or put the old data back (nothing left the silo)"
             )
 
-    def charges(self) -> list[dict[str, Any]]:
-        """Return every release, and what it and all up to it cost at the present cap's delta."""
-        account = replace(self.account(), mu=0.0, slack_delta=0.0)
-        charges = []
-        for seq, made in enumerate(self.all(Release), start=1):
-            account = account.charged(made.mu, made.slack_delta)
-            alone = replace(account, mu=made.mu, slack_delta=made.slack_delta)
-            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": account.epsilon}
-            charges.append(msgspec.structs.asdict(made) | costs)
-        return charges
-
 
 def jsonable(value: object) -> Any:
     """Return a value in JSON's types: times as text, infinities as None."""
@@ -509,6 +498,12 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
         """Return all but the payloads, ready for JSON; ``seal`` is the fingerprint of the history."""
         history = self._history()
         account, owner = history.account(), history.owner
+        so_far, charges = replace(account, mu=0.0, slack_delta=0.0), []
+        for seq, made in enumerate(history.all(Release), start=1):
+            so_far = so_far.charged(made.mu, made.slack_delta)
+            alone = replace(so_far, mu=made.mu, slack_delta=made.slack_delta)
+            costs = {"seq": seq, "epsilon": alone.epsilon, "total_epsilon": so_far.epsilon}
+            charges.append(msgspec.structs.asdict(made) | costs)
         names = ("epsilon", "mu", "slack_delta", "n_releases")
         found = {
             "fedpower": importlib.metadata.version("fedpower"),
@@ -522,7 +517,7 @@ class Ledger(contextlib.AbstractContextManager["Ledger"]):
             "cap_changes": history.all(Cap),
             "spent": {name: getattr(account, name) for name in names},
             "left": account.left,
-            "entries": history.charges(),
+            "entries": charges,
             "seal": {"seq": len(history.entries), "sha256": history.seal},
         }
         return dict(jsonable(found))

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpower import native
 from fedpower.errors import InputError
 
 WIDEST_SCALE = 2**58
@@ -77,7 +78,12 @@ def _fill(source: NoiseSource, scale: int, out: NDArray[np.int64]) -> None:
 
 def _candidates(source: NoiseSource, n: int, scale: int) -> NDArray[np.int64]:
     """Return round(scale·|X|) of those of n candidates that are accepted."""
-    k_words, x, u = source.words(3 * n).reshape(3, n)
+    k_words, x, u = np.ascontiguousarray(source.words(3 * n)).reshape(3, n)
+    if native.loops() is not None:
+        room = np.empty(n, dtype=np.int64)
+        taken = native.call("fedpower_candidates", k_words, x, u, n, scale, _CUMULATIVE_HIGH, room)
+        if taken >= 0:
+            return room[:taken]
     k = _integer_parts(source, k_words)
     fraction = x * 2.0**-64
     probability = np.exp(-0.5 * fraction * (2 * k + fraction))

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -187,15 +187,12 @@ class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def encode(record: Struct) -> bytes:
     """Return a struct as bytes: magic, header in msgpack, its arrays in order, SHA-256 of all before it."""
-    parts, digest = _parts(record)
-    return b"".join([*parts, digest.digest()])
+    return b"".join(_parts(record))
 
 
 def digest_of(record: Struct) -> str:
     """Return the SHA-256 of ``encode(record)`` in hexadecimal digits, without copying the arrays."""
-    _, digest = _parts(record)
-    digest.update(digest.digest())
-    return str(digest.hexdigest())
+    return _sha256(_parts(record)).hexdigest()
 
 
 def encoded_size(record: Struct) -> int:
@@ -257,16 +254,20 @@ def _header(record: Struct) -> tuple[bytes, list[tuple[NDArray[Any], str]]]:
     return msgspec.msgpack.encode(record, enc_hook=described), arrays
 
 
-def _parts(record: Struct) -> tuple[list[bytes | memoryview], Any]:
-    """Return the bytes before the checksum, arrays as they are in memory, and the SHA-256 so far."""
+def _parts(record: Struct) -> list[bytes | memoryview]:
+    """Return the bytes of a struct, arrays as they are in memory."""
     header, arrays = _header(record)
     parts: list[bytes | memoryview] = [MAGIC, len(header).to_bytes(_LENGTH_BYTES, "little"), header]
     for array, kind in arrays:
         parts.append(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
+    return [*parts, _sha256(parts).digest()]
+
+
+def _sha256(parts: Iterable[bytes | memoryview]) -> "hashlib._Hash":
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
-    return parts, digest
+    return digest
 
 
 def _fits_float32(array: NDArray[Any]) -> bool:

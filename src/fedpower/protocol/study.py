@@ -449,9 +449,6 @@ _BYTES_PER_SECOND = 2e6
 _KRYLOV_ROUNDS = 8
 """Rounds that krylov is counted at; it takes fewer where the gap is wide or noise sets the floor."""
 
-_NARROW = 2048
-"""Up to so many columns nobody asks what a d×d matrix takes."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverChoice:
@@ -465,32 +462,25 @@ def choose_solver(
     *, n_features: int, iteration_rank: int, noise: NoiseMode, paper_settings: tuple[str, ...] = ()
 ) -> SolverChoice:
     """Return the solver that reaches the answer first."""
-
-    def chosen(solver: str, reason: str) -> SolverChoice:
-        return SolverChoice(solver=solver, reason=reason)
-
-    if paper_settings:
-        given = ", ".join(paper_settings)
-        return chosen("fedpower", f"{given} was given, which only the paper's method has")
-    if noise == "paper":
-        return chosen("fedpower", "noise='paper' asks for the paper's method as it is printed")
-    fits, square = n_features <= MOST_SQUARE_FEATURES, _size(8 * n_features**2)
-    if noise == "step":
-        reason = "every product is noised and paid for, and krylov uses all of them together"
-        more = f" (a moment of {n_features} columns takes {square}; where it fits, noise='moment' is better)"
-        return chosen("krylov", reason + more * (not fits))
-    triangle = 8 * n_features * (n_features + 1) // 2
-    block = 2 * 8 * n_features * iteration_rank
+    triangle, block = 4 * n_features * (n_features + 1), 16 * n_features * iteration_rank
     upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
-    krylov = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
+    steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
     figures = f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of {_size(block)}"
-    if noise == "moment" and n_features > _NARROW:
-        figures += (
-            f"; every silo holds its noised moment of {square}, which is more accurate than noised steps"
+    solver = "krylov"
+    if paper_settings:
+        solver, reason = (
+            "fedpower",
+            f"{', '.join(paper_settings)} was given, which only the paper's method has",
         )
-    if fits and upload <= krylov:
-        return chosen("moment", f"one upload of the moment is cheapest: {figures}")
-    return chosen("krylov", f"the moment is too large to upload lightly: {figures}")
+    elif noise == "paper":
+        solver, reason = "fedpower", "noise='paper' asks for the paper's method as it is printed"
+    elif noise == "step":
+        reason = "every product is noised and paid for, and krylov uses all of them together"
+    elif n_features <= MOST_SQUARE_FEATURES and upload <= steps:
+        solver, reason = "moment", f"one upload of the moment is cheapest: {figures}"
+    else:
+        reason = f"the moment is too large to upload lightly: {figures}"
+    return SolverChoice(solver=solver, reason=reason)
 
 
 def _size(count: int) -> str:

@@ -267,15 +267,11 @@ def read_variants(path: Path) -> VariantList:
     ids = tuple(words[0] for words in lines)
     alleles, frequencies = None, None
     if lines[0][0].startswith("#"):
-        head = [word.lstrip("#") for word in lines[0]]
+        ids, alleles, texts = zip(*_table(path, str(path), ("ID", "ALT", "ALT_FREQS")), strict=True)
         try:
-            places = [head.index(name) for name in ("ID", "ALT", "ALT_FREQS")]
-            ids, alleles, texts = zip(*([words[at] for at in places] for words in lines[1:]), strict=True)
             frequencies = np.array(list(map(float, texts)))
-        except (ValueError, IndexError):
-            raise InputError(
-                f"{path} must have ids, a line each, or the columns ID, ALT and ALT_FREQS, got others"
-            ) from None
+        except ValueError:
+            raise InputError(f"every ALT_FREQS of {path} must be a number, got something else") from None
     require_distinct(f"variants of {path}", ids)
     fixed = [] if frequencies is None else [ids[at] for at, p in enumerate(frequencies) if not 0 < p < 1]
     if fixed:

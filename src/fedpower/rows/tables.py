@@ -145,6 +145,8 @@ class TableSource:
     gaps: bool = False
     rules: TableRules | None = None
     others: dict[str, tuple[int, int]] = field(default_factory=dict, repr=False)
+    sparse: bool = field(default=False, init=False)
+    density: float | None = field(default=1.0, init=False)
 
     def __post_init__(self) -> None:
         require_distinct(self.name, self.columns)
@@ -153,14 +155,6 @@ class TableSource:
     @property
     def n_features(self) -> int:
         return len(self.columns)
-
-    @property
-    def sparse(self) -> bool:
-        return False
-
-    @property
-    def density(self) -> float | None:
-        return 1.0
 
     def blocks(self, max_rows: int) -> Iterator[Block]:
         """Yield the rows; a cell that no rule covers is refused, by its row in the stored table."""

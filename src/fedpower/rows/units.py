@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -38,25 +38,33 @@ _WAITING = 16
 # --- weights ----------------------------------------------------------------------------------------------
 
 
-def exact_weights(counts: Vector, most: int) -> Vector:
-    """Return w = min(1, C/m) for rows of persons with m rows."""
-    return np.minimum(1.0, most / counts)
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """What rows weigh of persons who have so many rows each, and count for C at most."""
 
+    counts: Vector
+    most: int
 
-def lattice_shares(counts: Vector, most: int) -> Vector:
-    """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C."""
-    rows = counts.astype(np.int64)
-    shares = np.minimum(np.floor(PARTS * np.sqrt(most / counts)), PARTS).astype(np.int64)
-    shares += shares < PARTS
-    while (too_large := rows * shares**2 > most * PARTS**2).any():
-        shares -= too_large
-    return np.asarray(shares, dtype=np.float64)
+    def __getitem__(self, part: slice) -> Weights:
+        return Weights(self.counts[part], self.most)
 
+    def exact(self) -> Vector:
+        """Return w = min(1, C/m) for rows of persons with m rows."""
+        return np.minimum(1.0, self.most / self.counts)
 
-def tally_weights(counts: Vector, most: int) -> NDArray[np.int64]:
-    """Return ⌊T·b²⌋: a person's rows together have C·T at most."""
-    shares = lattice_shares(counts, most).astype(np.int64)
-    return np.asarray(shares**2 // (PARTS**2 // TALLY_PARTS))
+    def shares(self) -> Vector:
+        """Return k = ⌊P√w⌋, the largest whole number with m·k² ≤ C·P², and P where m ≤ C."""
+        rows = self.counts.astype(np.int64)
+        shares = np.minimum(np.floor(PARTS * np.sqrt(self.most / self.counts)), PARTS).astype(np.int64)
+        shares += shares < PARTS
+        while (too_large := rows * shares**2 > self.most * PARTS**2).any():
+            shares -= too_large
+        return np.asarray(shares, dtype=np.float64)
+
+    def tallies(self) -> NDArray[np.int64]:
+        """Return ⌊T·b²⌋: a person's rows together have C·T at most."""
+        shares = self.shares().astype(np.int64)
+        return np.asarray(shares**2 // (PARTS**2 // TALLY_PARTS))
 
 
 # --- rows by person ---------------------------------------------------------------------------------------
@@ -104,10 +112,10 @@ class UnitRows(OverRows):
         if not np.array_equal(seen, counts):
             raise other_rows(self.name)
 
-    def parted(self, block: Block) -> tuple[Matrix, Vector]:
-        """Return a block's features, and m for each of its rows."""
+    def parted(self, block: Block) -> tuple[Matrix, Weights]:
+        """Return a block's features, and what its rows weigh."""
         rows = np.asarray(block)
-        return rows[:, :-1], np.ascontiguousarray(rows[:, -1])
+        return rows[:, :-1], Weights(np.ascontiguousarray(rows[:, -1]), self.most)
 
     def select(self, columns: tuple[str, ...], *, extra: Extra = "refuse") -> UnitRows:
         if self.columns is not None:

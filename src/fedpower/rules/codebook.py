@@ -105,15 +105,8 @@ class CodeBook:
                 "a code book whose numbers were found must not have row_norm or normalize, got one"
             )
         else:
-            self._require_width(len(self.columns or self.low))
+            self.check_columns(None, len(self.columns or self.low))
             _ = self.treatment  # which refuses numbers that cannot be
-
-    def _require_width(self, width: int) -> None:
-        sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
-        if sizes != {width}:
-            raise InputError(
-                f"a code book must have numbers for each of the {width} columns, got {np.size(self.offset)}"
-            )
 
     def __repr__(self) -> str:
         given = [f"{name}={getattr(self, name)!r}" for name in ("row_norm", "offset", "scale")
@@ -204,7 +197,12 @@ class CodeBook:
             raise InputError(
                 f"a code book must be of the columns of the fit in order, got others: {shown(odd)}"
             )
-        self._require_width(n_features)
+        sizes = {np.size(numbers) for numbers in (self.offset, self.scale, self.low, self.high)}
+        if sizes != {n_features}:
+            raise InputError(
+                f"a code book must have numbers for each of the {n_features} columns, got "
+                f"{np.size(self.offset)}"
+            )
 
 
 def comparisons(

@@ -26,7 +26,11 @@ def _bound_rows(block: Block, *, normalize: bool) -> tuple[Block, int]:
     if normalize:
         extreme |= norms < TINY
     if extreme.any():
-        peaks = _row_peaks(block)
+        if is_sparse(block):
+            peaks = np.zeros(block.shape[0])
+            np.maximum.at(peaks, entry_rows(block), np.abs(block.data))
+        else:
+            peaks = np.max(np.abs(block), axis=1)
         extreme &= peaks > 0
         # Divided, not multiplied by an inverse, which may be infinite.
         block = _rescale(block, np.where(extreme, peaks, 1.0), divide=True)
@@ -51,14 +55,6 @@ def row_norms(block: Block) -> Vector:
         else:
             squares = np.einsum("ij,ij->i", block, block)
         return np.asarray(np.sqrt(squares), dtype=np.float64)
-
-
-def _row_peaks(block: Block) -> Vector:
-    if is_sparse(block):
-        peaks = np.zeros(block.shape[0])
-        np.maximum.at(peaks, entry_rows(block), np.abs(block.data))
-        return peaks
-    return np.asarray(np.max(np.abs(block), axis=1), dtype=np.float64)
 
 
 def _rescale(block: Block, factors: Vector, *, divide: bool = False) -> Block:
@@ -96,7 +92,12 @@ class RowTreatment:
                 checked = public_vector(name, values, positive=name == "scale")
                 object.__setattr__(self, name, checked)
         if self.row_norm is not None:
-            object.__setattr__(self, "row_norm", _row_norm(self.row_norm))
+            bound, units = self.row_norm, "give the columns in other units"
+            good = is_number(bound) and bound > 0
+            require(good, "row_norm", "a positive finite number", bound, "give a public bound")
+            object.__setattr__(self, "row_norm", float(bound))
+            within = 1 / LARGEST <= bound <= LARGEST
+            require(within, "row_norm", f"between {1 / LARGEST:g} and {LARGEST:g}", float(bound), units)
         if self.normalize and self.row_norm is not None:
             raise InputError(
                 f"row_norm and normalize must not be given together, got row_norm={self.row_norm:g} and True"
@@ -180,12 +181,3 @@ class RowTreatment:
         if self.row_norm is None:
             return self.scale
         return np.full(n_features, self.row_norm) if self.scale is None else self.scale * self.row_norm
-
-
-def _row_norm(value: object) -> float:
-    holds = is_number(value) and value > 0  # type: ignore[operator]
-    require(holds, "row_norm", "a positive finite number", value, "give a public bound")
-    number = float(value)  # type: ignore[arg-type]
-    within = f"between {1 / LARGEST:g} and {LARGEST:g}"
-    require(1 / LARGEST <= number <= LARGEST, "row_norm", within, number, "give the columns in other units")
-    return number

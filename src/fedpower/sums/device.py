@@ -23,7 +23,7 @@ from fedpower.rows.source import (
     require_finite,
     require_matrix,
 )
-from fedpower.rows.units import require_no_unit
+from fedpower.rows.units import Weights, require_no_unit
 from fedpower.rules.treatment import TINY, RowTreatment, margin
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, WORD_ROWS, ExactMoments, Words
 from fedpower.sums.moment import Moments
@@ -118,9 +118,11 @@ def total(source: RowSource, device: str, make: Callable[[], S], watch: Watch, *
 
 def _blocks(source: RowSource, device: str, watch: Watch, *, stored: bool = False) -> Iterator[Any]:
     """Yield the rows as tensors on the device, in float64, or in float32 where they are stored so."""
-    rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_BYTES // (8 * source.n_features)))
+    rows = block_rows(source.n_features)
+    if device != "cpu":
+        rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BLOCK_BYTES // (8 * source.n_features)))
     start = 0
-    for block in _stored(source, block_rows(source.n_features) if device == "cpu" else rows):
+    for block in _stored(source, rows):
         watch.saw(len(block))
         single = stored and block.dtype == torch().float32
         part = block.to(device=device, dtype=torch().float32 if single else torch().float64)
@@ -226,7 +228,7 @@ class TorchScatterSum(_TorchSum):
         self._full = full
         self._mean: Any = 0.0
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         rows, n_clipped = treated(self._treatment, block)
         ones = torch().ones_like(rows[:, :1])
         count, mean = len(rows), _sum_products(ones, rows)[0] / len(rows)
@@ -255,7 +257,7 @@ class TorchProductSum(_TorchSum):
         super().__init__(treatment)
         self._basis, self._shift = basis, shift
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         rows, _ = treated(self._treatment, block)
         rows = rows if self._shift is None else rows - _like(self._shift, rows)
         self._total = self._total + _sum_products(rows, rows @ _like(self._basis, rows))
@@ -276,9 +278,11 @@ class TorchLatticeSum(_TorchSum):
         self._high: Any = 0
         self._limbs: Any = None
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         self._n_rows += len(block)
-        if not _has_triton(block):
+        on_nvidia = block.is_cuda and torch().version.cuda is not None
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # in tests
+        if not (on_nvidia or interpreted) or importlib.util.find_spec("triton") is None:
             self._add(block)
             return
         if self._limbs is None:
@@ -314,10 +318,3 @@ class TorchLatticeSum(_TorchSum):
         low, high, sums = (tensor.cpu().numpy() for tensor in (self._low, self._high, self._total))
         words = Words(low=(high << 32) + low) if self._n_rows <= WORD_ROWS else Words(low=low, high=high)
         return ExactMoments(n_rows=self._n_rows, total=sums, squares=words, n_clipped=self._n_clipped)
-
-
-def _has_triton(block: Any) -> bool:
-    """Whether the kernels of `triton_kernel` sum these rows: on an NVIDIA GPU, or interpreted in tests."""
-    here = block.is_cuda and torch().version.cuda is not None
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    return (here or interpreted) and importlib.util.find_spec("triton") is not None

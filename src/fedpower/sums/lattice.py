@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedpower import native
 from fedpower.errors import InputError, ProtocolError
-from fedpower.rows.units import PARTS, lattice_shares
+from fedpower.rows.units import PARTS, Weights
 from fedpower.rules.treatment import RowTreatment, margin, with_data
 from fedpower.sums.moment import Moments, add_squares, bounded, mirror
 from fedpower.sums.reduce import SPARSE_LIMIT, NotFiniteError, gram_rows, room, shares_blocks
@@ -225,13 +225,13 @@ class ExactMoments:
 class LatticeSum:
     """Σ z zᵀ (lower triangle) and Σ z of bounded rows, in 64-bit integers; two words beyond 2²² rows."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, *, most: int = 0) -> None:
-        self._rows, self._most = LatticeRows(treatment, n_features), most
+    def __init__(self, treatment: RowTreatment, n_features: int) -> None:
+        self._rows = LatticeRows(treatment, n_features)
         self.n_rows, self.n_clipped, self._uncarried = 0, 0, 0
         self._total = np.zeros(n_features, dtype=np.int64)
         self._squares = Words(low=np.zeros((n_features, n_features), dtype=np.int64))
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         count, width = block.shape
         if is_sparse(block):
             if not self._rows.treatment.densifies() and block.nnz <= SPARSE_LIMIT * count * width:
@@ -272,9 +272,9 @@ class LatticeSum:
             parts=parts,
         )
 
-    def _add_dense(self, block: Matrix, counts: Vector | None) -> None:
+    def _add_dense(self, block: Matrix, weights: Weights | None) -> None:
         self._begin(len(block))
-        shares = None if counts is None else lattice_shares(counts, self._most)
+        shares = None if weights is None else weights.shares()
         rows, n_clipped = self._rows.of_dense(
             block, room("integers", block.shape), None if shares is None else shares / PARTS
         )
@@ -405,7 +405,7 @@ class ClippedSum:
         self.total = np.zeros((n_features,) if question is None else question.basis.shape, dtype=np.int64)
         self.n_rows = self.squares = 0
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         assert weights is None, "persons have no clipped products"
         block = block.toarray() if is_sparse(block) else block
         rows, _ = self._rows.of_dense(block, room("integers", block.shape))

@@ -14,7 +14,7 @@ from fedpower.rows.arrays import DaskSource, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
 from fedpower.rows.source import RowSource, Watch, block_rows, require_count
-from fedpower.rows.units import PARTS, FilledRows, exact_weights, unit_of, with_gaps
+from fedpower.rows.units import PARTS, FilledRows, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment, with_data
 from fedpower.sums import device as on_device
 from fedpower.sums.lattice import (
@@ -53,6 +53,13 @@ _SPARSE_SLOWNESS = 150  # of a product of two sparse matrices
 _SPARSE_TIMES_DENSE = 13  # of a product of a sparse matrix with a basis
 _SQUARE_COST = 220  # entry of a d×d array, for each block of sparse rows
 _READ_COST = 40  # value that is read and checked
+
+
+_ON_DEVICE: dict[Callable[..., Any], Callable[..., Any]] = {
+    LatticeSum: on_device.TorchLatticeSum,
+    ScatterSum: on_device.TorchScatterSum,
+    ProductSum: on_device.TorchProductSum,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +158,7 @@ class LocalMoment:
         if center is not None:
             vector = require_center(center, width)
             shift = vector if shift is None else vector + shift
-        kind = ProductSum if self.device is None else on_device.TorchProductSum
-        found: Matrix = self._result(self._free_rows(), kind, self._split, basis, shift)
+        found: Matrix = self._result(self._free_rows(), ProductSum, self._split, basis, shift)
         if not np.isfinite(found).all():
             for _ in self.source.blocks(block_rows(width)):  # which names a value that is not finite
                 pass
@@ -173,12 +179,12 @@ class LocalMoment:
             )
         parts, weight = [], 0.0
         for block in full_blocks(self.source, block_rows(width), self.watch):
-            features, counts = (block, None) if self._unit is None else self._unit.parted(block)
+            features, persons = (block, None) if self._unit is None else self._unit.parted(block)
             found, _ = self.treatment.apply(features)
             rows = np.asarray(found.toarray() if is_sparse(found) else found)
             rows = rows if center is None else rows - require_center(center, width)
-            weights = np.ones(len(rows)) if counts is None else exact_weights(counts, self._most)
-            parts.append(rows if counts is None else np.sqrt(weights)[:, np.newaxis] * rows)
+            weights = np.ones(len(rows)) if persons is None else persons.exact()
+            parts.append(rows if persons is None else np.sqrt(weights)[:, np.newaxis] * rows)
             weight += float(weights.sum())
         stacked = np.vstack(parts)
         return moment_factor(stacked if self._unit is None else stacked * np.sqrt(len(stacked) / weight))
@@ -192,8 +198,9 @@ class LocalMoment:
     def clipped(self, question: ClippedQuestion | None = None, *, kappa: int = 0) -> ClippedSum:
         """Return the clipped product with a public basis, or Σ z, as secret as the rows."""
         width = self.source.n_features
-        make = functools.partial(ClippedSum, self.treatment, width, question, kappa)
-        found = self._total(make, clipped_rows(width))
+        found: ClippedSum = self._total(
+            clipped_rows(width), ClippedSum, self.treatment, width, question, kappa
+        )
         require_count(self.source.name, self.n_rows, found.n_rows)
         return found
 
@@ -212,41 +219,34 @@ class LocalMoment:
     def _exact(self) -> ExactMoments:
         self._require_room()
         source, rule, width = self.source, self.treatment, self.source.n_features
-        if self.device is not None:
-            make = functools.partial(on_device.TorchLatticeSum, rule, width)
-            return on_device.total(source, self.device, make, self.watch, stored=True).result()
         size = product_rows(width)
         if source.sparse:
             size = block_rows(width, density=1.0 if rule.densifies() else source.density or 0.01)
-        total = self._total(functools.partial(LatticeSum, rule, width, most=self._most), size)
+        total: LatticeSum = self._total(size, LatticeSum, rule, width)
         return total.result() if self._unit is None else total.result(n_rows=self.n_rows, parts=PARTS)
 
     def _scatter(self, *, full: bool) -> Moments:
         size, width = self._free_rows(), self.source.n_features
         if full and not self._stays_sparse:
             size = block_rows(width) if self.source.sparse else gram_rows(width)
-        kind = ScatterSum if self.device is None else on_device.TorchScatterSum
-        found: Moments = self._result(size, kind, self._split, width, full, offset=self._offset)
+        found: Moments = self._result(size, ScatterSum, self._split, width, full, offset=self._offset)
         return found
 
     def _result(self, max_rows: int, kind: Callable[..., Any], *facts: Any, **how: Any) -> Any:
         """Return the result of a sum of some kind, in float64."""
-        if self.device is not None:
-            make = functools.partial(kind, *facts)
-            return on_device.total(self.source, self.device, make, self.watch).result(**how)
-        total = self._total(functools.partial(kind, *facts, most=self._most), max_rows)
-        return total.result(n_units=None if self._unit is None else self.n_rows, **how)
+        how |= {} if self._unit is None else {"n_units": self.n_rows}
+        return self._total(max_rows, kind, *facts).result(**how)
 
-    def _total(self, make: Callable[[], S], max_rows: int) -> S:
-        """Return a sum over the rows, made where these are: here or at Dask's workers."""
+    def _total(self, max_rows: int, kind: Callable[..., Any], *facts: Any) -> Any:
+        """Return a sum over the rows, made where these are: here, on a device or at Dask's workers."""
+        make = functools.partial(kind, *facts)
+        if self.device is not None:
+            make, stored = functools.partial(_ON_DEVICE[kind], *facts), kind is LatticeSum
+            return on_device.total(self.source, self.device, make, self.watch, stored=stored)
         if isinstance(self.source, EnrolledRows) and isinstance(self.source.rows, DaskSource):
             return _dask_total(self.source, make, max_rows)
         workers = self.how.workers if shares_blocks(self.source.n_features) else 1
         return reduce(self.source, make, max_rows, watch=self.watch, workers=workers)
-
-    @property
-    def _most(self) -> int:
-        return 0 if self._unit is None else self._unit.most
 
     @property
     def _stays_sparse(self) -> bool:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.rows.source import block_rows
-from fedpower.rows.units import exact_weights
+from fedpower.rows.units import Weights
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.reduce import SPARSE_LIMIT, NotFiniteError, room, shares_blocks
 from fedpower.values import Block, Matrix, Vector, is_sparse
@@ -90,21 +90,21 @@ def bounded(treatment: RowTreatment, block: Block) -> tuple[Block, int]:
 class ScatterSum:
     """Weight, mean and Σ w(y − mean)(y − mean)ᵀ of rows; of the columns only unless ``full``."""
 
-    def __init__(self, treatment: RowTreatment, n_features: int, full: bool = True, *, most: int = 0) -> None:
-        self._treatment, self._full, self._most = treatment, full, most
+    def __init__(self, treatment: RowTreatment, n_features: int, full: bool = True) -> None:
+        self._treatment, self._full = treatment, full
         self.n_clipped, self._weight = 0, 0.0
         self._mean = np.zeros(n_features)
         self._scatter = np.zeros((n_features, n_features) if full else n_features)
 
-    def add(self, block: Block, weights: Vector | None = None) -> None:
+    def add(self, block: Block, weights: Weights | None = None) -> None:
         if self._weight and shares_blocks(self._mean.size):  # as if it were merged, to the bit
-            part = ScatterSum(self._treatment, self._mean.size, self._full, most=self._most)
+            part = ScatterSum(self._treatment, self._mean.size, self._full)
             part.add(block, weights)
             self.merge(part)
             return
         rows, n_clipped = bounded(self._treatment, block)
         self.n_clipped += n_clipped
-        own = None if weights is None else exact_weights(weights, self._most)
+        own = None if weights is None else weights.exact()
         if not is_sparse(rows):
             self._add_dense(rows, own)
         elif rows.nnz <= SPARSE_LIMIT * rows.shape[0] * rows.shape[1]:
@@ -184,16 +184,14 @@ class ScatterSum:
 class ProductSum:
     """Σ w(y − shift)(y − shift)ᵀ basis over treated rows y."""
 
-    def __init__(
-        self, treatment: RowTreatment, basis: Matrix, shift: Vector | None, *, most: int = 0
-    ) -> None:
-        self._treatment, self._basis, self._shift, self._most = treatment, basis, shift, most
+    def __init__(self, treatment: RowTreatment, basis: Matrix, shift: Vector | None) -> None:
+        self._treatment, self._basis, self._shift = treatment, basis, shift
         self._total = np.zeros(basis.shape[::-1])
         self._weight = 0.0
 
-    def add(self, block: Block, weights: Vector | None = None) -> None:
+    def add(self, block: Block, weights: Weights | None = None) -> None:
         rows, _ = bounded(self._treatment, block)
-        own = None if weights is None else exact_weights(weights, self._most)
+        own = None if weights is None else weights.exact()
         self._weight += float(rows.shape[0]) if own is None else float(own.sum())
         with np.errstate(over="ignore", invalid="ignore"):
             if is_sparse(rows):

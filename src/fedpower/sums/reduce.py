@@ -11,7 +11,7 @@ import numpy as np
 from fedpower.errors import InputError
 from fedpower.rows.arrays import ArraySource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, require_count
-from fedpower.rows.units import unit_of
+from fedpower.rows.units import Weights, unit_of
 from fedpower.values import Block, Matrix, Vector, is_sparse, sparse
 
 S = TypeVar("S", bound="Sum")
@@ -36,8 +36,8 @@ def shares_blocks(n_features: int) -> bool:
 class Sum(Protocol):
     """What is added up over rows. A sum of one block merged in is that block added, to the bit."""
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
-        """Add the rows of a block; where persons count, each row with its person's number of rows."""
+    def add(self, block: Any, weights: Weights | None = None) -> None:
+        """Add the rows of a block; where persons count, with what each row weighs."""
 
     def merge(self, other: Any) -> None:
         """Add what another sum holds, which is not used afterwards."""
@@ -59,7 +59,7 @@ def reduce(
     """Return the sum over all rows; the result does not depend on the number of workers."""
     unit = unit_of(source)
 
-    def blocks() -> Iterator[tuple[Any, Vector | None]]:
+    def blocks() -> Iterator[tuple[Any, Weights | None]]:
         for block in full_blocks(source, max_rows, watch, checked=checked):
             yield (block, None) if unit is None else unit.parted(block)
 
@@ -73,7 +73,7 @@ def reduce(
         raise
 
 
-def merged(blocks: Iterable[tuple[Any, Vector | None]], make: Callable[[], S], *, workers: int = 1) -> S:
+def merged(blocks: Iterable[tuple[Any, Weights | None]], make: Callable[[], S], *, workers: int = 1) -> S:
     """Return the sum of blocks, each with its weights: in their order, whichever thread adds them."""
     total = make()
     if workers == 1:
@@ -83,7 +83,7 @@ def merged(blocks: Iterable[tuple[Any, Vector | None]], make: Callable[[], S], *
         vars(_memory).clear()
         return total
 
-    def part(block: Any, weights: Vector | None) -> S:
+    def part(block: Any, weights: Weights | None) -> S:
         own = make()
         own.add(block, weights)
         return own

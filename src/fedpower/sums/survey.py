@@ -14,7 +14,7 @@ from fedpower.errors import InputError, ProtocolError
 from fedpower.rows.arrays import DaskSource
 from fedpower.rows.source import UNWATCHED, RowSource, Watch, block_rows, other_rows, require_count
 from fedpower.rows.tables import TableSource
-from fedpower.rows.units import FilledRows, require_no_unit, tally_weights, unit_of, with_gaps
+from fedpower.rows.units import FilledRows, Weights, require_no_unit, unit_of, with_gaps
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import KernelChoice, LocalMoment, Reading
@@ -182,16 +182,14 @@ def _counts(places: NDArray[Any], n_places: int, weights: Integers | None) -> In
 class CountSum:
     """Integers that are counted over rows, and how many rows there were."""
 
-    def __init__(
-        self, count: Callable[[Matrix, Integers | None], Integers], size: int, *, most: int = 0
-    ) -> None:
-        self._count, self._most = count, most
+    def __init__(self, count: Callable[[Matrix, Integers | None], Integers], size: int) -> None:
+        self._count = count
         self.total = np.zeros(size, dtype=np.int64)
         self.n_rows = 0
 
-    def add(self, block: Any, weights: Vector | None = None) -> None:
+    def add(self, block: Any, weights: Weights | None = None) -> None:
         n_rows, width = block.shape
-        own = None if weights is None else tally_weights(weights, self._most)
+        own = None if weights is None else weights.tallies()
         whole = native.loops() is not None and not is_sparse(block) and block.flags.c_contiguous
         step = n_rows if whole else max(1, _CACHED_CELLS // width)
         for start in range(0, n_rows, step):
@@ -259,8 +257,7 @@ class Survey:
         return found.total
 
     def _counted(self, stage: Stage, *, checked: bool = False) -> CountSum:
-        most = 0 if self._unit is None else self._unit.most
-        make = functools.partial(CountSum, stage.tally, stage.size, most=most)
+        make = functools.partial(CountSum, stage.tally, stage.size)
         size = block_rows(self.source.n_features)
         return reduce(self.source, make, size, watch=self.watch, workers=self.how.workers, checked=checked)
 
@@ -371,11 +368,8 @@ def count_scores(
     workers: int = 1,
 ) -> NDArray[np.int64]:
     """Return how many rows are in each place of the grid, the first axis' places being slowest."""
-    unit = unit_of(source)
-    most = 0 if unit is None else unit.most
-    make = functools.partial(
-        CountSum, functools.partial(_counted, treatment, question), question.n_bins**2, most=most
-    )
+    count = functools.partial(_counted, treatment, question)
+    make = functools.partial(CountSum, count, question.n_bins**2)
     found = reduce(source, make, block_rows(source.n_features), watch=watch, workers=workers, checked=True)
     require_count(source.name, source.n_rows, found.n_rows)
     return found.total
