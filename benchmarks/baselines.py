@@ -1,7 +1,6 @@
 """What fedpower is compared with: one-shot averages, sketches and trusted curators, in plain NumPy."""
 
-import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.linalg
@@ -27,17 +26,12 @@ def local_eigenspaces(parts: Sequence[Array], rank: int) -> list[tuple[Array, Ar
 
 def unweighted_average(local: Sequence[tuple[Array, Array]], rank: int) -> Array:
     """Return UDA: the leading eigenvectors of the average of local projections V_iV_iᵀ."""
-    return leading(sum_of(vectors @ vectors.T for _, vectors in local), rank)[1]
+    return leading(sum(vectors @ vectors.T for _, vectors in local), rank)[1]
 
 
 def weighted_average(local: Sequence[tuple[Array, Array]], rank: int) -> Array:
     """Return WDA: the leading eigenvectors of the sum of local V_iΛ_iV_iᵀ."""
-    return leading(sum_of(vectors * values @ vectors.T for values, vectors in local), rank)[1]
-
-
-def sum_of(matrices: Iterable[Array]) -> Array:
-    """Return the sum of matrices, of which there is at least one."""
-    return functools.reduce(np.add, matrices)
+    return leading(sum(vectors * values @ vectors.T for values, vectors in local), rank)[1]
 
 
 def randomized_svd(

@@ -91,8 +91,6 @@ CLEARLY, MOST_LOST = 0.8, 1.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One place of the grid."""
-
     n_features: int
     rank: int
     energy: float

@@ -127,7 +127,6 @@ def films(many: int = 30) -> Array:
 
 
 def coverage(releases: int, *, whole: bool = False) -> list[dict[str, float]]:
-    """Return what releases of fresh rows at ε = 1 come to, each judged by fresh persons of its own."""
     found = []
     for seed in range(releases):
         rng = np.random.default_rng(10_000 + seed)

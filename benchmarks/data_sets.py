@@ -200,7 +200,6 @@ def available(names: Iterable[str], say: Callable[[str], None]) -> dict[str, Dat
 
 
 def minmax(rows: Array) -> Array:
-    """Return the rows with every column brought to [0, 1]."""
     low, high = rows.min(axis=0), rows.max(axis=0)
     return (rows - low) / np.where(high > low, high - low, 1.0)
 

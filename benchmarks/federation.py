@@ -35,7 +35,6 @@ def federation(
     whole_silos: int = 20,
     repeats: int = 3,
 ) -> Table:
-    """Time rehearsals from start to result; the time of a round is what more rounds add."""
     measured: list[Record] = []
     with scratch() as folder:
         for count in silos:

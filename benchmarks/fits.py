@@ -33,18 +33,15 @@ def values_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def fed_pca(n_components: Any = None, **given: Any) -> FedPCA:
-    """Return a `FedPCA`."""
     return FedPCA(n_components, **values_of(given))
 
 
 def fed_moment(**given: Any) -> FedMoment:
-    """Return a `FedMoment`."""
     known = signature(FedMoment).parameters
     return FedMoment(**{name: value for name, value in values_of(given).items() if name in known})
 
 
 def fed_communities(n_communities: int, **given: Any) -> FedCommunities:
-    """Return a `FedCommunities`."""
     unit, nodes = given.pop("unit", "edge"), given.pop("nodes", None)
     made = values_of({**given, "network": unit} if unit in ("edge", "row") else given)
     known = signature(FedCommunities).parameters

@@ -126,7 +126,6 @@ def _problems(rows: int, nodes: int, a9a: bool) -> Iterator[tuple[str, int, list
 
 
 def blocks_of(nodes: int, *, seed: int) -> list[Any]:
-    """Return the silos of Model II, a stochastic block model [FP §5]."""
     from paper.models import stochastic_block
 
     model = stochastic_block(seed=seed, n_nodes=nodes)

@@ -105,31 +105,38 @@ def _lost(axes: Any, method: str, rows: Sequence[Measured]) -> None:
         for epsilon in distinct(rows, "epsilon")
     }
     if found:
-        middle = [statistics.mean(each) for each in found.values()]
-        _errorbar(axes, found, middle, markersize=5, **_look(method))
+        _errorbar(axes, found, statistics.mean, **_look(method))
 
 
 LEAST_MB = 1.0
 """A fit that needs less memory than this of its own is drawn here."""
 
 FITTED = "0.6"
-MEASURES = {"seconds": "seconds", "rise_mb": "the fit's own MB"}
+MEASURES = {
+    "seconds": ("seconds", 0.0, {"marker": "o", "markerfacecolor": INK}),
+    "rise_mb": ("the fit's own MB", LEAST_MB, {"marker": "s", "markerfacecolor": "white"}),
+}
 
 
 def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
-    names = list(dict.fromkeys(each["curve"] for each in measured))
+    names = distinct(measured, "curve")
     grid = figure.subplots(len(MEASURES), len(names), sharex="col", sharey="row", squeeze=False)
     for column, name in enumerate(names):
         here = having(measured, curve=name)
-        for row, key in enumerate(MEASURES):
-            axes = grid[row][column]
-            _points(axes, here, key)
+        sizes = sorted(distinct(here, "size"))
+        seconds = [statistics.median(values(having(here, size=size))) for size in sizes]
+        for (key, (_, least, look)), axes in zip(MEASURES.items(), grid[:, column], strict=True):
+            found = {n: [max(least, each) for each in values(having(here, size=n), key)] for n in sizes}
+            _errorbar(axes, found, statistics.median, color=INK, linestyle="none", **look)
             axes.set(xscale="log", yscale="log")
-        slopes = exponents(here, _sizes(here))
-        if slopes:
-            _line(grid[0][column], here, statistics.median(slopes))
+        if slopes := exponents(here, sizes):
+            slope, across = statistics.median(slopes), statistics.geometric_mean(sizes)
+            ends, up = [sizes[0], sizes[-1]], statistics.geometric_mean(seconds)
+            line = [up * (size / across) ** slope for size in ends]
+            grid[0][column].plot(ends, line, color=FITTED, linestyle="--", zorder=1)
+            grid[0][column].set_title(f"exponent {slope:.2f}", fontsize=9)
         grid[-1][column].set_xlabel(name)
-    for row, label in enumerate(MEASURES.values()):
+    for row, (label, *_) in enumerate(MEASURES.values()):
         grid[row][0].set_ylabel(label)
     figure.suptitle(
         "A fit, private unless marked exact: median and range of the repeats, exponent of the time",
@@ -137,42 +144,12 @@ def draw_growth(figure: Any, measured: Sequence[Measured]) -> None:
     )
 
 
-def _points(axes: Any, measured: Sequence[Measured], key: str) -> None:
-    least = LEAST_MB if key == "rise_mb" else 0.0
-    found = {
-        size: [max(least, value) for value in values(having(measured, size=size), key)]
-        for size in _sizes(measured)
-    }
-    shown = {size: each for size, each in found.items() if each}
-    _errorbar(
-        axes,
-        shown,
-        [statistics.median(each) for each in shown.values()],
-        color=INK,
-        marker="o" if key == "seconds" else "s",
-        markerfacecolor=INK if key == "seconds" else "white",
-        markersize=5,
-        linestyle="none",
-    )
-
-
-def _line(axes: Any, measured: Sequence[Measured], slope: float) -> None:
-    sizes = _sizes(measured)
-    seconds = [statistics.median(values(having(measured, size=size))) for size in sizes]
-    across, up = statistics.geometric_mean(sizes), statistics.geometric_mean(seconds)
-    ends = [sizes[0], sizes[-1]]
-    axes.plot(ends, [up * (size / across) ** slope for size in ends], color=FITTED, linestyle="--", zorder=1)
-    axes.set_title(f"exponent {slope:.2f}", fontsize=9)
-
-
-def _sizes(measured: Sequence[Measured]) -> list[int]:
-    return sorted({each["size"] for each in measured})
-
-
-def _errorbar(axes: Any, found: dict[Any, list[float]], middle: list[float], **look: Any) -> None:
-    below = [centre - min(each) for centre, each in zip(middle, found.values(), strict=True)]
-    above = [max(each) - centre for centre, each in zip(middle, found.values(), strict=True)]
-    axes.errorbar(list(found), middle, yerr=[below, above], capsize=2, **look)
+def _errorbar(axes: Any, found: dict[Any, list[float]], middle: Callable[..., float], **look: Any) -> None:
+    shown = {place: each for place, each in found.items() if each}
+    centres = [middle(each) for each in shown.values()]
+    ends = zip(centres, shown.values(), strict=True)
+    ranges = [(centre - min(each), max(each) - centre) for centre, each in ends]
+    axes.errorbar(list(shown), centres, yerr=list(zip(*ranges, strict=True)), capsize=2, markersize=5, **look)
 
 
 PICTURES: dict[str, tuple[tuple[float, float], Callable[[Any], None]]] = {

@@ -74,7 +74,6 @@ def findings() -> str:
 
 @place("claims")
 def claims(folder: Path = REPRODUCTION) -> str:
-    """Return the table of claims; a hint where nothing was reproduced."""
     columns = ["claim", "whose", "what it says", "where", "figure", "holds", "what was found"]
     rows = [
         [

@@ -156,7 +156,6 @@ def _parsed(text: str, kind: Any) -> Any:
 
 
 def as_json(record: Any, *, finite: bool = False) -> str:
-    """Return a record as the text of a JSON file; ``finite`` refuses infinities and NaN."""
     return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=not finite, default=str) + "\n"
 
 
@@ -375,13 +374,11 @@ def ratios(measured: Sequence[Measured], base: Sequence[Measured], key: str = "s
 
 
 def spread(found: Sequence[float], form: str = ".2e", small: str = ".1e") -> str:
-    """Return mean ± standard deviation as text; no deviation of a single value."""
     middle = format(statistics.mean(found), form)
     return f"{middle} ± {format(statistics.stdev(found), small)}" if len(found) > 1 else middle
 
 
 def standard_error(found: Sequence[float]) -> float:
-    """Return the standard error of the mean; 0 for a single value."""
     return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
 
 
@@ -392,7 +389,6 @@ def median_range(found: Sequence[float]) -> str:
 
 
 def most(measured: Sequence[Measured], key: str, form: str) -> str:
-    """Return the largest value as text; nothing where there is none."""
     found = values(measured, key)
     return format(max(found), form) if found else ""
 

@@ -42,7 +42,6 @@ def secure(
     silos: tuple[int, ...] = (5, 20, 100),
     repeats: int = 3,
 ) -> Table:
-    """Measure accuracy with 20 silos, then cost; ``draws`` seeds share their rows."""
     found = {name: _accuracy(name, rows if name == "Model I" else nodes, seeds, draws) for name in models}
     costs = [each for d in columns for m in silos for each in _cost(d, m, repeats)]
     lines = []

@@ -82,21 +82,6 @@ def test_a_fit_puts_its_public_offset_in_the_place_of_missing_genotypes(tmp_path
     assert model.transform(bed) == pytest.approx(rows @ model.components_.T, abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "sentence"),
-    [
-        (lambda bed: bed.write_bytes(b"\x6c\x1b\x00" + bed.read_bytes()[3:]), "variant by variant"),
-        (lambda bed: bed.write_bytes(bed.read_bytes()[:-1]), "5 variants of 11 samples"),
-        (lambda bed: bed.with_suffix(".fam").unlink(), "must have north.fam beside it"),
-        (lambda bed: bed.with_suffix(".bim").write_text("1 rs1 0\n"), "6 words in every line"),
-    ],
-)
-def test_files_that_are_none_are_refused(bed, spoil, sentence):
-    spoil(bed)
-    with pytest.raises(InputError, match=sentence):
-        open_source(bed)
-
-
 def test_variants_are_listed_by_id_or_with_their_frequencies(tmp_path, bed):
     ids = tmp_path / "pruned.prune.in"
     ids.write_text("rs4\nrs2\n")
@@ -167,22 +152,29 @@ def test_it_holds_what_the_bed_file_of_the_same_genotypes_holds(both, max_rows):
 
 
 @pytest.mark.parametrize(
-    ("ending", "spoil", "sentence"),
+    ("file", "spoil", "sentence"),
     [
-        (".pvar", lambda text: text.replace("rs2\tC\tT", "rs2\tC\tT,G"),
+        ("one.bed", lambda data: b"\x6c\x1b\x00" + data[3:], "variant by variant"),
+        ("one.bed", lambda data: data[:-1], "5 variants of 11 samples"),
+        ("one.fam", None, "must have one.fam beside it"),
+        ("one.bim", lambda _: b"1 rs1 0\n", "6 words in every line"),
+        ("two.pvar", lambda data: data.replace(b"rs2\tC\tT", b"rs2\tC\tT,G"),
          r"two alleles, got more for 'rs2'.*multiallelics=-"),
-        (".pvar", lambda text: text.replace("#CHROM", "CHROM"), "a line of names with CHROM, POS, ID, REF"),
-        (".pvar", lambda text: text + "1\t9\trs9\tA\tC\n", "6 variants of 11 samples, got other bytes"),
-        (".pgen", lambda _: "no genotypes", r"must be a \.pgen file of PLINK 2"),
-        (".psam", None, r"north\.psam beside it"),
+        ("two.pvar", lambda data: data.replace(b"#CHROM", b"CHROM"), "names with CHROM, POS, ID, REF"),
+        ("two.pvar", lambda data: data + b"1\t9\trs9\tA\tC\n", "6 variants of 11 samples, got other bytes"),
+        ("two.pgen", lambda _: b"no genotypes", r"must be a \.pgen file of PLINK 2"),
+        ("two.psam", None, r"two\.psam beside it"),
     ],
 )  # fmt: skip
-def test_what_is_no_pgen_file_is_refused_in_one_sentence(tmp_path, ending, spoil, sentence):
-    path = write_pgen(tmp_path / "north.pgen", COUNTS)
-    file = path.with_suffix(ending)
+def test_what_is_no_file_of_genotypes_is_refused_in_one_sentence(tmp_path, file, spoil, sentence):
+    opened = {
+        "one": write_bed(tmp_path / "one.bed", COUNTS, alleles=ALLELES, ids=IDS),
+        "two": write_pgen(tmp_path / "two.pgen", COUNTS),
+    }
+    path = tmp_path / file
     if spoil is None:
-        file.unlink()
+        path.unlink()
     else:
-        file.write_text(spoil("" if ending == ".pgen" else file.read_text()))
+        path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(InputError, match=sentence):
-        open_source(path)
+        open_source(opened[path.stem])
