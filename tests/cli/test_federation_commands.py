@@ -77,27 +77,18 @@ def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_re
 
 def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: Path) -> None:
     rounds = ("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
-    solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise", "--no-standardize")
-    path = write_study(*rounds, *solver)
+    solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise")
+    path = write_study(*rounds, *solver, "--no-standardize", "--no-center")
     study = read_study(path)
     assert (study.columns, study.silos) == (COLUMNS, ("north", "south", "east"))
     assert (study.min_silos, study.deadline, study.grace) == (2, 30.0, 5.0)
     assert (study.host, study.port) == ("a.example.org", 8002)
     given = study.options
     assert (given.solver.name, given.noise.kind, given.random_state) == ("krylov", "step", 7)
-    assert given.aggregation.weights == "noise"
+    assert (given.aggregation.weights, given.centers, study.terms()[0].center) == ("noise", False, False)
     assert succeed("study", "check", path).stdout == f"{path} is in order: study heart, {study.digest}\n"
     reported = json.loads(succeed("study", "check", path, "--json").stdout)
     assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
-
-
-@pytest.mark.parametrize(("words", "centred"), [((), True), (("--no-center",), False)])
-def test_init_centres_unless_told_not_to_as_a_fit_does(
-    here: Path, words: tuple[str, ...], centred: bool
-) -> None:
-    study = read_study(write_study(*words))
-    assert study.options.centers is centred
-    assert study.terms()[0].center is centred
 
 
 def test_init_replaces_a_file_only_by_force(here: Path) -> None:
@@ -116,7 +107,8 @@ def test_show_fills_in_what_was_left_out(here: Path) -> None:
     assert facts["hash"] == study.digest
     assert (facts["noise"], facts["solver"], facts["min_silos"]) == ("moment", "moment", 3)
     assert (facts["epsilon"], facts["delta"], facts["grace"]) == (1.0, 1e-6, None)
-    assert facts["coordinator"] == "localhost:8002"
+    assert (facts["coordinator"], facts["center"]) == ("localhost:8002", True)
+    assert study.options.centers is study.terms()[0].center is True
     shown = succeed("study", "show", "study.toml").stdout
     assert shown.endswith(f'\n[agrees]\nstudy = "{study.digest}"\n')
     assert facts["why_this_solver"].split()[0] in shown

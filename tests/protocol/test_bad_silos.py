@@ -109,15 +109,9 @@ def spoilt_last(coordinator: Coordinator, answer: Message) -> list[Message]:
 def test_only_what_passed_is_written_down() -> None:
     case, written = "upload", []
     coordinator = coordinator_of(case, min_silos=3, on_closed=written.append)
-    parties = parties_of(case)
-    carried(
-        coordinator,
-        parties,
-        bad_round=0,
-        spoil=lambda answer: [structs.replace(answer, body=Enrolment(n_rows=2**60, n_features=6))],
-    )
-    for each in written:
-        assert BAD not in each.answers
+    body = Enrolment(n_rows=2**60, n_features=6)
+    carried(coordinator, parties_of(case), bad_round=0, spoil=lambda made: [structs.replace(made, body=body)])
+    assert not any(BAD in each.answers for each in written)
     assert written[0].set_aside[BAD].startswith("a number of rows must have")
     resumed = coordinator_of(case, min_silos=3, recorded=closed_rounds(coordinator))
     assert resumed.done
@@ -148,11 +142,9 @@ def test_a_bad_answer_on_disk_is_asked_for_again(place: int, spoil: dict[str, An
 
 def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
     coordinator, parties = coordinator_of("upload", min_silos=1), parties_of("upload")
-    (question, *_) = coordinator.next()
-    answer = structs.replace(
-        parties[question.silo].answer(question), body=Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6)
-    )
-    assert coordinator.receive(answer) is Receipt.REFUSED
-    reported = coordinator.history[-1].refused[question.silo]
+    answer = parties["north"].answer(coordinator.next()[0])
+    refusal = Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6)
+    assert coordinator.receive(structs.replace(answer, body=refusal)) is Receipt.REFUSED
+    reported = coordinator.history[-1].refused["north"]
     assert reported.isprintable()
     assert len(reported) <= 1000

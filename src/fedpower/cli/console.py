@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import threading
 import traceback as tracebacks
 import warnings
 from collections import Counter
@@ -150,20 +149,18 @@ class FitProgress:
         self._shown = shown
         self._read = Counter(dict.fromkeys(silos, 0))
         self._sizes: dict[str, int | None] = dict.fromkeys(self._read)
-        self._lock = threading.Lock()
         self._rows = shown.add_task("rows", total=None, note=f"of {len(self._read)} silos")
         self._steps = shown.add_task("steps", total=n_steps, note="", visible=False)
 
     def rows(self, silo: str, count: int, total: int | None) -> None:
-        """Count a block of rows; called from the threads that read."""
-        with self._lock:
-            if total is not None and self._read[silo] >= total:  # the next pass
-                self._read[silo] = 0
-            self._read[silo] += count
-            self._sizes[silo] = total
-            known = [size for size in self._sizes.values() if size is not None]
-            whole = sum(known) if len(known) == len(self._sizes) else None
-            self._shown.update(self._rows, completed=self._read.total(), total=whole)
+        """Count a block of rows; called from the threads that read, of which each silo has one at a time."""
+        if total is not None and self._read[silo] >= total:  # the next pass
+            self._read[silo] = 0
+        self._read[silo] += count
+        self._sizes[silo] = total
+        known = [size for size in self._sizes.values() if size is not None]
+        whole = sum(known) if len(known) == len(self._sizes) else None
+        self._shown.update(self._rows, completed=self._read.total(), total=whole)
 
     def round(self, closed: "Round") -> None:
         """Count a closed round."""

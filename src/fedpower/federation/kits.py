@@ -165,8 +165,8 @@ class Authority:
         if renew and party not in signed:
             raise InputError(f"{party!r} must have a certificate to renew, got none")
         if party in signed and not renew:
-            until = f"one until {ends(signed[party])}; see `fedpower node renew`"
-            raise InputError(f"{party!r} must not have a certificate yet, got {until}")
+            got = f"one until {ends(signed[party])}; see `fedpower node renew`"
+            raise InputError(f"{party!r} must not have a certificate yet, got {got}")
         for other, certificate in signed.items():
             if other != party and certificate.public_key() == request.key:
                 raise InputError(f"{party!r} must have a key of its own, got that of {other!r}")

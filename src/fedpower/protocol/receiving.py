@@ -15,7 +15,7 @@ from fedpower.errors import InputError
 from fedpower.linalg import is_orthonormal
 from fedpower.privacy.budget import MOMENT
 from fedpower.privacy.ledger import is_label
-from fedpower.privacy.sensitivity import summary_size
+from fedpower.privacy.sensitivity import LARGEST_DRAW, summary_size
 from fedpower.protocol.messages import (
     Answer,
     AskMoment,
@@ -157,7 +157,7 @@ def _demands(
         case MomentPart(), AskMoment():
             yield from _of_moment(body, question.label, study, n_rows or 1)
         case LocalSteps(), AskSteps():
-            yield from _of_steps(body, question, study)
+            yield from _of_steps(body, question, study, n_rows or 1)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -215,9 +215,13 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
     yield least <= body.total_variance <= min(most, LARGEST), "a total variance", "a number in its range"
 
 
-def _of_steps(body: LocalSteps, ask: AskSteps, study: Study) -> Iterator[_Demand]:
-    shape, total, spread = ask.basis.shape, body.total_variance, body.misalignment
-    yield _array("a product", body.product, shape)
+def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Iterator[_Demand]:
+    shape, total, spread, largest = ask.basis.shape, body.total_variance, body.misalignment, LARGEST
+    if study.budget is not None:  # loose, and for certain
+        center, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
+        peak = (1.0 + center) * (1.0 + 2.0 * LARGEST_DRAW * study.budget.std(n_rows, center))
+        largest = 8.0 * study.n_features * peak**2 + ask.shift + pooled
+    yield _array("a product", body.product, shape, largest)
     beside = ask.align is None and ask.n_local_steps > 1
     yield _array("a basis", body.basis, shape if beside else None, 1.0 + ROUNDING)
     yield body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns"
