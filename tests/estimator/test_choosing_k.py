@@ -1,14 +1,10 @@
 """The number of components that are determined, or that a fraction of variance takes, in real fits."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.protocol.outcome import USED_BEFORE
 from fits import fed_pca
 from problems import Array
 
@@ -63,13 +59,3 @@ def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
         np.testing.assert_allclose(
             model.denoised_variance_ratio_, exact.explained_variance_ratio_[:count], atol=0.02
         )
-
-
-def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
-    """A fraction, then a number of components: one charge together."""
-    silo = dict(zip(("north", "south"), planted_rows(4_000), strict=True))
-    ledgers = ledgers_in(tmp_path, silo)
-    for rank in (0.5, "auto"):
-        again = fed_pca(rank, **PRIVATE).fit_silos(silo, ledgers=ledgers)
-    assert spent(ledgers["north"]).n_releases == 1
-    assert USED_BEFORE in again.privacy_.notes

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
-from fedpower.errors import BudgetError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
@@ -69,19 +67,6 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     told = {"epsilon": 20.0, "delta": 1e-6, "row_norm": 8.0, "standardize": False, "center": False}
     model = fed_pca(2, noise="clipped", energy=0.8, **told).fit_silos(np.split(rows, 2))
     assert error(model, np.eye(5, 2)) < 0.2
-
-
-def test_every_sum_is_charged_and_a_second_run_is_free_and_the_same(rows, tmp_path):
-    """The same questions get the bytes that the ledgers hold: nothing is noised twice."""
-    named = dict(zip("abc", rows, strict=True))
-    ledgers = ledgers_in(tmp_path, named, 4.0)
-    fits = [
-        fed_pca(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers) for _ in range(2)
-    ]
-    assert np.array_equal(fits[0].components_, fits[1].components_)
-    assert spent(ledgers["a"]).epsilon == pytest.approx(4.0, rel=1e-3)
-    with pytest.raises(BudgetError, match="epsilon"):
-        fed_pca(3, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers)
 
 
 def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():

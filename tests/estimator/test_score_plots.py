@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
-from fedpower.errors import BudgetError, InputError
+from fedpower.errors import InputError
 from fedpower.estimator.plan import plan
 from fedpower.report import read_result
 from fits import fed_pca
@@ -83,19 +82,6 @@ def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
     assert np.abs(found.pooled - pooled).max() < 6 * std + 2  # an edge is float32
     assert model.privacy_.protections[0].epsilon <= 4.0 * (1 + 1e-9)
     assert any("counted by their scores" in note for note in model.privacy_.notes)
-
-
-def test_the_same_fit_again_gives_the_same_counts_and_is_not_charged_again(tmp_path):
-    rows = silos(sizes=(60, 50))
-    paths = ledgers_in(tmp_path, rows, 4.0)
-    terms = {**PRIVATE, "row_norm": 8.0}
-    first, second = (fed_pca(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
-    for name in rows:
-        assert np.array_equal(first.score_counts_.counts[name], second.score_counts_.counts[name])
-        assert spent(paths[name]).n_releases == 2
-        assert spent(paths[name]).epsilon == pytest.approx(4.0, rel=1e-4)
-    with pytest.raises(BudgetError, match="has 0 left"):
-        fed_pca(3, **terms).fit_silos(rows, ledgers=paths)
 
 
 def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_path):

@@ -57,32 +57,13 @@ def test_what_is_overheard_is_what_was_sent():
     np.testing.assert_allclose(noised @ bases[-1], products[-1], atol=1e-9)
 
 
-def test_rebuilding_is_least_squares_over_symmetric_matrices():
-    """Against the same problem written out in its d(d+1)/2 unknowns."""
-    ridge = 0.3
-    rng = np.random.default_rng(0)
-    d = 4
-    bases = [np.linalg.qr(rng.normal(size=(d, 2)))[0] for _ in range(3)]
-    products = [rng.normal(size=(d, 2)) for _ in range(3)]
-    units = []
-    for j, k in zip(*np.tril_indices(d), strict=True):
-        unit = np.zeros((d, d))
-        unit[j, k] = unit[k, j] = 1.0
-        units.append(unit)
-    design = [
-        np.concatenate([(u @ Z).ravel() for Z in bases] + [math.sqrt(ridge / 2) * u.ravel()]) for u in units
-    ]
-    target = np.concatenate([Y.ravel() for Y in products] + [np.zeros(d * d)])
-    solved = np.linalg.lstsq(np.array(design).T, target, rcond=None)[0]
-    expected = sum(c * u for c, u in zip(solved, units, strict=True))
-    np.testing.assert_allclose(rebuild(bases, products, ridge), expected, atol=1e-10)
-
-
-def test_an_attack_on_nothing_is_refused():
+def test_an_attack_on_nothing_or_a_picture_of_an_unknown_kind_is_refused(results, tmp_path):
     with pytest.raises(InputError, match="finite epsilons"):
         attack((math.inf,), setting=SMALL)
     with pytest.raises(InputError, match="one seed at least"):
         attack((1.0,), setting=SMALL, seeds=())
+    with pytest.raises(InputError, match=r"must end in .png, .svg or .pdf, got 'a.xyz'"):
+        draw_attack(list(results.values()), tmp_path / "a.xyz", SMALL)
 
 
 def test_the_command_prints_json_and_draws(tmp_path):
@@ -96,8 +77,3 @@ def test_the_command_prints_json_and_draws(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     table = CliRunner().invoke(audit, words[:7], standalone_mode=False)
     assert "after 5 rounds the coordinator knows the moment" in table.output
-
-
-def test_a_picture_of_an_unknown_kind_is_refused(results, tmp_path):
-    with pytest.raises(InputError, match=r"must end in .png, .svg or .pdf, got 'a.xyz'"):
-        draw_attack(list(results.values()), tmp_path / "a.xyz", SMALL)
