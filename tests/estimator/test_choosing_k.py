@@ -5,6 +5,7 @@ import pytest
 
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
+from fedpower.protocol.solvers.angles import DETERMINED
 from fits import fed_pca
 from problems import Array
 
@@ -41,6 +42,31 @@ def test_where_nothing_is_determined_one_component_is_kept(rows: Array) -> None:
         model = fed_pca("auto", **PRIVATE).fit_silos([rows[:100], rows[100:]])
     assert model.n_components_ == 1
     assert model.result_.determined == [False]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(
+    ("noise", "solver"),
+    [*((noise, solver) for noise in ("moment", "step") for solver in ("krylov", "fedpower")),
+     ("paper", "fedpower"), ("clipped", "auto")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rows_without_a_direction_determine_nothing(noise: str, solver: str, *, center: bool) -> None:
+    rows = np.random.default_rng(3).standard_normal((400, 40))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    for draw in range(6):
+        terms = {"noise": noise, "solver": solver, "center": center, "random_state": draw}
+        model = fed_pca(2, epsilon=1.0, standardize=False, row_norm=1.0, **terms)
+        model.fit_silos([rows[:200], rows[200:]])
+        assert min(model.component_angles_) > DETERMINED
+
+
+def test_planted_components_are_determined_where_every_product_is_noised() -> None:
+    model = fed_pca(2, **{**PRIVATE, "epsilon": 1.0}, noise="step", random_state=0)
+    model.fit_silos(planted_rows())
+    assert model.result_.determined == [True, True]
+    np.testing.assert_allclose(model.denoised_variance_, [0.09, 0.0625], rtol=0.1)
 
 
 def test_an_exact_fit_determines_what_has_variance_of_its_own() -> None:

@@ -82,16 +82,6 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
 
 
 @pytest.mark.slow
-def test_rows_without_components_determine_none():
-    rng = np.random.default_rng(8)
-    for _ in range(6):
-        rows = rng.standard_normal((2000, 80))
-        model = fed_pca(2, noise="clipped", center=False, **WIDE)
-        with pytest.warns(UserWarning, match="no component"):
-            model.fit_silos([rows[:1000], rows[1000:]])
-
-
-@pytest.mark.slow
 def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
     spectrum = [0.012] * 4 + [0.952 / 296]
     model = fed_pca(4, epsilon=1.0, delta=1e-06, center=False, normalize=True, aggregation="secure")

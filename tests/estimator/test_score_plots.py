@@ -1,7 +1,6 @@
 """Score plots of a fit: the counts, what they cost and what the report shows of them."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +57,19 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
         assert np.array_equal(found.counts[name], histogram(model, rows))
     assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
     assert "exactly: NOT differentially private" in str(model.privacy_)
+
+
+@pytest.mark.slow
+def test_persons_count_once_and_fractions_are_explained_by_what_makes_them(tmp_path):
+    rng = np.random.default_rng(1)
+    ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
+    found = fed_pca(2, **EXACT).fit(rng.standard_normal((len(ids), 3)), units=ids).score_counts_
+    assert 200 * (1 - 5 / 4096) < found.pooled.sum() <= 200
+    assert "all rows of a person count for one" in found.fractions
+    model = fed_pca(2, aggregation="secure", **BOUNDED, **PRIVATE).fit_silos(silos())
+    assert "its share of the noise in steps finer than a row" in model.score_counts_.fractions
+    page = (model.save(tmp_path / "out") / "report.html").read_text()
+    assert model.score_counts_.fractions in page
 
 
 NOISED = [
@@ -122,16 +134,6 @@ def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):
 
 
 @pytest.mark.slow
-def test_persons_count_once_however_many_rows_they_have():
-    rng = np.random.default_rng(1)
-    ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
-    rows = rng.standard_normal((len(ids), 3)) * [3, 2, 1]
-    model = fed_pca(2, **EXACT).fit(rows, units=ids)
-    whole = model.score_counts_.pooled.sum()
-    assert 200 * (1 - 5 / 4096) < whole <= 200
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [{}, {"aggregation": "secure"}, {"noise": "clipped", **BOUNDED, **COVARIANCES}]
 )
@@ -146,16 +148,3 @@ def test_a_plan_counts_the_round_of_scores(way):
     assert one.rounds == other.rounds + 1
     assert one.bytes_up > other.bytes_up
     assert one.bytes_down > other.bytes_down
-
-
-@pytest.mark.slow
-def test_fractions_are_explained_by_what_makes_them(tmp_path):
-    model = fed_pca(2, row_norm=8.0, aggregation="secure", **PRIVATE).fit_silos(silos())
-    found = model.score_counts_
-    assert "its share of the noise in steps finer than a row" in found.fractions
-    page = (model.save(tmp_path / "out") / "report.html").read_text()
-    assert found.fractions in page
-    whole = replace(found, counts={name: np.rint(each) for name, each in found.counts.items()})
-    assert whole.fractions is None
-    persons = replace(found, counts={"north": found.counts["all silos"]})
-    assert "all rows of a person count for one" in persons.fractions
