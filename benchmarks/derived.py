@@ -114,7 +114,10 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
     """Return by analysis the share of intervals of each release that hold; of limits, that let pass."""
     law, rng = Law(), np.random.default_rng([1, seed])
     wanted, template = truths(law), release(law.rows(rng))
-    found: dict[str, list[float]] = {name: [] for name in (*wanted, "T² limit", "SPE limit")}
+    found: dict[str, list[float]] = {
+        name: [] for name in (*wanted, "T² limit", "SPE limit", "factor loadings")
+    }
+    exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
     taken_off, many = "means, two factors taken off", many_means()
     of_many, found[taken_off] = release(many.rows(rng), bound=many.bound), []
     for _ in range(releases):
@@ -126,22 +129,13 @@ def coverage(releases: int, seed: int) -> dict[str, list[float]]:
         within = monitor.statistics(law.rows(rng, 500)) <= [monitor.t2_limit_, monitor.spe_limit_]
         found["T² limit"].append(float(within[:, 0].mean()))
         found["SPE limit"].append(float(within[:, 1].mean()))
-    return found
-
-
-def factor_coverage(releases: int, seed: int) -> dict[str, list[float]]:
-    law, rng = Law(), np.random.default_rng([2, seed])
-    exact = FactorAnalysis(2).fit(_exact_moment(law)).loadings_
-    template, found = release(law.rows(rng)), []
-    for _ in range(releases):
-        model = FactorAnalysis(2).fit(drawn_release(law, template, rng))
-        cosines = model.loadings_.T @ exact
+        factors = FactorAnalysis(2).fit(moment)
+        cosines = factors.loadings_.T @ exact
         order = np.argmax(np.abs(cosines), axis=0)
-        signs = np.sign(cosines[order, range(2)])
-        turned = [model.loadings_[:, order] * signs, model.standard_error_[:, order]]
-        inside = np.abs(turned[0] - exact) <= 1.959963984540054 * turned[1]
-        found.append(float(inside.mean()))
-    return {"factor loadings": found}
+        turned = factors.loadings_[:, order] * np.sign(cosines[order, range(2)])
+        inside = np.abs(turned - exact) <= 1.959963984540054 * factors.standard_error_[:, order]
+        found["factor loadings"].append(float(inside.mean()))
+    return found
 
 
 def in_parts(
@@ -186,9 +180,7 @@ def bfi(seeds: int) -> Iterator[dict[str, Any]]:
     quick={"releases": 1, "seeds": 0},
 )
 def derived(*, releases: int = 1000, seeds: int = 20) -> Table:
-    held_by: dict[str, list[float]] = {}
-    for measure in (coverage, factor_coverage):
-        held_by |= in_parts(measure, releases)
+    held_by = in_parts(coverage, releases)
     factors: list[Record] = list(bfi(seeds)) if seeds else []
     return Table(
         columns=("intervals of 95% of", "releases", "share that holds"),

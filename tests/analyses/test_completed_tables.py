@@ -162,14 +162,6 @@ def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path: Path):
     near(model.fit(table).moment_.pooled.moment, wide.pooled.moment)
 
 
-def test_a_promise_about_ratings_is_one_about_persons():
-    table = long_form(ratings(200))
-    model = FedMoment(epsilon=1.0, delta=1e-06, center=False, codebook=replace(book(LONG), normalize=True))
-    said = str(model.fit_silos({"all": table}).privacy_)
-    assert "one person of one silo" in said
-    assert "The column 'user' identifies the person of each row" in said
-
-
 def test_components_that_noise_could_show_are_not_used_and_means_remain():
     rows = ratings(300)
     found = Completion(2).fit(released(rows, 0.1, normalize=True))

@@ -119,7 +119,7 @@ def write_sparse(path: Path, n_rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("ending", "write", "n_rows", "most"),
-    [("dense.npy", write_dense, 2_000, 150), ("sparse.npz", write_sparse, 100_000, 90)],
+    [("dense.npy", write_dense, 2_000, 150), ("sparse.npz", write_sparse, 100_000, 60)],
 )
 def test_memory_of_a_fit_does_not_follow_wide_rows(
     ending: str, write: Any, n_rows: int, most: float, tmp_path: Path

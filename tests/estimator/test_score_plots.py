@@ -113,9 +113,8 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
     assert lines[0] == "silo,pc1_from,pc1_to,pc2_from,pc2_to,count"
     assert len(lines) == 1 + 3 * 36
     scores = {"counts": {"a": [[1]]}, "reach": [1, 1], "noise_std": 0}
-    wrong = ({"counts": {}}, {"counts": {"a": [[1, 2]]}}, {"reach": [1]}, {"counts": {"a": [["x"]]}})
-    for changed in wrong:
-        with pytest.raises(InputError, match=r"must be as fedpower wrote it|must be squares of one size"):
+    for changed in ({"counts": {}}, {"reach": [1]}, {"counts": {"a": [["x"]]}}):
+        with pytest.raises(InputError, match="must be as fedpower wrote it"):
             _ = with_run(result, {**result.run, "scores": {**scores, **changed}}).score_counts
 
 

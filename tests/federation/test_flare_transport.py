@@ -23,7 +23,6 @@ from fedpower.federation import links as links_module
 from fedpower.federation.kits import make_kits
 from fedpower.federation.links import APP, ASK, Links
 from fedpower.federation.local import free_port
-from fedpower.federation.study_file import read_study
 
 FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PONG": 7}
 """Kinds of frames: data for a receiver, greetings, heartbeats, and two that FLARE does not read."""
@@ -31,16 +30,10 @@ FRAMES = {"DATA": 1, "FRAG": 2, "ACK": 3, "HELLO": 4, "READY": 5, "PING": 6, "PO
 READ = {"HELLO", "READY", "PING", "PONG", "DATA"}
 
 
-def links(**settings):
-    got = []
-    made = Links(
-        "north",
-        accepts={"coordinator": ASK},
-        most_bytes=1000,
-        on_message=lambda *message: got.append(message),
-        **settings,
-    )
-    return made, got
+def links(name="north", accepts=None, **settings):
+    got, accepts = [], accepts or {"coordinator": ASK}
+    settings["on_message"] = lambda *message: got.append(message)
+    return Links(name, accepts=accepts, most_bytes=1000, **settings), got
 
 
 def test_flare_knows_no_other_frames_and_calls_and_is_pinned_to_the_minor_version_that_was_read():
@@ -102,18 +95,10 @@ def test_one_kind_of_message_is_taken_from_each_peer():
 def test_idle_links_stay_connected(tmp_path, monkeypatch):
     """Each end asks whether the other is there, more often than gRPC's servers like by default."""
     monkeypatch.setattr(links_module, "_PING_MS", 400)
-    path = tmp_path / "moved.toml"
-    path.write_text(write_study(tmp_path).with_coordinator("localhost", free_port(), {}))
-    study = read_study(path)
+    study = write_study(tmp_path, coordinator={"port": free_port()})
     make_kits(study, tmp_path / "kits")
     changes = []
-    chair = Links(
-        "coordinator",
-        accepts={"north": "answer"},
-        most_bytes=1000,
-        on_message=lambda *_: None,
-        on_change=lambda *change: changes.append(change),
-    )
+    chair, _ = links("coordinator", {"north": "answer"}, on_change=lambda *change: changes.append(change))
     silo, _ = links()
     try:
         chair.listen("localhost", study.port, tmp_path / "kits" / "coordinator" / "tls")

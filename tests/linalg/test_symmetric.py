@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.linalg import is_orthonormal, lower_of, lower_triangle, orth, sin_theta, symmetric_of
+from fedpower.linalg import is_orthonormal, lower_of, orth, sin_theta, symmetric_of
 from fedpower.linalg.symmetric import (
     complement,
     leading_pairs,
@@ -105,9 +105,6 @@ def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: typ
     assert np.array_equal(symmetric_of(below, size), matrix)
     assert below.dtype == symmetric_of(below, size).dtype == dtype
     assert not np.shares_memory(below, matrix)
-    rows, _ = lower_triangle(size)
-    with pytest.raises(ValueError, match="read-only"):  # it is the next caller's too
-        rows[0] = 1
 
 
 @pytest.mark.parametrize("tied", [False, True])

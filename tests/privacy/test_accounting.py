@@ -101,9 +101,12 @@ def test_the_extremes_are_what_they_should_be():
 
 
 def test_total_variation_costs_one_plus_e_to_the_epsilon():
-    assert delta_with_distance(1e-6, 1.0, 1e-9) == pytest.approx(1e-6 + (1 + math.e) * 1e-9)
-    assert delta_with_distance(1e-6, 1.0, 0.0) == 1e-6
-    assert delta_with_distance(1e-6, 5000.0, 1e-30) == 1.0
+    cases = {
+        (1e-6, 1.0, 1e-9): 1e-6 + (1 + math.e) * 1e-9,
+        (1e-6, 1.0, 0.0): 1e-6,
+        (1e-6, 5000.0, 1e-30): 1.0,
+    }
+    assert {given: delta_with_distance(*given) for given in cases} == pytest.approx(cases)
 
 
 # --- the price list, and what float64 sums add to a sensitivity -----------------------------------------

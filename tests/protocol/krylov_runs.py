@@ -10,12 +10,11 @@ from fedpower.protocol import Coordinator, Silo
 from fedpower.protocol import coordinator as driving
 from fedpower.protocol.coordinator import Asking
 from fedpower.protocol.messages import Message
-from fedpower.protocol.solvers import KrylovSettings, Solution, start
+from fedpower.protocol.solvers import KrylovSettings, Solution
 from problems import Array
-from runs import make_silos
+from runs import make_coordinator, make_silos
 
 D = 30
-VARIANTS = [{"local": True}, {"local": False}]
 
 
 def rotated(seed: int, n_silos: int = 5, n_rows: int = 80, d: int = D) -> list[Array]:
@@ -42,16 +41,14 @@ def run(
     rank: int | float = 3,
     width: int = 4,
     seed: int = 0,
+    center: bool = False,
     late: bool = False,
     dead_from: dict[str, int] | None = None,
     min_silos: int | None = None,
-    center: bool = False,
     **options: Any,
 ) -> tuple[Solution, Coordinator]:
     """Return the solution; ``late`` shuffles arrivals, ``dead_from`` silences silos from a round on."""
-    d = parts[0].shape[1]
-    study_rank = d if isinstance(rank, float) else width
-    silos = make_silos(parts, study_rank, center=center)
+    silos = make_silos(parts, parts[0].shape[1] if isinstance(rank, float) else width, center=center)
     settings = KrylovSettings(study=silos["silo-0"].study, rank=rank, **options)
     return drive(settings, silos, seed=seed, late=late, dead_from=dead_from, min_silos=min_silos)
 
@@ -65,20 +62,13 @@ def drive(
     dead_from: dict[str, int] | None = None,
     min_silos: int | None = None,
 ) -> tuple[Solution, Coordinator]:
-    coordinator = Coordinator(
-        start(settings, np.random.default_rng(seed)),
-        list(silos),
-        study=next(iter(silos.values())).study,
-        run="test",
-        min_silos=min_silos,
-    )
-    order = np.random.default_rng(seed + 1)
-    dead_from = dead_from or {}
+    coordinator = make_coordinator(silos, settings, rng=np.random.default_rng(seed), min_silos=min_silos)
+    order, dead = np.random.default_rng(seed + 1), dead_from or {}
 
     def ask(questions: tuple[Message, ...]) -> Asking:
         places = order.permutation(len(questions)) if late else range(len(questions))
         for question in (questions[place] for place in places):
-            if question.round < dead_from.get(question.silo, 10_000):
+            if question.round < dead.get(question.silo, 10_000):
                 yield silos[question.silo].answer(question)
 
     driving.drive(coordinator, ask)

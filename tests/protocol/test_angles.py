@@ -144,7 +144,7 @@ def test_exact_components_without_variance_or_with_the_same_are_not_determined()
 
 
 @pytest.mark.parametrize("gains", [True, False])
-@pytest.mark.parametrize("d", [5, 30, 80])
+@pytest.mark.parametrize("d", [5, 30, pytest.param(80, marks=pytest.mark.slow)])
 def test_what_a_few_draws_settle_all_draws_confirm(d: int, gains: bool) -> None:
     """Over noise from negligible to overwhelming, with a mean and a bound that shortens rows."""
     moment, rng, verdicts = factors(d), np.random.default_rng(2), []

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from krylov_runs import VARIANTS, D, drive, leading, n_rounds, pooled, rotated, run
+from krylov_runs import D, drive, leading, n_rounds, pooled, rotated, run
 from msgspec import structs
 
 from fedpower.linalg import is_orthonormal, sin_theta
@@ -15,14 +15,16 @@ from fedpower.protocol.solvers import KrylovSettings, UploadSettings
 from problems import Array, ArrayMoment, spiked_rows, split
 from runs import exact_study, make_silos
 
+EITHER = pytest.mark.parametrize("local", [True, False])
+
 
 @hypothesis_settings(max_examples=15)
-@given(seed=st.integers(0, 1000), n_silos=st.integers(1, 6), variant=st.sampled_from(VARIANTS))
+@given(seed=st.integers(0, 1000), n_silos=st.integers(1, 6), local=st.booleans())
 def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
-    seed: int, n_silos: int, variant: dict[str, bool]
+    seed: int, n_silos: int, local: bool
 ) -> None:
     parts = rotated(seed, n_silos)
-    solution, _ = run(parts, seed=seed, tol=1e-9, **variant)
+    solution, _ = run(parts, seed=seed, tol=1e-9, local=local)
     values, vectors = np.linalg.eigh(pooled(parts))
     assert solution.converged
     assert sin_theta(solution.vectors[:, :3], vectors[:, -3:]) < 1e-8
@@ -31,12 +33,12 @@ def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
     assert is_orthonormal(solution.basis, 1e-12)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EITHER
 @pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
-def test_stopping_by_tol_means_an_error_of_at_most_tol(variant: dict[str, bool], tol: float) -> None:
+def test_stopping_by_tol_means_an_error_of_at_most_tol(local: bool, tol: float) -> None:
     for seed in range(3):
         parts = rotated(seed)
-        solution, _ = run(parts, seed=seed, tol=tol, **variant)
+        solution, _ = run(parts, seed=seed, tol=tol, local=local)
         assert solution.converged
         assert solution.change <= tol
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) <= tol
@@ -51,19 +53,19 @@ def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone() -> None:
     assert steps == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EITHER
 def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(
-    variant: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+    local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedpower.protocol.solvers.krylov._MOST_BYTES", 0)
     parts = rotated(2, d=60)
-    solution, coordinator = run(parts, tol=1e-9, max_rounds=100, **variant)
+    solution, coordinator = run(parts, tol=1e-9, max_rounds=100, local=local)
     assert n_rounds(coordinator) > 3  # beyond what twelve columns hold
     assert solution.converged
     assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EITHER
 @pytest.mark.parametrize(
     ("rows", "rank", "width"),
     [
@@ -77,11 +79,9 @@ def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(
         (np.repeat(np.eye(8), 2, axis=0), 3, 4),  # no gap anywhere
     ],
 )
-def test_breakdown_and_small_dimensions_end_well(
-    rows: Array, rank: int, width: int, variant: dict[str, bool]
-) -> None:
+def test_breakdown_and_small_dimensions_end_well(rows: Array, rank: int, width: int, local: bool) -> None:
     for parts in ([rows], [rows[:1], rows[1:]]):
-        solution, _ = run(parts, rank=rank, width=width, max_rounds=30, **variant)
+        solution, _ = run(parts, rank=rank, width=width, max_rounds=30, local=local)
         values = np.linalg.eigvalsh(pooled(parts))[::-1]
         assert solution.converged
         assert solution.vectors.shape == (rows.shape[1], width)
@@ -107,22 +107,22 @@ def test_centring_is_that_of_the_pooled_rows() -> None:
     np.testing.assert_allclose(solution.center, np.vstack(parts).mean(axis=0))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EITHER
 @pytest.mark.parametrize("participation", ["first", "sampled"])
 def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing_is_lost(
-    participation: str, variant: dict[str, bool]
+    participation: str, local: bool
 ) -> None:
     for seed in range(3):
         parts = rotated(seed)
         chosen = {"n_participants": 2, "participation": participation, "late": True}
-        solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, **variant)
+        solution, coordinator = run(parts, seed=seed, max_rounds=200, **chosen, local=local)
         assert solution.converged
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-9
         assert all(len(each.answers) <= 2 for each in coordinator.history[1:])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str, bool]) -> None:
+@EITHER
+def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local: bool) -> None:
     class Rounding(ExactReleases):
         def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
             answer = super().steps(ask, run=run)
@@ -134,7 +134,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(variant: dict[str
         silos = make_silos(parts, 4)
         for silo, part in zip(silos.values(), parts, strict=True):
             silo.releases = Rounding(ArrayMoment(part), silo.study)
-        settings = KrylovSettings(study=exact_study(D, 4), rank=3, tol=1e-12, max_rounds=40, **variant)
+        settings = KrylovSettings(study=exact_study(D, 4), rank=3, tol=1e-12, max_rounds=40, local=local)
         solution, coordinator = drive(settings, silos, seed=seed)
         assert solution.converged
         assert n_rounds(coordinator) < 20
@@ -148,13 +148,15 @@ def test_max_rounds_counts_every_exchange() -> None:
         assert n_rounds(coordinator) == most
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@EITHER
 @pytest.mark.parametrize("dead_from", [1, 2, 4])
 def test_a_silo_that_is_silent_thrice_is_left_out_and_the_others_are_exact(
-    dead_from: int, variant: dict[str, bool]
+    dead_from: int, local: bool
 ) -> None:
     parts = rotated(5)
-    solution, coordinator = run(parts, dead_from={"silo-2": dead_from}, min_silos=3, max_rounds=30, **variant)
+    solution, coordinator = run(
+        parts, dead_from={"silo-2": dead_from}, min_silos=3, max_rounds=30, local=local
+    )
     assert solution.converged
     assert list(solution.sizes) == ["silo-0", "silo-1", "silo-3", "silo-4"]
     kept = [part for place, part in enumerate(parts) if place != 2]

@@ -37,13 +37,6 @@ def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
         assert abs(total[name] - share) < 5 * np.sqrt(share * (1 - share) / 2 / 2000)
 
 
-def test_the_reference_that_was_not_drawn_weighs_nothing() -> None:
-    sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(0), n_participants=1)
-    sampler.drawn = ("c",)
-    assert sampler.asked("a") == ("a", "c")
-    assert sampler.weights(["a", "c"]) == {"a": 0.0, "c": 1.0}
-
-
 @pytest.mark.parametrize("count", [0, 4, -1])
 def test_an_impossible_number_of_participants_is_refused(count: int) -> None:
     with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):

@@ -1,5 +1,6 @@
 """What really leaves a private silo: its law, its lattice, its price by another accountant."""
 
+import functools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -71,25 +72,22 @@ def noised(monkeypatch):
 def ask_everything(study, ledger, **how):
     silo = private_silo(study, ledger, **how)
     questions = [AskMoment(label="mean")] if study.center else []
-    if study.noise == "moment":
-        questions.append(steps(0))
-    else:
-        questions += [steps(seed) for seed in range(T)]
+    questions += [steps(seed) for seed in range(1 if study.noise == "moment" else T)]
     return [ask(silo, question) for question in questions]
 
 
 def epsilon_by_pld(made, delta, *, pessimistic):
-    total = None
-    for release in made:
-        loss = pld.privacy_loss_distribution.from_gaussian_mechanism(
+    losses = [
+        pld.privacy_loss_distribution.from_gaussian_mechanism(
             release.std,
             sensitivity=release.sensitivity,
             pessimistic_estimate=pessimistic,
             use_connect_dots=pessimistic,
             value_discretization_interval=1e-3,
         )
-        total = loss if total is None else total.compose(loss)
-    return total.get_epsilon_for_delta(delta)
+        for release in made
+    ]
+    return functools.reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta)
 
 
 @pytest.mark.parametrize(
@@ -115,23 +113,21 @@ def test_the_sensitivity_paid_for_is_the_theorem_s_and_more(study, noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         ask_everything(study, ledger)
     s = len(bounded_rows())
-    for number, release in enumerate(noised):
-        if study.noise == "moment":
-            least = moment_bound(s, center=study.center)
-        elif study.center and number == 0:
-            least = moved_by_row("mean") / s
-        else:
-            least = moved_by_row("product", R) / s
-        assert least * (1 - 1e-15) < release.sensitivity < least * (1 + 1e-6)
+    mean, product = moved_by_row("mean") / s, moved_by_row("product", R) / s
+    least = [mean] * study.center + [product] * T
+    if study.noise == "moment":
+        least = [moment_bound(s, center=study.center)]
+    for bound, release in zip(least, noised, strict=True):
+        assert bound * (1 - 1e-15) < release.sensitivity < bound * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("study", [STEP, PAPER, CENTRED[0]], ids=lambda s: s.digest[:6])
 def test_released_numbers_are_multiples_of_the_lattice_s_spacing(study, noised):
     with Ledger.in_memory(EPSILON, DELTA) as ledger:
         silo = private_silo(replace(study, iteration_rank=D), ledger)
-        answers = [ask(silo, WHOLE)] + ([ask(silo, AskMoment(label="mean"))] if study.center else [])
-    left = [np.append(answers[0].product, answers[0].total_variance)]
-    left += [answer.mean for answer in answers[1:]]
+        answer = ask(silo, WHOLE)
+        left = [np.append(answer.product, answer.total_variance)]
+        left += [ask(silo, AskMoment(label="mean")).mean] if study.center else []
     for values, release in zip(left, noised, strict=True):
         in_steps = values / release.spacing
         assert np.array_equal(in_steps, np.rint(in_steps))

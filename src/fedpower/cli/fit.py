@@ -32,7 +32,7 @@ from fedpower.estimator.fitting import prepare as prepare_silos
 from fedpower.options import FLAT, Options, Secure, from_flat
 from fedpower.privacy import Ledger
 from fedpower.report.codebook_file import rendered
-from fedpower.report.files import new_file, new_folder, require_room, room_for
+from fedpower.report.files import new_file, new_folder, require_room
 from fedpower.report.record import BudgetRecord, plain
 from fedpower.report.result import KNOWN
 from fedpower.report.text import number
@@ -124,7 +124,7 @@ def _silos_and_options(given: dict[str, Any], target: Path) -> tuple[Silos, Opti
     if given["network"] is not None:
         networks = open_networks(given)
         _note_weights(networks)
-        require_room(target, room_for(next(iter(networks.values())).n_features, moment=True))
+        require_room(target, next(iter(networks.values())).n_features)
         rows = {"normalize": True} if given["network"] == "row" else {}
         return dict(networks), from_flat({"noise": "moment", "solver": "moment", **rows, **flat})
     variants = None if given["variants"] is None else read_variants(given["variants"])
@@ -139,7 +139,7 @@ def _silos_and_options(given: dict[str, Any], target: Path) -> tuple[Silos, Opti
     if variants is not None and variants.offset is not None:
         flat |= {"offset": variants.offset, "scale": variants.scale}
     wanted = from_flat(flat)
-    require_room(target, room_for(note_doubts(silos, wanted), moment=True))
+    require_room(target, note_doubts(silos, wanted))
     return silos, wanted
 
 

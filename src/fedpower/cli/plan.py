@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def plan(**given: Any) -> None:
     made = planned(wanted, sizes=sizes, n_features=n_features, spectrum=spectrum, error=given["error"])
     left = {str(path): _left_after(path, given["epsilon"]) for path in _ledgers(given["ledgers"])}
     if given["as_json"]:
-        record = made.as_dict() | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
+        record = asdict(made) | {"epsilon": made.epsilon if math.isfinite(made.epsilon) else "inf"}
         print_json({"silos": sizes, "n_features": n_features, **record, "ledgers": left})
     else:
         _print(made, sizes, n_features, left, given["n_components"], thing=counted_as(given))

@@ -6,7 +6,7 @@ so eigenvalues are all that it needs to know.
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,10 +91,6 @@ class Plan:
     preparation: float = 0.0  # share of the budget for offset, scale and bound, whose error is not predicted
     missing: str | None = None  # what is not known
     needed: Needed | None = None  # what the wanted error takes
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -200,10 +200,9 @@ def _relative_error(guess: Array, exact: Array) -> float:
 
 def draw_attack(results: Sequence[_AttackResult], path: Path, setting: AttackSetting | None = None) -> None:
     """Write the picture of ``results`` to a file of the format its name says."""
-    setting = setting or AttackSetting()
     with drawing() as Figure:
         figure = Figure(figsize=(9.0, 4.6), dpi=150)
-        _draw(figure, results, setting)
+        _draw(figure, results, setting or AttackSetting())
         try:
             path.write_bytes(saved(figure, path.suffix.removeprefix(".") or "none"))
         except ValueError as error:

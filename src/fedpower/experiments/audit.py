@@ -420,7 +420,12 @@ def audit_mode(
     if unit == "person":
         study = replace(study, unit="person")
     promised = _budget(study)
-    real = _calibrated_for(mode, epsilon, delta, noise_factor, n_steps)
+    real = epsilon
+    if noise_factor != 1 and mode != "paper":
+        real = epsilon_of(mu_of(epsilon, delta) / noise_factor, delta)
+    elif noise_factor != 1:
+        level = noise_factor * noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=n_steps)
+        real = max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)
     is_secure = mode == "secure"
     game = Game(replace(study, epsilon=real), n_rows, source or SystemNoise(), is_secure=is_secure)
     if is_secure:
@@ -475,12 +480,3 @@ def study_of(
         design = [QueryTerms(f"{PRODUCT} {step}", size, 1.0 / n_steps) for step in range(1, n_steps + 1)]
         terms |= {"noise": "clipped", "iteration_rank": WIDTH, "design": tuple(design)}
     return Study(columns=None, n_features=n_features, epsilon=epsilon, delta=delta, **terms)
-
-
-def _calibrated_for(mode: _Mode, epsilon: float, delta: float, noise_factor: float, n_steps: int) -> float:
-    if noise_factor == 1:
-        return epsilon
-    if mode != "paper":
-        return epsilon_of(mu_of(epsilon, delta) / noise_factor, delta)
-    level = noise_factor * noise_multiplier("paper", epsilon=epsilon, delta=delta, n_steps=n_steps)
-    return max(n_steps / level**2, 2 * math.sqrt(2 * n_steps * math.log(1 / delta)) / level)

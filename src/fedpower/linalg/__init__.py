@@ -8,7 +8,7 @@ from fedpower.linalg.subspace import (
     principal_angles,
     sin_theta,
 )
-from fedpower.linalg.symmetric import blas, fix_signs, lower_of, lower_triangle, ritz_pairs, symmetric_of
+from fedpower.linalg.symmetric import blas, fix_signs, lower_of, ritz_pairs, symmetric_of
 
 __all__ = [
     "ALIGNMENTS",
@@ -16,7 +16,6 @@ __all__ = [
     "fix_signs",
     "is_orthonormal",
     "lower_of",
-    "lower_triangle",
     "misalignment",
     "orth",
     "principal_angles",

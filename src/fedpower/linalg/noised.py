@@ -69,20 +69,18 @@ def joint_subspace(
     moment: NoisedProduct | None = None,
     start: Array | None = None,
 ) -> JointFit:
-    """Return the r-dimensional subspace that fits all products of one moment best."""
-    dim = (products[0] if products else moment).product.shape[0]  # type: ignore[union-attr]
-    if moment is None:  # an orthonormal basis of all Y_t − bZ_t, and of the start
-        parts = [each.product - level * each.basis for each in products]
-        within = np.linalg.qr(np.hstack(parts if start is None else [*parts, start]))[0]
-        if 2 * within.shape[1] <= dim:
-            inside = [
-                replace(each, product=within.T @ each.product, basis=within.T @ each.basis)
-                for each in products
-            ]
-            begin = None if start is None else within.T @ start
-            found = _fitted(inside, None, begin, rank=rank, level=level, dim=dim)
-            return replace(found, basis=within @ found.basis)
-    return _fitted(products, moment, start, rank=rank, level=level, dim=dim)
+    """Return the r-dimensional subspace that fits all products best, and a moment from a start near it."""
+    if moment is not None:
+        return _fitted(products, moment, start, rank=rank, level=level, dim=len(moment.product))
+    dim = len(products[0].product)
+    within = np.linalg.qr(np.hstack([each.product - level * each.basis for each in products]))[0]
+    if 2 * within.shape[1] > dim:
+        return _fitted(products, None, None, rank=rank, level=level, dim=dim)
+    inside = [
+        replace(each, product=within.T @ each.product, basis=within.T @ each.basis) for each in products
+    ]
+    found = _fitted(inside, None, None, rank=rank, level=level, dim=dim)
+    return replace(found, basis=within @ found.basis)
 
 
 def _fitted(

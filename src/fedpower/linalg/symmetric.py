@@ -17,29 +17,19 @@ def blas() -> threadpoolctl.ThreadpoolController:
     return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
-@functools.lru_cache(maxsize=1)
-def lower_triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return row and column of each place on or below the diagonal, row by row; read-only."""
-    rows, columns = np.tril_indices(size)
-    rows.setflags(write=False)
-    columns.setflags(write=False)
-    return rows, columns
-
-
 Array = NDArray[np.float64]
 _Any = TypeVar("_Any", bound=np.generic)
 
 
 def lower_of(matrix: NDArray[_Any]) -> NDArray[_Any]:
     """Return the numbers on or below the diagonal, row by row, in an array of their own."""
-    return matrix[lower_triangle(matrix.shape[0])]
+    return matrix[np.tri(len(matrix), dtype=np.bool_)]
 
 
 def symmetric_of(below: NDArray[_Any], size: int) -> NDArray[_Any]:
     """Return the symmetric matrix that `lower_of` makes so."""
-    matrix = np.empty((size, size), dtype=below.dtype)
-    rows, columns = lower_triangle(size)
-    matrix[rows, columns] = matrix[columns, rows] = below
+    matrix, places = np.empty((size, size), dtype=below.dtype), np.tri(size, dtype=np.bool_)
+    matrix[places] = matrix.T[places] = below
     return matrix
 
 

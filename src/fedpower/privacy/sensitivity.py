@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import lower_of, lower_triangle, symmetric_of
+from fedpower.linalg import lower_of, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
 from fedpower.rows.units import TALLY_PARTS
@@ -108,7 +108,7 @@ def summary_size(n_features: int, *, with_mean: bool) -> int:
 @functools.lru_cache(maxsize=1)
 def factors(n_features: int) -> Array:
     """Return what the isometry multiplies each number of the lower triangle by."""
-    return np.where(np.equal(*lower_triangle(n_features)), 1.0, math.sqrt(2.0))
+    return lower_of(np.where(np.eye(n_features, dtype=np.bool_), 1.0, math.sqrt(2.0)))
 
 
 SMALLEST_SHARE = 2**10

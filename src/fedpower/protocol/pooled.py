@@ -102,33 +102,23 @@ class Clipping:
         return found if outside is None else found + _OUTSIDE * outside
 
 
-def moment_clipping(pooled: Pooled, counted: tuple[float, float] | None = None) -> Clipping | None:
-    """Return what a bound did to the rows of a moment; None where nothing is known of it."""
-    if counted is not None:
-        return counted_clipping(counted)
-    center = pooled.center
-    return estimated_clipping(
-        np.asarray(np.linalg.eigvalsh(pooled.moment)[::-1], dtype=np.float64),
-        n_features=len(pooled.moment),
-        trace=pooled.total_variance,
-        mean_square=0.0 if center is None else float(center @ center),
-        std=pooled.noise_std,
-    )
-
-
-def counted_clipping(shares: tuple[float, float]) -> Clipping:
-    """Return what noised counts of norms show: shares of rows and of energy."""
-    rows, energy = shares
-    known = {"energy": energy, "energy_least": energy, "energy_most": energy}
-    return Clipping(rows=rows, rows_most=1.0, counted=True, **known)
-
-
-def estimated_clipping(
-    values: Array, *, n_features: int, trace: float, mean_square: float, std: float
+def clipping_of(
+    values: Array,
+    *,
+    counted: tuple[float, float] | None,
+    n_features: int,
+    trace: float,
+    center: Array | None,
+    std: float,
 ) -> Clipping | None:
-    """Return what the released moment tells of rows that were divided by their bound."""
+    """Return what a bound did to rows: counted, or as a released moment's eigenvalues and trace show it."""
+    if counted is not None:
+        rows, energy = counted
+        known = {"energy": energy, "energy_least": energy, "energy_most": energy}
+        return Clipping(rows=rows, rows_most=1.0, counted=True, **known)
     if math.isnan(trace):
         return None
+    mean_square = 0.0 if center is None else float(center @ center)
     total = max(trace, 0.0)
     leading = np.clip(values[:n_features], 0.0, None)
     leading *= min(1.0, total / leading.sum()) if leading.sum() > 0 else 0.0

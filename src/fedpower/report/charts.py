@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -51,11 +51,11 @@ def _escaped(content: Any) -> str:
     return str(escape(printable(content)))
 
 
-class Scale:
+class Scale(NamedTuple):
     """A vertical scale: its ticks with their labels, and where a value is; 0 is the top and 1 the foot."""
 
-    def __init__(self, ticks: list[tuple[float, str]], place: Callable[[float], float]) -> None:
-        self.ticks, self.place = ticks, place
+    ticks: list[tuple[float, str]]
+    place: Callable[[float], float]
 
     def above(self, numbers: Sequence[int]) -> list[Markup]:
         """Return a thin line with its number on the left at every tick, and numbers below."""

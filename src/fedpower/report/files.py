@@ -37,22 +37,18 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Path]:
         yield staging
 
 
-def require_room(place: Path, n_bytes: int = 0) -> None:
-    """Refuse a place whose disk has no room for so many bytes and `LEAST_ROOM` more."""
+def require_room(place: Path, n_features: int = 0) -> None:
+    """Refuse a place whose disk has no room for components as text and a covariance, and `LEAST_ROOM`."""
     folder = place.absolute().parent
     while not folder.exists():
         folder = folder.parent
-    needed, free = LEAST_ROOM + n_bytes, shutil.disk_usage(folder).free
+    needed = LEAST_ROOM + 2**12 * n_features + 8 * n_features**2
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
             f"the disk of {place} must have {-(-needed // 10**6)} MB free for what is written there, got "
             f"{free // 10**6} MB"
         )
-
-
-def room_for(n_features: int, *, moment: bool) -> int:
-    """Return about how many bytes components take as text, and a covariance where that is kept."""
-    return 2**12 * n_features + 8 * n_features**2 * moment
 
 
 def write_whole(path: Path, content: str | bytes, *, private: bool = False) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedpower.linalg import fix_signs
 from fedpower.options import FLAT, Edge, Node, Options, Person
 from fedpower.protocol.outcome import Outcome
-from fedpower.protocol.pooled import Clipping, counted_clipping, estimated_clipping
+from fedpower.protocol.pooled import Clipping, clipping_of
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Angles, exact_angles, product_angles
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.codebook_file import CodeBookFile
@@ -119,14 +119,12 @@ def _clipping(outcome: Outcome, treatment: RowTreatment, code_book: CodeBook | N
     solution = outcome.solution
     if solution.law is None or treatment.row_norm is None:  # a moment's is known with it
         return solution.clipping
-    if code_book is not None and code_book.clipped is not None:
-        return counted_clipping(code_book.clipped)
-    center = 0.0 if solution.center is None else solution.center
-    return estimated_clipping(
+    return clipping_of(
         solution.values,
+        counted=None if code_book is None else code_book.clipped,
         n_features=outcome.study.n_features,
         trace=solution.total_variance,
-        mean_square=float(np.sum(np.square(center))),
+        center=solution.center,
         std=solution.law.std,
     )
 

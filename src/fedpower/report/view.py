@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED
 from fedpower.report.record import ScoreRecord
 from fedpower.report.text import degrees, listed
@@ -51,12 +50,8 @@ class ScoreHistogram:
     @classmethod
     def of(cls, record: ScoreRecord) -> "ScoreHistogram":
         """Return the counts that a record gives."""
-        bins = len(next(iter(record.counts.values())))
-        if any([len(row) for row in grid] != [bins] * bins for grid in record.counts.values()):
-            raise InputError(
-                "counts of scores in run.json must be squares of one size, got others; fit again"
-            )
         counts = {name: np.array(grid, dtype=np.float64) for name, grid in record.counts.items()}
+        bins = len(next(iter(counts.values())))
         edges = np.array([np.linspace(-reach, reach, bins + 1) for reach in record.reach])
         return cls(edges=edges, counts=counts, noise_std=record.noise_std)
 

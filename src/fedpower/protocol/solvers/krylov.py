@@ -79,7 +79,7 @@ class _Expansion:
         self.shift = products.shift(2)
         d, width, m = settings.study.n_features, settings.width, len(products.sizes)
         self.most = min(d, max(min(10 * width, _MOST_BYTES // (32 * d * m)), 3 * width))  # columns of V
-        self.known: dict[str, list[tuple[Array, Array]]] = {name: [] for name in products.sizes}
+        self.known = {name: [np.empty((d, 0)), np.empty((d, 0))] for name in products.sizes}
         self.factors: dict[str, Array] = {}
         self.basis = self.product = np.empty((d, 0))
 
@@ -131,11 +131,12 @@ class _Expansion:
     def _extend(self, block: Array, answers: dict[str, LocalSteps]) -> None:
         products = {}
         for name, answer in answers.items():
-            if answer.basis is None:
-                products[name] = answer.product
-            else:
-                products[name] = answer.basis @ (answer.product.T @ block)
-                self._learn(name, (block, products[name]), (answer.basis, answer.product))
+            second = [] if answer.basis is None else [(answer.basis, answer.product)]
+            products[name] = answer.product
+            for basis, product in second:  # A_iW lies in the span of the basis that it gave
+                products[name] = basis @ (product.T @ block)
+            if self.settings.local:
+                self._learn(name, (block, products[name]), *second)
         self.basis = np.hstack([self.basis, block])
         self.product = np.hstack([self.product, weighted_sum(products, shares(products, self.products.mass))])
 
@@ -170,30 +171,22 @@ class _Expansion:
     # --- models of the silos: from pairs (S, A_iS) follows N_i = FFᵀ, which is A_i on S [Nyström] ---------
 
     def _learn(self, name: str, *pairs: tuple[Array, Array]) -> None:
-        """Take pairs (S, A_iS) of one silo; the oldest columns are forgotten."""
-        self.known[name] += pairs
-        self.factors.pop(name, None)
-        columns = [pair[0].shape[1] for pair in self.known[name]]
-        while sum(columns) > 2 * self.most:
-            self.known[name].pop(0)
-            columns.pop(0)
-
-    def _factor(self, name: str) -> Array:
-        if name not in self.factors:
-            basis, product = (np.hstack(blocks) for blocks in zip(*self.known[name], strict=True))
-            product += self.shift * basis
-            inner = basis.T @ product
-            values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-            kept = values > _SINGULAR * max(float(values[-1]), 0.0)
-            self.factors[name] = product @ (vectors[:, kept] / np.sqrt(values[kept]))
-        return self.factors[name]
+        """Take pairs (S, A_iS) of one silo and model it by them; the oldest columns are forgotten."""
+        before, after = self.known[name], [np.hstack(blocks) for blocks in zip(*pairs, strict=True)]
+        self.known[name] = [np.hstack(both)[:, -2 * self.most :] for both in zip(before, after, strict=True)]
+        basis, product = self.known[name]
+        product = product + self.shift * basis
+        inner = basis.T @ product
+        values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+        kept = values > _SINGULAR * max(float(values[-1]), 0.0)
+        self.factors[name] = product @ (vectors[:, kept] / np.sqrt(values[kept]))
 
     def _model(self, block: Array) -> Array:
         """Return the model of A times ``block``: exact on V, the silos' models outside."""
         inside = self.basis.T @ block
         outside = block - self.basis @ inside
-        known = [name for name in self.products.sizes if self.known[name]]
-        models = {name: self._factor(name) @ (self._factor(name).T @ outside) for name in known}
+        factors = {name: self.factors[name] for name in self.products.sizes}
+        models = {name: factor @ (factor.T @ outside) for name, factor in factors.items()}
         modelled = weighted_sum(models, shares(models, self.products.mass)) - self.shift * outside
         modelled -= self.basis @ (self.basis.T @ modelled)
         across = self.product.T @ outside

@@ -26,10 +26,6 @@ from fedpower.protocol.solvers.shared import (
 )
 
 Array = NDArray[np.float64]
-# Plain local steps end about BIAS·ρ² from the pooled eigenspace, ρ the misalignment of the silos' bases: to
-# first order their biases average out. Once a round moves less, they have nothing to give.
-_BIAS = 0.1
-_PATIENCE = 5  # plain local steps that move no less than so many rounds before never settle
 
 Reference = Literal["first", "active", "broadcast"]
 
@@ -178,16 +174,12 @@ class _DriftCorrected(Steps):
         """Return the :class:`Solution`."""
         self.rank, self.n_steps, self.alignment = int(settings.rank), settings.n_steps, settings.alignment
         self.local_steps = next(iter(settings.schedule.steps()))
-        product, moved = yield from self._open(start)
-        if self.rounds_left <= 0:
-            values, vectors = ritz_pairs(orth(product), product, self.shift(2))
-            return self._solution(values, vectors, change=moved, converged=False)
-        best = yield from self._exact(orth(product))
+        best = yield from self._exact(start)
         while not ((best.settled and self.tol > 0) or self._is_over):
             if self.local_steps == 1 or self.rounds_left == 1:
                 best = yield from self._exact(orth(best.product + self.shift(2) * best.basis))
                 continue
-            product, _ = yield from self._local(best.basis, pooled=best.product)
+            product = yield from self._local(best)
             here = yield from self._exact(orth(product))
             # On the way from one eigenvector to a larger one the residual grows, and so does tr ZᵀAZ.
             if here.residual <= best.residual or here.captured > best.captured * (1 + 1e-12):
@@ -197,34 +189,19 @@ class _DriftCorrected(Steps):
         values, coefficients = rayleigh_ritz(best.basis, best.product)
         # As in the paper, the output is one step further than the last basis asked about.
         vectors = orth((best.product + self.shift(2) * best.basis) @ coefficients)
-        return self._solution(values, vectors, change=best.error, converged=best.settled)
-
-    def _solution(self, values: Array, vectors: Array, *, change: float, converged: bool) -> Solution:
         return self.solution(
             basis=vectors,
             values=values,
             vectors=vectors,
             rank=self.rank,
-            change=change,
-            converged=converged,
+            change=best.error,
+            converged=best.settled,
             law=self.law(self.sizes),
         )
 
     @property
     def _is_over(self) -> bool:
         return self.rounds_left <= 0 or (self.n_steps is not None and self.step >= self.n_steps)
-
-    def _open(self, start: Array) -> Generator[Ask, Round, tuple[Array, float]]:
-        """Return (product, change) of plain local steps, as long as these move more than their bias."""
-        product, moves = start, [float("nan")]
-        while self.local_steps > 1 and not self._is_over:
-            before = orth(product)
-            product, spread = yield from self._local(before)
-            moves.append(sin_theta(before, orth(product)[:, : self.rank]))
-            settled = moves[-1] <= max(_BIAS * spread**2, self.tol, 1e-12)
-            if settled or (len(moves) > _PATIENCE and moves[-1] > 0.9 * moves[-1 - _PATIENCE]):
-                break
-        return product, moves[-1]
 
     def _exact(self, basis: Array) -> Generator[Ask, Round, _Point]:
         """Return the :class:`_Point` of a basis: one round, one step."""
@@ -252,13 +229,13 @@ class _DriftCorrected(Steps):
             settled=error <= self.tol or size <= rounding,
         )
 
-    def _local(self, basis: Array, pooled: Array | None = None) -> Generator[Ask, Round, tuple[Array, float]]:
-        """Return (average of the silos' products after p local steps, ρ), plain or corrected."""
+    def _local(self, at: _Point) -> Generator[Ask, Round, Array]:
+        """Return the average of the silos' products after p corrected local steps."""
         self.step += self.local_steps
-        correction = None if pooled is None else read_only(pooled)
-        closed = yield from self.ask(basis, self.local_steps, shift=self.shift(2), pooled=correction)
+        pooled = read_only(at.product)
+        closed = yield from self.ask(at.basis, self.local_steps, shift=self.shift(2), pooled=pooled)
         answers: dict[str, LocalSteps] = closed.answers
-        bases = {name: basis if a.basis is None else a.basis for name, a in answers.items()}
+        bases = {name: at.basis if a.basis is None else a.basis for name, a in answers.items()}
         products, spread = align(
             bases,
             {name: answer.product for name, answer in answers.items()},
@@ -267,5 +244,5 @@ class _DriftCorrected(Steps):
         )
         product = weighted_sum(products, shares(answers, self.mass))
         closed.notes["misalignment"] = spread
-        closed.notes["change"] = sin_theta(basis, orth(product)[:, : self.rank])
-        return product, spread
+        closed.notes["change"] = sin_theta(at.basis, orth(product)[:, : self.rank])
+        return product

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedpower.linalg.symmetric import blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
-from fedpower.protocol.pooled import Groups, Pooled, fixed, moment_clipping, unit_variances
+from fedpower.protocol.pooled import Groups, Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
 from fedpower.protocol.solvers.angles import Angles, exact_angles, moment_angles
 from fedpower.protocol.solvers.preparation import find_code_book
@@ -115,7 +115,16 @@ def decompose(
     values, vectors = spectrum[:count], np.ascontiguousarray(vectors)
     clipping = cut = None
     if pooled.noise_std > 0 and shortens:
-        clipping = moment_clipping(pooled, None if book is None else book.clipped)
+        counted = None if book is None else book.clipped
+        own = spectrum if taken is None or counted else np.linalg.eigvalsh(pooled.moment)[::-1]
+        clipping = clipping_of(
+            np.asarray(own, dtype=np.float64),
+            counted=counted,
+            n_features=dim,
+            trace=pooled.total_variance,
+            center=pooled.center,
+            std=pooled.noise_std,
+        )
     if clipping is not None:
         cut = clipping.moves(dim, None if book is None else book.outside)
 
