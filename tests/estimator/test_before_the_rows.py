@@ -19,6 +19,9 @@ PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}
 SECURE = {**PRIVATE, "aggregation": "secure"}
 STEP = {**PRIVATE, "noise": "step"}
 AUTO = {**PRIVATE, "n_components": "auto"}
+MODES_WITHOUT_VARIANCES = (
+    {"noise": "step"}, {"noise": "paper"}, {"noise": "clipped"}, {"solver": "krylov"}, {"n_steps": 3},
+)  # fmt: skip
 CLIPPED = {"epsilon": 4.0, "normalize": True, "noise": "clipped"}
 
 
@@ -70,6 +73,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**CLIPPED, "weights": "noise"}, "weights must be 'rows'"),
     ({**CLIPPED, "device": "cpu"}, "device must be left out with noise='clipped', which runs on the proc"),
     ({**CLIPPED, "energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
+    *(({**PRIVATE, **mode}, "; pass standardize=False$") for mode in MODES_WITHOUT_VARIANCES),
+    ({"epsilon": 1.0, "ranges": [(1, 0)] * 3}, "the smaller first"),
+    ({"epsilon": 1.0, "ranges": [(0, INF)] * 3}, "two finite numbers"),
+    ({"epsilon": 1.0, "ranges": [(0, 1)] * 2}, "one for each of the 3 columns"),
+    ({"epsilon": 1.0, "codebook": 3}, "a CodeBook or the path of one"),
+    ({"epsilon": 1.0, "codebook": "nowhere.toml"}, "got no file at nowhere.toml"),
+    ({"epsilon": 1.0, "aggregation": "secure", "scale": np.ones(3)}, "must have a public bound"),
     ({**SECURE, "noise": "step"}, "must go with noise='moment'"),
     ({**SECURE, "solver": "krylov"}, "must go with solver='moment'"),
     ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': si"),

@@ -14,7 +14,6 @@ from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
-from fedpower.errors import InputError
 from fedpower.linalg import fix_signs
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fits import fed_pca
@@ -84,19 +83,6 @@ def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: 
     units = np.arange(1.0, 7.0)
     scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=units)).fit_silos(SILOS)
     assert degrees(scaled.components_, PCA(3).fit(ROWS / units).components_) < 1e-5
-
-
-def test_a_mode_without_variances_says_what_to_pass() -> None:
-    modes = [
-        {"noise": "step"},
-        {"noise": "paper"},
-        {"noise": "clipped"},
-        {"solver": "krylov"},
-        {"n_steps": 3},
-    ]
-    for mode in modes:
-        with pytest.raises(InputError, match=r"; pass standardize=False$"):
-            fed_pca(2, epsilon=1.0, row_norm=9.0, **mode).fit_silos(SILOS)
 
 
 @pytest.fixture
