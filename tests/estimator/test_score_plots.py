@@ -10,6 +10,7 @@ from budgets import ledgers_in, spent
 from fedpower.errors import BudgetError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.report import read_result
+from fedpower.report.page import result_page
 from fits import fed_pca
 from sample_results import with_run
 
@@ -59,6 +60,7 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
         assert np.array_equal(found.counts[name], histogram(model, rows))
     assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
     assert "exactly: NOT differentially private" in str(model.privacy_)
+    assert "scores_epsilon=" in result_page(model.result_)
 
 
 NOISED = [
