@@ -82,7 +82,7 @@ def test_ridge_and_regression_on_components_are_scikit_learns(moment: Moment):
 
 
 def test_factors_are_nearly_scikit_learns(moment: Moment):
-    options = {"tol": 1e-6, "max_iter": 4000, "svd_method": "lapack", "rotation": "varimax"}
+    options = {"tol": 1e-4, "max_iter": 1000, "svd_method": "lapack", "rotation": "varimax"}
     central, found = CentralFactors(2, **options).fit(ROWS), FactorAnalysis(2).fit(moment)
     assert congruence(found.components_.T, central.components_.T).min() > 0.95
 
@@ -161,15 +161,23 @@ def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, mo
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model", [Regression(0), AdjustedPCA(1, covariates=[1, 2])])
-def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any):
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Regression(0), "columns must vary independently .* "),
+        (AdjustedPCA(1, covariates=[1, 2]), "columns must vary independently .* "),
+        (Correlations(), ""),
+        (FactorAnalysis(1), ""),
+    ],
+)
+def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any, said: str):
     rows = np.random.default_rng(0).standard_normal((100, 5))
-    for value, sentence in (
-        (1.0, "got 'x2', which does not vary"),
-        (rows[:, 1], "some that follow from others"),
-    ):
-        rows[:, 2] = value
-        with pytest.raises(InputError, match=f"columns must vary independently .* {sentence}"):
+    rows[:, 2] = 7.0
+    with pytest.raises(InputError, match=f"{said}got 'x2', which does not vary"):
+        model.fit(FedMoment(epsilon=float("inf")).fit(rows).moment_)
+    if said:
+        rows[:, 2] = rows[:, 1]
+        with pytest.raises(InputError, match=f"{said}some that follow from others"):
             model.fit(FedMoment(epsilon=float("inf")).fit(rows).moment_)
 
 
@@ -184,11 +192,3 @@ def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any):
 def test_new_rows_without_the_columns_are_refused(rows: Any, sentence: str, moment: Moment):
     with pytest.raises(InputError, match=f"X must have the .* columns of the moment.*{sentence}"):
         ProcessMonitor(2).fit(moment).predict(rows)
-
-
-@pytest.mark.parametrize("model", [Correlations(), FactorAnalysis(1)])
-def test_correlations_of_a_column_that_does_not_vary_are_refused(model: Any):
-    rows = np.random.default_rng(0).standard_normal((100, 4))
-    rows[:, 1] = 7.0
-    with pytest.raises(InputError, match="got 'x1', which does not vary"):
-        model.fit(FedMoment(epsilon=float("inf")).fit(rows).moment_)

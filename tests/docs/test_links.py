@@ -56,3 +56,14 @@ def test_every_page_is_reached_from_the_first_one() -> None:
     decisions = {name for name in PAGES if name.startswith("docs/decisions/")}  # linked as a folder
     reached = {str(page.relative_to(ROOT)) for page in seen}
     assert set(PAGES) - reached <= made_for_the_site | decisions
+
+
+def test_every_module_that_a_page_names_is_there() -> None:
+    known = [
+        str(path.relative_to(ROOT))
+        for top in ("src", "tests", "benchmarks", "paper", "examples", "scripts")
+        for path in (ROOT / top).rglob("*.py")
+    ]
+    for name in PAGES:
+        for module in re.findall(r"`((?:\w+/)+\w+\.py)\b", (ROOT / name).read_text(encoding="utf-8")):
+            assert any(f"/{path}".endswith(f"/{module}") for path in known), f"{name}: {module}"

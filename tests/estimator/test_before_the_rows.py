@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from budgets import ledgers_in
-from fedpower import FedPCA, Plain, every
+from fedpower import FedPCA, Plain
 from fedpower.errors import FedpowerError
 from fedpower.values import Block
 from fits import fed_pca
@@ -43,58 +43,42 @@ class Unread:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n_components": 4}, "n_components must be a whole number from 1 to min"),
     ({"n_components": "noise"}, "n_components must be a whole number from 1 to min"),
-    ({"n_components": 0}, "n_components must be a whole number"),
     ({"n_components": 1.5}, "fraction between 0 and 1"),
     ({**PRIVATE, "epsilon": 1e-9}, "epsilon must be from 0.0001 to 60, or inf"),
-    ({**PRIVATE, "epsilon": 100.0}, "epsilon must be from 0.0001 to 60, or inf"),
     ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
     ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
-    ({"epsilon": "low"}, "epsilon must be a number above 0"),
     ({**PRIVATE, "delta": 2.0}, "delta must be a number between 0 and 1"),
     ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
-    ({"n_participants": 3}, "n_participants must lie between 1 and the 2 silos"),
     ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
     ({"solver": "moment", "local_steps": 2}, "local_steps must be left out with solver 'moment', got 2"),
     ({"center": [1.0, 2.0]}, "center must have one value per column"),
     ({"scale": [1.0, 0.0, 1.0]}, "scale must be positive in every column, got 0 for column 'b'"),
     ({**STEP, "n_components": 0.9}, r"n_components=0\.9 must go with noise='moment' or epsilon=inf"),
-    ({**STEP, "n_components": "auto"}, "got noise='step', whose releases do not show the whole spectrum"),
     ({**AUTO, "solver": "krylov"}, "solver='krylov' must be left out because n_components='auto' is read"),
-    ({**AUTO, "local_steps": 2}, "local_steps must be left out because n_components='auto' is read off"),
     ({**STEP, "drift_correction": True}, "drift_correction must go with"),
     ({**STEP, "solver": "moment", "standardize": False}, "solver='moment' must go with"),
     ({"noise": "loud"}, "noise must be one of"),
-    ({"solver": "magic"}, "solver must be one of"),
-    ({"alignment": "best"}, "alignment must be one of"),
-    ({"participation": "some"}, "participation must be one of"),
     ({"schedule": "often"}, "schedule must be 'every', 'decaying', 'halving' or whole steps"),
     ({"schedule": [0, 1]}, "explicit schedule must be"),
-    ({"schedule": 3}, "schedule must be 'every'"),
     ({"n_steps": 0}, "n_steps must be a whole number"),
     ({"tol": -1}, "tol must be a number of at least 0 and below 1"),
     ({"deadline": 0}, "deadline must be a number above 0"),
     ({"row_norm": 0.0}, "row_norm must be a positive"),
     ({"row_norm": 1.0, "normalize": True}, "must not be given together"),
     ({**CLIPPED, "solver": "krylov"}, "solver must be left out with noise='clipped', which has a solver of"),
-    ({**CLIPPED, "n_steps": 5}, "n_steps must be left out with noise='clipped', which has a solver of its"),
     ({**CLIPPED, "normalize": False, "row_norm": 8.0}, "pass standardize=False"),
     ({**CLIPPED, "weights": "noise"}, "weights must be 'rows'"),
     ({**CLIPPED, "device": "cpu"}, "device must be left out with noise='clipped', which runs on the proc"),
-    ({**CLIPPED, "n_components": "auto"}, "must go with noise='moment'"),
     ({**CLIPPED, "energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
     ({**SECURE, "noise": "step"}, "must go with noise='moment'"),
-    ({**SECURE, "noise": "paper"}, "must go with noise='moment'"),
     ({**SECURE, "solver": "krylov"}, "must go with solver='moment'"),
     ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': si"),
-    ({**SECURE, "schedule": every(2)}, "must go with solver='moment', got 'fedpower': silos"),
-    ({**SECURE, "drift_correction": True}, "must go with solver='moment', got 'fedpower': silos"),
     ({**SECURE, "n_participants": 2}, "n_participants must be left out with aggregation='secure': local"),
     ({**SECURE, "lookahead": True}, "lookahead must be left out with aggregation='secure': local"),
     ({**SECURE, "min_silos": 1}, "more silos than the 1 that may collude"),
     ({**SECURE, "colluders": 2}, "more silos than the 2 that may collude"),
     ({**SECURE, "colluders": 0}, "colluders must be a whole number of at least 1"),
     ({**PRIVATE, "colluders": 2}, "colluders must be left out with aggregation 'plain', got 2"),
-    ({**SECURE, "aggregation": "masked"}, "aggregation must be one of"),
 ]
 
 

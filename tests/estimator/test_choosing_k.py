@@ -1,14 +1,11 @@
 """The number of components that are determined, or that a fraction of variance takes, in real fits."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
-from fedpower.protocol.outcome import USED_BEFORE
+from fedpower.protocol.solvers.angles import DETERMINED
 from fits import fed_pca
 from problems import Array
 
@@ -47,6 +44,31 @@ def test_where_nothing_is_determined_one_component_is_kept(rows: Array) -> None:
     assert model.result_.determined == [False]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize(
+    ("noise", "solver"),
+    [*((noise, solver) for noise in ("moment", "step") for solver in ("krylov", "fedpower")),
+     ("paper", "fedpower"), ("clipped", "auto")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rows_without_a_direction_determine_nothing(noise: str, solver: str, *, center: bool) -> None:
+    rows = np.random.default_rng(3).standard_normal((400, 40))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    for draw in range(6):
+        terms = {"noise": noise, "solver": solver, "center": center, "random_state": draw}
+        model = fed_pca(2, epsilon=1.0, standardize=False, row_norm=1.0, **terms)
+        model.fit_silos([rows[:200], rows[200:]])
+        assert min(model.component_angles_) > DETERMINED
+
+
+def test_planted_components_are_determined_where_every_product_is_noised() -> None:
+    model = fed_pca(2, **{**PRIVATE, "epsilon": 1.0}, noise="step", random_state=0)
+    model.fit_silos(planted_rows())
+    assert model.result_.determined == [True, True]
+    np.testing.assert_allclose(model.denoised_variance_, [0.09, 0.0625], rtol=0.1)
+
+
 def test_an_exact_fit_determines_what_has_variance_of_its_own() -> None:
     rows = np.random.default_rng(0).standard_normal((100, 2)) @ np.eye(2, 5) * [2, 1, 1, 1, 1]
     model = FedPCA("auto", epsilon=float("inf"), standardize=False).fit(rows)
@@ -63,13 +85,3 @@ def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
         np.testing.assert_allclose(
             model.denoised_variance_ratio_, exact.explained_variance_ratio_[:count], atol=0.02
         )
-
-
-def test_choosing_costs_nothing_beside_the_release(tmp_path: Path) -> None:
-    """A fraction, then a number of components: one charge together."""
-    silo = dict(zip(("north", "south"), planted_rows(4_000), strict=True))
-    ledgers = ledgers_in(tmp_path, silo)
-    for rank in (0.5, "auto"):
-        again = fed_pca(rank, **PRIVATE).fit_silos(silo, ledgers=ledgers)
-    assert spent(ledgers["north"]).n_releases == 1
-    assert USED_BEFORE in again.privacy_.notes

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
-from fedpower.errors import BudgetError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
@@ -71,19 +69,6 @@ def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_leas
     assert error(model, np.eye(5, 2)) < 0.2
 
 
-def test_every_sum_is_charged_and_a_second_run_is_free_and_the_same(rows, tmp_path):
-    """The same questions get the bytes that the ledgers hold: nothing is noised twice."""
-    named = dict(zip("abc", rows, strict=True))
-    ledgers = ledgers_in(tmp_path, named, 4.0)
-    fits = [
-        fed_pca(2, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers) for _ in range(2)
-    ]
-    assert np.array_equal(fits[0].components_, fits[1].components_)
-    assert spent(ledgers["a"]).epsilon == pytest.approx(4.0, rel=1e-3)
-    with pytest.raises(BudgetError, match="epsilon"):
-        fed_pca(3, noise="clipped", center=False, **WIDE).fit_silos(named, ledgers=ledgers)
-
-
 def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
     def taken(**more):
         model = fed_pca(**{"n_components": 2, "center": False, **WIDE, **more})
@@ -94,16 +79,6 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
     assert taken(energy=0.6) == "moment"
     assert taken(energy=0.01, noise="moment") == "moment"
     assert taken(energy=0.01, n_components="auto") == "moment"
-
-
-@pytest.mark.slow
-def test_rows_without_components_determine_none():
-    rng = np.random.default_rng(8)
-    for _ in range(6):
-        rows = rng.standard_normal((2000, 80))
-        model = fed_pca(2, noise="clipped", center=False, **WIDE)
-        with pytest.warns(UserWarning, match="no component"):
-            model.fit_silos([rows[:1000], rows[1000:]])
 
 
 @pytest.mark.slow

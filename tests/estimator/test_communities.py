@@ -149,37 +149,30 @@ def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit: str, epsil
     assert held >= 30  # of 40 with a chance of 0.9 each: fewer than 30 once in 400
 
 
-def test_weights_beyond_the_public_maximum_are_capped_and_noise_grows_with_it():
+def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_owner_alone(tmp_path: Path):
     heavy = [4 * layer for layer in LAYERS]
     with pytest.raises(InputError, match="edge_weight"):
         FedCommunities(K).fit_silos(heavy)
-    exact = FedCommunities(K, epsilon=math.inf, unit=Edge(2.0)).fit_silos(heavy)
+    with pytest.warns(ClippingWarning, match="^no edge weighs more than 1e-09 of edge_weight"):
+        FedCommunities(K, epsilon=math.inf, unit=Edge(1e9)).fit_silos(LAYERS)
+    with pytest.warns(ClippingWarning, match="^[0-9]+ of [0-9]+ edges weigh more than edge_weight") as told:
+        exact = FedCommunities(K, epsilon=math.inf, unit=Edge(2.0)).fit_silos(heavy)
+    sentence, place = str(told[0].message), exact.save(tmp_path / "out")
+    assert not any(sentence in path.read_text(errors="replace") for path in place.iterdir())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ClippingWarning)
+        FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
     assert np.array_equal(exact.moment_.pooled.moment, sum(LAYERS) / 4)
     noised = FedCommunities(K, unit=Edge(2.0)).fit_silos(heavy)
     assert "2 as the most that an edge weighs" in str(noised.privacy_)
 
 
-@pytest.mark.parametrize(
-    ("most", "said"),
-    [
-        (0.5, "^[0-9]+ of [0-9]+ edges weigh more than edge_weight and are capped at it"),
-        (1e9, "^no edge weighs more than 1e-09 of edge_weight, for which noise is made"),
-    ],
-)
-def test_a_maximum_that_hardly_fits_the_edges_is_told_their_owner_alone(
-    most: float, said: str, tmp_path: Path
-):
-    fit = FedCommunities(K, epsilon=math.inf, unit=Edge(most)).fit_silos
-    with pytest.warns(ClippingWarning, match=said) as told:
-        fit(LAYERS).save(tmp_path / "out")
-    (sentence,) = (str(each.message) for each in told if each.category is ClippingWarning)
-    assert not any(sentence in path.read_text(errors="replace") for path in (tmp_path / "out").iterdir())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ClippingWarning)
-        FedCommunities(K, epsilon=math.inf, unit=Edge(1.5)).fit_silos(LAYERS)
-
-
 def test_what_is_about_rows_is_refused_of_edges():
+    with pytest.raises(InputError, match="fit_silos"):
+        FedPCA(2, unit=Edge()).fit(LAYERS[0])
+    moment = FedMoment(epsilon=math.inf).fit_silos(LAYERS).moment_
+    with pytest.raises(InputError, match="must be found from networks"):
+        Communities(2).fit(moment)
     for settings, said in (
         ({"noise": "step"}, "noise must be 'moment'"),
         ({"row_norm": 3.0}, "codebook must be left out where edges are protected: no row is treated"),
@@ -190,14 +183,6 @@ def test_what_is_about_rows_is_refused_of_edges():
     ):
         with pytest.raises(InputError, match=said):
             fed_pca(2, **{"network": "edge", **settings}).fit_silos(LAYERS)
-
-
-def test_rows_in_memory_are_no_network_and_a_moment_of_tables_has_no_communities():
-    with pytest.raises(InputError, match="fit_silos"):
-        FedPCA(2, unit=Edge()).fit(LAYERS[0])
-    moment = FedMoment(epsilon=math.inf).fit_silos(LAYERS).moment_
-    with pytest.raises(InputError, match="must be found from networks"):
-        Communities(2).fit(moment)
 
 
 def named(*nodes: tuple[str, str] | None) -> list[Any]:

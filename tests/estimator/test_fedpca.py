@@ -52,6 +52,11 @@ def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], Any
     for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-8)
     np.testing.assert_allclose(ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8)
+    converted = ours.to_sklearn()
+    assert type(converted) is PCA
+    assert (converted.n_components_, converted.n_samples_) == (theirs.n_components_, theirs.n_samples_)
+    np.testing.assert_allclose(converted.noise_variance_, theirs.noise_variance_, rtol=1e-6)
+    np.testing.assert_allclose(converted.score(rows), theirs.score(rows), rtol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.99])
@@ -109,6 +114,9 @@ def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> No
     normal = exact(normalize=True).fit(rows)
     assert sin_theta(normal.components_.T, PCA(3).fit(unit).components_.T) < 1e-8
     np.testing.assert_allclose(normal.transform(rows), normal.transform(unit), atol=1e-9)
+    for model in (scaled, normal):
+        found = model.to_sklearn().transform(sparse.csr_array(rows))
+        np.testing.assert_allclose(found, model.transform(rows), atol=1e-9)
 
 
 def test_sparse_tables_and_frames_give_what_arrays_give_by_name(rows: Array) -> None:

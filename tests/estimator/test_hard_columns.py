@@ -52,12 +52,16 @@ def test_a_table_with_gaps_fits_with_nothing_but_epsilon(aggregation, ranges):
     assert np.median(cosines) > 0.98
 
 
-def test_gaps_in_frames_files_and_persons_count_for_nothing(tmp_path: Path):
+def test_gaps_in_frames_files_persons_and_by_code_books_count_for_nothing(tmp_path: Path):
     gaps, rows = rows_with_gaps()
     frame = pd.DataFrame(gaps, columns=list("abcd"))
     frame.to_csv(tmp_path / "north.csv", index=False)
     exact = hard.leading(rows, 1)[:, 0]
     persons = frame.assign(person=np.arange(len(frame)) // 2)
+    first = FedPCA(1, epsilon=8.0).fit(frame)
+    book = write_code_book(first.codebook_, tmp_path / "codebook.toml")
+    assert np.array_equal(read_code_book(book).present, first.codebook_.present)
+    assert np.array_equal(read_code_book(book).outside, first.codebook_.outside)
     rules = tmp_path / "rules.toml"
     rules.write_text('format = "fedpower-codebook/2"\n[rules]\nb = { kind = "number", missing = "offset" }\n')
     for silo, more in (
@@ -65,22 +69,11 @@ def test_gaps_in_frames_files_and_persons_count_for_nothing(tmp_path: Path):
         (str(tmp_path / "north.csv"), {}),
         (persons, {"unit": "person"}),
         (frame, {"codebook": str(rules)}),
+        (frame, {"codebook": str(book)}),
     ):
         model = fed_pca(1, epsilon=8.0, **more).fit_silos([silo])
         assert abs(model.codebook_.present[1] - 0.7) < 0.06
         assert abs(model.components_[0] @ exact) > 0.97
-
-
-def test_a_code_book_says_what_is_present_and_later_fits_use_it(tmp_path: Path):
-    gaps, rows = rows_with_gaps()
-    first = FedPCA(1, epsilon=8.0).fit(gaps)
-    path = write_code_book(first.codebook_, tmp_path / "codebook.toml")
-    read = read_code_book(path)
-    assert np.array_equal(read.present, first.codebook_.present)
-    assert np.array_equal(read.outside, first.codebook_.outside)
-    model = FedPCA(1, epsilon=8.0, codebook=path).fit(gaps)
-    assert abs(model.components_[0] @ hard.leading(rows, 1)[:, 0]) > 0.98
-    assert np.array_equal(model.moment_.pooled.present, read.present)
 
 
 def test_a_column_that_may_be_constant_is_listed_and_not_blown_up():

@@ -12,7 +12,6 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
-from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.errors import InputError
@@ -85,22 +84,6 @@ def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: 
     units = np.arange(1.0, 7.0)
     scaled = FedPCA(3, epsilon=INF, standardize=False, codebook=CodeBook(scale=units)).fit_silos(SILOS)
     assert degrees(scaled.components_, PCA(3).fit(ROWS / units).components_) < 1e-5
-
-
-def test_the_other_question_costs_nothing(tmp_path: Path) -> None:
-    ledgers = ledgers_in(tmp_path, SILOS, 4.0)
-    fits, charged = [], []
-    for standardize in (True, False):
-        model = FedPCA(2, epsilon=2.0, delta=1e-06, standardize=standardize)
-        fits.append(model.fit_silos(SILOS, ledgers=ledgers))
-        charged.append(spent(ledgers["north"]))
-    assert charged[0] == charged[1]
-    assert fits[0].moment_ is not None
-    assert fits[1].moment_ is not None
-    assert np.array_equal(fits[0].moment_.pooled.moment, fits[1].moment_.pooled.moment)
-    other = FedPCA(2, standardize=False).fit_moment(fits[0].moment_)
-    np.testing.assert_allclose(other.components_, fits[1].components_)
-    np.testing.assert_allclose(other.explained_variance_, fits[1].explained_variance_)
 
 
 def test_a_mode_without_variances_says_what_to_pass() -> None:

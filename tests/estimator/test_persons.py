@@ -170,11 +170,10 @@ def test_persons_whose_sums_cannot_be_noised_are_refused(silos):
     assert guessed.fit_silos(silos).study_.noise == "moment"
 
 
-def test_a_ledger_books_the_release_by_person_once(silos, tmp_path):
+def test_a_ledger_books_the_release_by_person(silos, tmp_path):
     paths = ledgers_in(tmp_path, silos, 2.0)
     model = fed_pca(1, epsilon=1.0, unit="patient_id", **TOLD)
-    first, again = (model.fit_silos(silos, ledgers=paths).components_ for _ in range(2))
-    assert (first == again).all()
+    model.fit_silos(silos, ledgers=paths)
     rows = {name: frame.drop(columns="patient_id") for name, frame in silos.items()}
     for unit in ("one person of this silo with all rows, replace-one neighbours", "one row of this silo"):
         with Ledger.open(paths["north"]) as ledger:

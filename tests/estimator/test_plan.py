@@ -82,15 +82,12 @@ def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(u
 def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left() -> None:
     """Rows of norm at most 1 have a trace of at most 1: repeating .018 over 300 columns made it 5.4."""
     values = spectrum_of_gap(0.05, K, D)
-    assert values.sum() == pytest.approx(1.0)
     assert values[K - 1] - values[K] == pytest.approx(0.05)
-    assert np.unique(values.round(12)).size == 2
+    assert values.sum() == pytest.approx(1.0)
     given = [0.3, 0.1, 0.06, 0.04, 0.03, 0.02, 0.018]
     values = full_spectrum(given, 300)
     np.testing.assert_array_equal(values[:7], given)
     assert values.sum() == pytest.approx(1.0)
-    assert (np.diff(values) <= 0).all()
-    assert full_spectrum([0.01, 0.001], 20).sum() == pytest.approx(0.01 + 19 * 0.001)
 
 
 @pytest.mark.slow
@@ -140,17 +137,11 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
         assert told == pytest.approx(sum(row[name] for row in fit.history_) / 2, rel=0.2)
     ranged = plan(FedPCA(2, epsilon=1.0, ranges={"age": (0, 1)}), sizes=[10**6], n_features=6)
     assert 0 < ranged.preparation < made.preparation
-    assert (
-        plan(model.set_params(codebook=CodeBook(row_norm=3.0)), sizes=[4000], n_features=6).preparation == 0
-    )
-
-
-def test_a_code_book_spares_the_preparation() -> None:
-    book = FedPCA(2, epsilon=1.0).prepare_silos([np.random.default_rng(0).random((2000, 6))])
-    made = plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=6)
-    assert (made.preparation, [way.rounds for way in made.candidates if way.chosen]) == (0, [1])
+    for book in (fit.codebook_, CodeBook(row_norm=3.0)):
+        spared = plan(model.set_params(codebook=book), sizes=[4000], n_features=6)
+        assert (spared.preparation, [way.rounds for way in spared.candidates if way.chosen]) == (0, [1])
     with pytest.raises(InputError, match="numbers for each of the 7 columns"):
-        plan(FedPCA(2, epsilon=1.0, codebook=book), sizes=[2000], n_features=7)
+        plan(model.set_params(codebook=fit.codebook_), sizes=[2000], n_features=7)
 
 
 @pytest.mark.slow

@@ -85,15 +85,6 @@ def test_a_code_book_is_read_as_it_was_written_and_spares_its_charge(fitted, sil
     assert all(spent(path).n_releases == 1 for path in ledgers.values())
 
 
-def test_the_same_fit_again_is_free_and_gives_the_same_numbers(silos, tmp_path):
-    ledgers = ledgers_in(tmp_path, silos, 1.0)
-    models = [FedPCA(k, epsilon=1.0, delta=1e-6).fit_silos(silos, ledgers=ledgers) for k in (2, 3)]
-    assert np.array_equal(models[0].components_, models[1].components_[:2])
-    for path in ledgers.values():
-        assert spent(path).n_releases == 6
-        assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
-
-
 def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
     known = FedPCA(2, epsilon=1.0, delta=1e-6, ranges=[(-1e5, 1e5)] * 8).fit_silos(silos)
     assert known.study_.preparation[:2] == (0.0, 0.0)

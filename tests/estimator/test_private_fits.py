@@ -13,11 +13,12 @@ from scipy import sparse
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import federate, read_silos
-from fedpower.errors import FedpowerError, InputError, LedgerError
+from fedpower.errors import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
 from fedpower.privacy import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
+from fedpower.protocol.outcome import USED_BEFORE
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
@@ -38,42 +39,61 @@ def parts() -> dict[str, Array]:
     return {"north": rows[:1000], "south": rows[1000:1800], "east": rows[1800:]}
 
 
-class TestThePublic:
-    """The smaller ε holds for one sum of all silos, weighed by their sizes, and nothing else."""
+def test_one_fit_over_everyone_gives_the_public_less(parts):
+    coordinator, public = epsilons(fed_pca(2, solver="moment", **OPTIONS).fit_silos(parts))
+    assert public < 0.8 * coordinator
 
-    def test_one_fit_over_everyone_gives_the_public_less(self, parts: dict[str, Array]) -> None:
-        coordinator, public = epsilons(fed_pca(2, solver="moment", **OPTIONS).fit_silos(parts))
-        assert public < 0.8 * coordinator
 
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            {"n_participants": 3, "n_steps": 4},
-            {"solver": "krylov", "lookahead": True},
-            {"local_steps": 2, "drift_correction": True},
-        ],
-    )
-    def test_what_shows_single_silos_gives_the_public_the_coordinator_s(
-        self, parts: dict[str, Array], changed: dict[str, object]
-    ) -> None:
-        model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
-        coordinator, public = epsilons(model.fit_silos(parts))
-        assert public == coordinator
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"n_participants": 3, "n_steps": 4},
+        {"solver": "krylov", "lookahead": True},
+        {"local_steps": 2, "drift_correction": True},
+    ],
+)
+def test_what_shows_single_silos_gives_the_public_the_coordinator_s(parts, changed: dict[str, object]):
+    model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
+    coordinator, public = epsilons(model.fit_silos(parts))
+    assert public == coordinator
 
-    def test_a_second_result_from_the_same_releases_says_so(
-        self, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
-        paths = ledgers_in(tmp_path, parts)
-        coordinator, public = epsilons(fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths))
-        assert public < coordinator
-        again = fed_pca(3, **OPTIONS).fit_silos(parts, ledgers=paths)
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("terms", "other", "n_releases"),
+    [
+        (OPTIONS, 3, 1),
+        ({"epsilon": 1.0, "delta": 1e-6}, 3, 6),
+        ({**OPTIONS, "n_components": 0.5}, "auto", 1),
+        ({**OPTIONS, "scores_epsilon": 0.3}, None, 2),
+        ({**OPTIONS, "noise": "clipped"}, None, 7),
+    ],
+    ids=["moment", "prepared", "chosen", "scores", "clipped"],
+)
+def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other, n_releases, parts, tmp_path):
+    """Another number of components is the same question, but for sums that depend on the components."""
+    paths = ledgers_in(tmp_path, parts, 1.0)
+    fits = [fed_pca(**{"n_components": 2, **terms}).fit_silos(parts, ledgers=paths) for _ in range(2)]
+    assert np.array_equal(fits[0].components_, fits[1].components_)
+    if fits[0].score_counts_ is not None:
+        assert np.array_equal(fits[0].score_counts_.pooled, fits[1].score_counts_.pooled)
+    more = fed_pca(**{**terms, "n_components": other or 3})
+    if other:
+        again = more.fit_silos(parts, ledgers=paths)
+        k = min(again.n_components_, fits[0].n_components_)
+        assert np.array_equal(again.components_[:k], fits[0].components_[:k])
         assert epsilons(again)[0] == epsilons(again)[1]
-        assert spent(paths["north"]).n_releases == 1
+        assert (USED_BEFORE in again.privacy_.notes) == ("row_norm" in terms)
+    else:
+        with pytest.raises(BudgetError, match=r"left at delta|has 0 left"):
+            more.fit_silos(parts, ledgers=paths)
+    for path in paths.values():
+        assert spent(path).n_releases == n_releases
+        assert spent(path).epsilon == pytest.approx(1.0, rel=1e-3)
+        assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
 
 
-def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
-    parts: dict[str, Array], tmp_path: Path
-) -> None:
+def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(parts, tmp_path: Path):
     """The cap would allow it; the study's own ε does not. The same questions are free."""
     paths = ledgers_in(tmp_path, parts)
     model = fed_pca(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
@@ -86,7 +106,7 @@ def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(
     assert before.epsilon == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_bound_read_from_the_rows_voids_the_promise(parts: dict[str, Array]) -> None:
+def test_a_bound_read_from_the_rows_voids_the_promise(parts):
     with pytest.warns(PrivacyLeakWarning):
         model = FedPCA(2, epsilon=1.0, solver="krylov", standardize=False).fit_silos(parts)
     assert not model.privacy_.is_private
@@ -94,7 +114,7 @@ def test_a_bound_read_from_the_rows_voids_the_promise(parts: dict[str, Array]) -
     assert "read from the rows" in model.privacy_.as_dict()["leak"]
 
 
-def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
+def test_how_sparse_the_rows_are_is_told_in_no_private_result():
     rows = np.zeros((120, 100))
     rows[:, :3] = 1.0
     other = rows.copy()
@@ -104,7 +124,7 @@ def test_how_sparse_the_rows_are_is_told_in_no_private_result() -> None:
     assert reported[0] == reported[1]
 
 
-def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str, Array]) -> None:
+def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts):
     model = fed_pca(2, **OPTIONS)
     sources = {name: open_source(part) for name, part in parts.items()}
     study, settings, _ = build_study(
@@ -119,125 +139,115 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts: dict[str
             federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
 
-def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(
-    parts: dict[str, Array], tmp_path: Path
-) -> None:
+def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(parts, tmp_path: Path):
     paths = ledgers_in(tmp_path, ("north", "south")) | ledgers_in(tmp_path, ["east"], 0.1)
     with pytest.raises(FedpowerError, match=r"'east' has 0\.\d+ left"):
         fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
     assert spent(paths["north"]).n_releases == 0
 
 
-class TestVersionsOfData:
-    """That rows changed is told by their operator, and by nothing that leaves."""
+@pytest.mark.parametrize("noise", ["moment", "step"])
+@pytest.mark.parametrize("world", [0.0, 1e-12])
+def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_stop(
+    parts, tmp_path, noise, world: float
+):
+    """One cell moved in between, by 1e-12 or not at all."""
+    paths = ledgers_in(tmp_path, parts)
+    model = fed_pca(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
+    first = model.fit_silos(parts, ledgers=paths).components_
+    before = {name: path.read_bytes() for name, path in paths.items()}
+    held = {**parts, "south": parts["south"].copy()}
+    held["south"][5, 1] += world
+    rounds: list[object] = []
+    if world:
+        with pytest.raises(LedgerError, match="of silo 'south' must be those that its ledger kn"):
+            model.fit_silos(held, ledgers=paths, on_round=rounds.append)
+        assert not rounds, "somebody was asked"
+    else:
+        again = model.fit_silos(held, ledgers=paths).components_
+        np.testing.assert_array_equal(again, first)
+    assert {name: path.read_bytes() for name, path in paths.items()} == before
 
-    @pytest.mark.parametrize("noise", ["moment", "step"])
-    @pytest.mark.parametrize("world", [0.0, 1e-12])
-    def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_stop(
-        self, parts: dict[str, Array], tmp_path: Path, noise: str, world: float
-    ) -> None:
-        """One cell moved in between, by 1e-12 or not at all."""
-        paths = ledgers_in(tmp_path, parts)
-        model = fed_pca(2, noise=noise, n_steps=None if noise == "moment" else 3, **OPTIONS)
-        first = model.fit_silos(parts, ledgers=paths).components_
-        before = {name: path.read_bytes() for name, path in paths.items()}
+
+def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(parts, tmp_path: Path):
+    stated = []
+    for world in (0.0, 1e-12):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        paths = ledgers_in(folder, parts)
+        fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
         held = {**parts, "south": parts["south"].copy()}
         held["south"][5, 1] += world
-        rounds: list[object] = []
-        if world:
-            with pytest.raises(LedgerError, match="of silo 'south' must be those that its ledger kn"):
-                model.fit_silos(held, ledgers=paths, on_round=rounds.append)
-            assert not rounds, "somebody was asked"
-        else:
-            again = model.fit_silos(held, ledgers=paths).components_
-            np.testing.assert_array_equal(again, first)
-        assert {name: path.read_bytes() for name, path in paths.items()} == before
-
-    def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(
-        self, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
-        stated = []
-        for world in (0.0, 1e-12):
-            folder = tmp_path / str(world)
-            folder.mkdir()
-            paths = ledgers_in(folder, parts)
-            fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
-            held = {**parts, "south": parts["south"].copy()}
-            held["south"][5, 1] += world
-            model = fed_pca(2, **OPTIONS)
-            model.fit_silos(held, ledgers=paths, data_version={"south": "2026-03"})
-            charged = []
-            for path in paths.values():
-                with Ledger.open(path) as ledger:
-                    charged.append([(each.key, each.study) for each in ledger.entries()])
-            stated.append((str(model.privacy_), model.privacy_.as_dict(), charged))
-        assert stated[0] == stated[1]
-        assert [len(each) for each in stated[0][2]] == [1, 2, 1]
-
-    def test_the_statement_names_every_silo_s_version_where_there_are_ledgers(
-        self, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
         model = fed_pca(2, **OPTIONS)
-        model.fit_silos(parts, ledgers=ledgers_in(tmp_path, parts), data_version={"south": "2026-03"})
-        fact = "the version of its data that each silo declared (north 1, south 2026-03, east 1)"
-        assert fact in model.privacy_.public
-        assert fact in str(model.privacy_)
-        assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
-        with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
-            fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
-
-    def test_other_columns_of_the_same_version_may_be_asked_for(self, tmp_path: Path) -> None:
-        table = pd.DataFrame(spiked_rows(n_rows=300, n_features=4), columns=list("abcd"))
-        paths = ledgers_in(tmp_path, ["north"])
-        for columns in (["a", "b"], ["b", "c", "d"], ["a", "b"]):
-            fed_pca(1, **OPTIONS).fit_silos({"north": table[columns]}, ledgers=paths)
-        assert spent(paths["north"]).n_releases == 2
-
-
-class TestWhatALedgerNeverBooks:
-    """A ledger that says ε = 1 must be right: what is not private is refused before it costs."""
-
-    @pytest.mark.parametrize(
-        ("parameters", "sentence"),
-        [
-            ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
-            ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
-        ],
-    )
-    def test_what_is_not_private_is_refused_before_a_row_is_read(
-        self, parameters: dict[str, float], sentence: str, parts: dict[str, Array], tmp_path: Path
-    ) -> None:
-        paths = ledgers_in(tmp_path, parts)
-        before = {name: path.read_bytes() for name, path in paths.items()}
-        read: list[object] = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            with pytest.raises(InputError, match=sentence):
-                fed_pca(2, **parameters).fit_silos(
-                    parts, ledgers=paths, on_rows=lambda *reported: read.append(reported)
-                )
-        assert not read
-        assert {name: path.read_bytes() for name, path in paths.items()} == before
-
-    def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(self, tmp_path: Path) -> None:
-        rows = spiked_rows(n_rows=200, n_features=4)
-        model = fed_pca(2, **OPTIONS)
-        treatment = RowTreatment(row_norm=12.0)
-        study, settings, _ = build_study(options_of(model), n_rows=200, n_features=4, treatment=treatment)
-        moments = read_silos(study, {"north": open_source(rows)}, treatment)
-        for experiment in (False, True):
-            path = tmp_path / f"{experiment}.ledger"
-            cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
-            Ledger.create(path, **cap, for_experiments=experiment).close()
-            run = partial(
-                federate, moments, settings=settings, rng=np.random.default_rng(0),
-                ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
-            )  # fmt: skip
-            if experiment:
-                assert run().privacy.is_private
-            else:
-                with pytest.raises(InputError, match="must record private releases, got seeded noise"):
-                    run()
+        model.fit_silos(held, ledgers=paths, data_version={"south": "2026-03"})
+        charged = []
+        for path in paths.values():
             with Ledger.open(path) as ledger:
-                assert ledger.spent().n_releases == experiment
-                assert ledger.statement()["for_experiments"] is experiment
+                charged.append([(each.key, each.study) for each in ledger.entries()])
+        stated.append((str(model.privacy_), model.privacy_.as_dict(), charged))
+    assert stated[0] == stated[1]
+    assert [len(each) for each in stated[0][2]] == [1, 2, 1]
+
+
+def test_the_statement_names_every_silo_s_version_where_there_are_ledgers(parts, tmp_path: Path):
+    model = fed_pca(2, **OPTIONS)
+    model.fit_silos(parts, ledgers=ledgers_in(tmp_path, parts), data_version={"south": "2026-03"})
+    fact = "the version of its data that each silo declared (north 1, south 2026-03, east 1)"
+    assert fact in model.privacy_.public
+    assert fact in str(model.privacy_)
+    assert "version" not in str(fed_pca(2, **OPTIONS).fit_silos(parts).privacy_)
+    with pytest.raises(InputError, match="data_version and data_set must go with ledgers"):
+        fed_pca(2, **OPTIONS).fit_silos(parts, data_version="2")
+
+
+def test_other_columns_of_the_same_version_may_be_asked_for(tmp_path):
+    table = pd.DataFrame(spiked_rows(n_rows=300, n_features=4), columns=list("abcd"))
+    paths = ledgers_in(tmp_path, ["north"])
+    for columns in (["a", "b"], ["b", "c", "d"], ["a", "b"]):
+        fed_pca(1, **OPTIONS).fit_silos({"north": table[columns]}, ledgers=paths)
+    assert spent(paths["north"]).n_releases == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
+        ({"epsilon": float("inf"), "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
+    ],
+)
+def test_what_is_not_private_is_refused_before_a_row_is_read(parameters, sentence, parts, tmp_path: Path):
+    paths = ledgers_in(tmp_path, parts)
+    before = {name: path.read_bytes() for name, path in paths.items()}
+    read: list[object] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match=sentence):
+            fed_pca(2, **parameters).fit_silos(
+                parts, ledgers=paths, on_rows=lambda *reported: read.append(reported)
+            )
+    assert not read
+    assert {name: path.read_bytes() for name, path in paths.items()} == before
+
+
+def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(tmp_path):
+    rows = spiked_rows(n_rows=200, n_features=4)
+    model = fed_pca(2, **OPTIONS)
+    treatment = RowTreatment(row_norm=12.0)
+    study, settings, _ = build_study(options_of(model), n_rows=200, n_features=4, treatment=treatment)
+    moments = read_silos(study, {"north": open_source(rows)}, treatment)
+    for experiment in (False, True):
+        path = tmp_path / f"{experiment}.ledger"
+        cap = {"epsilon": 2.0, "delta": 1e-6, "silo": "north"}
+        Ledger.create(path, **cap, for_experiments=experiment).close()
+        run = partial(
+            federate, moments, settings=settings, rng=np.random.default_rng(0),
+            ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
+        )  # fmt: skip
+        if experiment:
+            assert run().privacy.is_private
+        else:
+            with pytest.raises(InputError, match="must record private releases, got seeded noise"):
+                run()
+        with Ledger.open(path) as ledger:
+            assert ledger.spent().n_releases == experiment
+            assert ledger.statement()["for_experiments"] is experiment

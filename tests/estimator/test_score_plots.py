@@ -1,13 +1,11 @@
 """Score plots of a fit: the counts, what they cost and what the report shows of them."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from budgets import ledgers_in, spent
-from fedpower.errors import BudgetError, InputError
+from fedpower.errors import InputError
 from fedpower.estimator.plan import plan
 from fedpower.report import read_result
 from fedpower.report.page import result_page
@@ -63,6 +61,19 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
     assert "scores_epsilon=" in result_page(model.result_)
 
 
+@pytest.mark.slow
+def test_persons_count_once_and_fractions_are_explained_by_what_makes_them(tmp_path):
+    rng = np.random.default_rng(1)
+    ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
+    found = fed_pca(2, **EXACT).fit(rng.standard_normal((len(ids), 3)), units=ids).score_counts_
+    assert 200 * (1 - 5 / 4096) < found.pooled.sum() <= 200
+    assert "all rows of a person count for one" in found.fractions
+    model = fed_pca(2, aggregation="secure", **BOUNDED, **PRIVATE).fit_silos(silos())
+    assert "its share of the noise in steps finer than a row" in model.score_counts_.fractions
+    page = (model.save(tmp_path / "out") / "report.html").read_text()
+    assert model.score_counts_.fractions in page
+
+
 NOISED = [
     BOUNDED,
     {**BOUNDED, **COVARIANCES, "noise": "clipped"},
@@ -85,19 +96,6 @@ def test_with_noise_the_counts_are_off_by_as_much_as_is_said(way):
     assert np.abs(found.pooled - pooled).max() < 6 * std + 2  # an edge is float32
     assert model.privacy_.protections[0].epsilon <= 4.0 * (1 + 1e-9)
     assert any("counted by their scores" in note for note in model.privacy_.notes)
-
-
-def test_the_same_fit_again_gives_the_same_counts_and_is_not_charged_again(tmp_path):
-    rows = silos(sizes=(60, 50))
-    paths = ledgers_in(tmp_path, rows, 4.0)
-    terms = {**PRIVATE, "row_norm": 8.0}
-    first, second = (fed_pca(2, **terms).fit_silos(rows, ledgers=paths) for _ in range(2))
-    for name in rows:
-        assert np.array_equal(first.score_counts_.counts[name], second.score_counts_.counts[name])
-        assert spent(paths[name]).n_releases == 2
-        assert spent(paths[name]).epsilon == pytest.approx(4.0, rel=1e-4)
-    with pytest.raises(BudgetError, match="has 0 left"):
-        fed_pca(3, **terms).fit_silos(rows, ledgers=paths)
 
 
 def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_path):
@@ -138,16 +136,6 @@ def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):
 
 
 @pytest.mark.slow
-def test_persons_count_once_however_many_rows_they_have():
-    rng = np.random.default_rng(1)
-    ids = np.repeat(np.arange(200), rng.integers(1, 6, 200))
-    rows = rng.standard_normal((len(ids), 3)) * [3, 2, 1]
-    model = fed_pca(2, **EXACT).fit(rows, units=ids)
-    whole = model.score_counts_.pooled.sum()
-    assert 200 * (1 - 5 / 4096) < whole <= 200
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [{}, {"aggregation": "secure"}, {"noise": "clipped", **BOUNDED, **COVARIANCES}]
 )
@@ -162,16 +150,3 @@ def test_a_plan_counts_the_round_of_scores(way):
     assert one.rounds == other.rounds + 1
     assert one.bytes_up > other.bytes_up
     assert one.bytes_down > other.bytes_down
-
-
-@pytest.mark.slow
-def test_fractions_are_explained_by_what_makes_them(tmp_path):
-    model = fed_pca(2, row_norm=8.0, aggregation="secure", **PRIVATE).fit_silos(silos())
-    found = model.score_counts_
-    assert "its share of the noise in steps finer than a row" in found.fractions
-    page = (model.save(tmp_path / "out") / "report.html").read_text()
-    assert found.fractions in page
-    whole = replace(found, counts={name: np.rint(each) for name, each in found.counts.items()})
-    assert whole.fractions is None
-    persons = replace(found, counts={"north": found.counts["all silos"]})
-    assert "all rows of a person count for one" in persons.fractions

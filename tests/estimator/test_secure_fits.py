@@ -25,8 +25,16 @@ TERMS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 8.0, "aggregation": "secure"
 EXACT = {"epsilon": math.inf, "aggregation": "secure"}
 
 
-def test_a_fit_says_who_is_protected_how_and_that_it_is_a_rehearsal():
-    model = fed_pca(2, **TERMS).fit_silos(PARTS)
+def test_a_fit_says_who_is_protected_and_is_charged_and_one_too_many_costs_nobody(tmp_path):
+    ledgers = ledgers_in(tmp_path, PARTS, 1.2)
+    model = fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
+    with pytest.raises(BudgetError, match="left at delta"):
+        fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
+    for path in ledgers.values():
+        with Ledger.open(path) as ledger:
+            assert ledger.spent().n_releases == 1
+            assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
+            assert "secure sum over 4 silos" in ledger.entries()[0].purpose
     text = str(model.privacy_)
     assert "the coordinator together with 1 silo of the 4" in text
     assert "rehearsal" in text
@@ -129,18 +137,6 @@ def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):
         fed_pca(2, **TERMS).fit_silos(PARTS, identities={"a": files["a"]})
     with pytest.raises(InputError, match=r"identities must be left out with aggregation='plain', got \{'a':"):
         FedPCA(2, epsilon=1.0, codebook=CodeBook(row_norm=8.0)).fit_silos(PARTS, identities=files)
-
-
-def test_every_fit_is_charged_to_the_ledgers_and_one_too_many_costs_nobody(tmp_path):
-    ledgers = ledgers_in(tmp_path, PARTS, 1.2)
-    fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
-    with pytest.raises(BudgetError, match="left at delta"):
-        fed_pca(2, **TERMS).fit_silos(PARTS, ledgers=ledgers)
-    for path in ledgers.values():
-        with Ledger.open(path) as ledger:
-            assert ledger.spent().n_releases == 1
-            assert ledger.spent().epsilon <= 1.0 * (1 + 1e-9)
-            assert "secure sum over 4 silos" in ledger.entries()[0].purpose
 
 
 class Slow:

@@ -3,14 +3,13 @@
 import json
 import math
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from fedpower.cli.privacy import audit
 from fedpower.errors import InputError
-from fedpower.experiments.attack import AttackSetting, attack, draw_attack, overhear, rebuild, silo_rows
-from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
+from fedpower.experiments.attack import AttackSetting, attack, draw_attack
+from fedpower.privacy.noise import SeededNoiseForExperiments
 
 pytestmark = pytest.mark.audits
 
@@ -44,45 +43,13 @@ def test_more_privacy_is_a_worse_guess_and_the_moment_mode_is_the_most_useful(re
     assert results["step", 0.5].error < results["paper", 0.5].error
 
 
-def test_what_is_overheard_is_what_was_sent():
-    """Exact messages fit the first silo's own moment, and shifted ones are shifted back."""
-    rows = silo_rows(SMALL, 0)[0]
-    moment = rows.T @ rows / len(rows)
-    bases, products = overhear("none", math.inf, SMALL, 0, SystemNoise())
-    assert len(bases) == SMALL.n_steps
-    for Z, Y in zip(bases, products, strict=True):
-        np.testing.assert_allclose(moment @ Z, Y, atol=1e-12)
-    bases, products = overhear("moment", 10.0, SMALL, 0, SystemNoise())
-    noised = rebuild(bases, products)
-    np.testing.assert_allclose(noised @ bases[-1], products[-1], atol=1e-9)
-
-
-def test_rebuilding_is_least_squares_over_symmetric_matrices():
-    """Against the same problem written out in its d(d+1)/2 unknowns."""
-    ridge = 0.3
-    rng = np.random.default_rng(0)
-    d = 4
-    bases = [np.linalg.qr(rng.normal(size=(d, 2)))[0] for _ in range(3)]
-    products = [rng.normal(size=(d, 2)) for _ in range(3)]
-    units = []
-    for j, k in zip(*np.tril_indices(d), strict=True):
-        unit = np.zeros((d, d))
-        unit[j, k] = unit[k, j] = 1.0
-        units.append(unit)
-    design = [
-        np.concatenate([(u @ Z).ravel() for Z in bases] + [math.sqrt(ridge / 2) * u.ravel()]) for u in units
-    ]
-    target = np.concatenate([Y.ravel() for Y in products] + [np.zeros(d * d)])
-    solved = np.linalg.lstsq(np.array(design).T, target, rcond=None)[0]
-    expected = sum(c * u for c, u in zip(solved, units, strict=True))
-    np.testing.assert_allclose(rebuild(bases, products, ridge), expected, atol=1e-10)
-
-
-def test_an_attack_on_nothing_is_refused():
+def test_an_attack_on_nothing_or_a_picture_of_an_unknown_kind_is_refused(results, tmp_path):
     with pytest.raises(InputError, match="finite epsilons"):
         attack((math.inf,), setting=SMALL)
     with pytest.raises(InputError, match="one seed at least"):
         attack((1.0,), setting=SMALL, seeds=())
+    with pytest.raises(InputError, match=r"must end in .png, .svg or .pdf, got 'a.xyz'"):
+        draw_attack(list(results.values()), tmp_path / "a.xyz", SMALL)
 
 
 def test_the_command_prints_json_and_draws(tmp_path):
@@ -96,8 +63,3 @@ def test_the_command_prints_json_and_draws(tmp_path):
     assert picture.read_bytes().startswith(b"\x89PNG")
     table = CliRunner().invoke(audit, words[:7], standalone_mode=False)
     assert "after 5 rounds the coordinator knows the moment" in table.output
-
-
-def test_a_picture_of_an_unknown_kind_is_refused(results, tmp_path):
-    with pytest.raises(InputError, match=r"must end in .png, .svg or .pdf, got 'a.xyz'"):
-        draw_attack(list(results.values()), tmp_path / "a.xyz", SMALL)

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import dp_accounting
 import mpmath
 import numpy as np
 import pytest
@@ -74,6 +75,15 @@ def test_the_calibrated_release_keeps_its_promise_and_wastes_nothing(epsilon, de
         assert exact_delta(1 / smaller, epsilon) > delta
         assert exact_delta(mu, back) <= delta
         assert exact_delta(mu, back * (1 - mpmath.mpf("1e-12")) - mpmath.mpf("1e-12")) > delta
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # its own, far out
+@everywhere
+def test_another_accountant_finds_the_same(epsilon, delta):
+    other = dp_accounting.get_sigma_gaussian(epsilon, delta)
+    assert multiplier_of(epsilon, delta) == pytest.approx(other, rel=1.2e-9)
+    other = dp_accounting.get_epsilon_gaussian(1 / mu_of(epsilon, delta), delta, tol=1e-15)
+    assert epsilon_of(mu_of(epsilon, delta), delta) == pytest.approx(other, rel=5e-10, abs=1e-12)
 
 
 @pytest.mark.parametrize("delta", [1e-300, 1e-100, 0.9, 0.9999])

@@ -1,17 +1,20 @@
 """A ledger's file: which are opened, and what it is under kill -9, other processes and readers."""
 
+import hashlib
+import json
 import os
 import resource
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-from ledgers import KILLED, SECRET, ask, die, killed_at_commit, run
+from ledgers import KILLED, SECRET, ask, die, fork, killed_at_commit, run
 
 from fedpower.errors import BudgetError, LedgerError
 from fedpower.privacy.accounting import mu_of
@@ -250,6 +253,33 @@ def test_killed_before_the_commit_nothing_is_charged_and_nothing_is_kept(shared,
     with Ledger.open(shared) as ledger:
         assert ask(ledger, "before", die) == b"first"
         assert ask(ledger, "new", b"fresh") == b"fresh"
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_all_that_left_is_charged_and_comes_again(shared, tmp_path):
+    log = tmp_path / "left.jsonl"
+
+    def body() -> None:
+        with Ledger.open(shared) as ledger, log.open("a") as left:
+            for step in range(ledger.spent().n_releases, 10_000):
+                sent = ask(ledger, f"{step}", lambda: os.urandom(20_000), mu=1e-3)
+                left.write(json.dumps([f"{step}", hashlib.sha256(sent).hexdigest()]) + "\n")
+                left.flush()
+
+    for trial in range(12):
+        child = fork.Process(target=body)
+        child.start()
+        time.sleep(0.05 + 0.0137 * trial)
+        child.kill()
+        child.join()
+        left = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        charged = set(keys_in(shared)) - {"before"}
+        assert {key for key, _ in left} <= charged
+        assert len(charged) <= len(left) + trial + 1
+        with Ledger.open(shared) as ledger:
+            for key, digest in left[-5:]:
+                assert hashlib.sha256(ask(ledger, key, die, mu=1e-3)).hexdigest() == digest
+    assert left
 
 
 def test_creation_that_is_killed_leaves_nothing_that_opens(tmp_path, monkeypatch):

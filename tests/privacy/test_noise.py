@@ -134,6 +134,17 @@ def test_wide_scales_are_rounded_as_whole_numbers_are(scale):
         assert open_ended == (found != (scale * x + scale - 1 + 2**63) >> 64)
 
 
+@pytest.mark.audits
+def test_openDP_draws_from_the_same_law():  # noqa: N802
+    dp = pytest.importorskip("opendp.prelude")
+    dp.enable_features("contrib")
+    scale, n = 1000, 20_000
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+    theirs = dp.m.make_gaussian(*space, scale=float(scale))([0] * n)
+    ours = gaussian_integers(SystemNoise(), n, scale=scale)
+    assert stats.ks_2samp(ours, theirs).pvalue > 1e-7
+
+
 def test_the_system_source_never_repeats_and_the_seeded_one_says_that_it_gives_no_privacy():
     source = SystemNoise()
     assert not np.intersect1d(source.words(1000), source.words(1000)).size

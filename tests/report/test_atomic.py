@@ -1,6 +1,7 @@
 """Outputs appear whole or not at all, and what stood there before stays until they do."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from fedpower.report.files import new_folder, write_whole
 RENAME = Path.rename
 
 
-def write(folder: Path, **files: str) -> None:
+def write(folder: Path, **files: Any) -> None:
     with new_folder(folder, known=("a", "b"), force=True) as place:
         for name, text in files.items():
             (place / name).write_text(text)
@@ -37,6 +38,9 @@ def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(InputError, match="must be in a folder that can be written"):
         write(tmp_path / "out", a="later")
+    assert contents(tmp_path / "out") == {"a": "earlier"}
+    with pytest.raises(TypeError):
+        write(tmp_path / "out", a="half", b=7)
     assert contents(tmp_path / "out") == {"a": "earlier"}
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 

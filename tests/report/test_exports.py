@@ -1,6 +1,5 @@
 """Every exported format gives back what the result holds, read by the tool it is meant for."""
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -28,7 +27,6 @@ from fedpower.report.export import (
     write_loadings_parquet,
     write_onnx,
     write_plink,
-    write_scores_csv,
 )
 from fedpower.report.files import as_text
 from fedpower.rows.opening import open_source
@@ -229,6 +227,3 @@ def test_components_exports_and_scores_hold_such_names_as_text(tmp_path: Path) -
         table = pl.read_csv(folder / name)
         assert table["feature"].to_list() == SHOWN
         np.testing.assert_array_equal(table.select("pc1", "pc2").to_numpy(), result.components.T)
-    stream = io.StringIO()
-    write_scores_csv(stream, [pl.DataFrame({"@id": ["=1+1", "-7"], "pc1": [-1.5, 2.0]})])
-    assert stream.getvalue() == "'@id,pc1\n'=1+1,-1.5\n-7,2.0\n"

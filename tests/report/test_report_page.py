@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 from parsed_page import Node, check_whole, parsed, words
 
 import fedpower
 from fedpower.estimator.terms import options_of
 from fedpower.privacy.statement import as_sentence
 from fedpower.report import Result
-from fedpower.report.charts import element, printable
 from fedpower.report.outcome import recorded
 from fedpower.report.page import result_page
 from fedpower.report.record import ARRAYS, REPORT, RUN
@@ -160,14 +158,6 @@ def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_
     assert "moment: each silo added its share of the noise to a masked sum" in privacy
     assert "was noised once" not in privacy
     assert "was noised once" in words(shown("private").by_id("privacy"))
-
-
-def test_content_is_escaped_once_and_markup_never():
-    inner = element("b", '<&"')
-    assert inner == "<b>&lt;&amp;&#34;</b>"
-    assert element("p", inner) == f"<p>{inner}</p>"
-    assert printable("\x00a\ud800\x85\n") == "\ufffda\ufffd\ufffd\n"
-    assert isinstance(inner, Markup)
 
 
 # --- components --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
 PRIVATE = {"epsilon": 2.0, "row_norm": 9.0}
 FITS = [
     {"center": CENTER, "scale": SCALE},
+    {"scale": SCALE, "standardize": False},
     {"normalize": True, "center": CENTER, "scale": SCALE},
     {"solver": "krylov", "center": False},
     {"n_components": 0.5},
@@ -69,6 +71,15 @@ def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(
     assert found["id"].to_list() == list(range(len(FRAME)))
     np.testing.assert_array_equal(found.drop("id").to_numpy(), scores)
     assert list(model.get_feature_names_out()) == list(result.score_names)
+    converted = model.to_sklearn()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # scikit-learn warns where names do not fit together
+        np.testing.assert_allclose(converted.transform(FRAME), scores, atol=1e-12)
+    assert list(converted.feature_names_in_) == COLUMNS
+    assert hasattr(converted, "inverse_transform") != ("normalize" in terms)
+    if "normalize" not in terms:
+        back = model.inverse_transform(scores)
+        np.testing.assert_allclose(converted.inverse_transform(scores), back, rtol=1e-9)
     again = result.save(tmp_path / "again")
     for path in (tmp_path / "out").iterdir():
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
@@ -87,6 +98,7 @@ def test_an_estimator_saves_its_folder_and_report_from_python(exact: FedPCA, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     with pytest.raises(InputError, match="6 columns of the fit, got 5"):
         read_result(place).transform(ROWS[:, :5])
+    assert repr(read_result(place)) == "<Result: 3 components of 6 columns, 120 rows, not private>"
 
 
 def test_the_record_says_how_the_result_came_about(tmp_path: Path) -> None:
@@ -108,22 +120,6 @@ def test_the_record_says_how_the_result_came_about(tmp_path: Path) -> None:
     assert set(run["versions"]) >= {"python", "fedpower", "numpy", "scipy", "scikit-learn"}
     assert run["parameters"]["epsilon"] == "inf"
     assert run["parameters"]["offset"] == CENTER.tolist()
-
-
-def test_a_failure_while_writing_leaves_what_was_there(
-    exact: FedPCA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exact.save(tmp_path / "out")
-    before = (tmp_path / "out" / "run.json").read_bytes()
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("fedpower.report.result.write_csv", full)
-    with pytest.raises(OSError, match="No space"):
-        exact.save(tmp_path / "out", force=True)
-    assert (tmp_path / "out" / "run.json").read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def _cut(path: Path) -> None:

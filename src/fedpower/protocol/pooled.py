@@ -142,8 +142,7 @@ def clipping_of(
 
 def _law(kept: float, shape: float, tails: float) -> tuple[float, float]:
     """Return the shares of rows and of squared length cut off, of squared norms sF with F(2·shape, ν)."""
-    import scipy.optimize  # noqa: PLC0415 - only where a bound cuts rows
-    import scipy.special  # noqa: PLC0415
+    import scipy.special  # noqa: PLC0415 - only where a bound cuts rows
 
     first, mean, wanted = 2.0 * shape, tails / (tails - 2.0), min(max(kept, 1e-6), 0.999)
 
@@ -155,7 +154,11 @@ def _law(kept: float, shape: float, tails: float) -> tuple[float, float]:
         within = float(scipy.special.fdtr(first + 2.0, tails - 2.0, edge * first / (first + 2.0) / mean))
         return mean * within / edge + beyond(edge) - wanted
 
-    scale = math.exp(scipy.optimize.brentq(excess, -40.0, 60.0))
+    least, most = -40.0, 60.0
+    for _ in range(60):  # bisection: scipy's takes half a second to import
+        middle = (least + most) / 2.0
+        least, most = (least, middle) if excess(middle) > 0 else (middle, most)
+    scale = math.exp(most)
     return beyond(1.0 / scale), max(1.0 - wanted / (scale * mean), 0.0)
 
 
