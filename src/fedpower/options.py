@@ -629,7 +629,9 @@ def _chosen(name: str, left: dict[str, Any]) -> Any:
 def call_of(given: Mapping[str, Any]) -> str:
     """Return the Python expression that makes an estimator with flat options."""
     known = {name: value for name, value in given.items() if name in FLAT}
-    known |= {"epsilon": float(known.get("epsilon", 1.0))}  # JSON has no infinity: a record has a word
+    for name in ("epsilon", "scores_epsilon"):  # JSON has no infinity: a record has a word
+        if known.get(name) == "inf":
+            known[name] = math.inf
     has_book = known.pop("codebook", None) is not None
     options = from_flat(known)
     numbers = {name: getattr(options.public, name) for name in _OF_CODE_BOOKS if name in known}

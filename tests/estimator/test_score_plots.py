@@ -8,6 +8,7 @@ import pytest
 from fedpower.errors import InputError
 from fedpower.estimator.plan import plan
 from fedpower.report import read_result
+from fedpower.report.page import result_page
 from fits import fed_pca
 from sample_results import with_run
 
@@ -57,6 +58,7 @@ def test_without_noise_the_counts_are_those_of_the_scores_that_transform_gives(w
         assert np.array_equal(found.counts[name], histogram(model, rows))
     assert np.array_equal(found.pooled, histogram(model, np.vstack(list(silos().values()))))
     assert "exactly: NOT differentially private" in str(model.privacy_)
+    assert "scores_epsilon=" in result_page(model.result_)
 
 
 @pytest.mark.slow

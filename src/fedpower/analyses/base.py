@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedpower.errors import InputError, require
 from fedpower.options import documented, setting
 from fedpower.protocol.solvers.angles import CONFIDENCE, Angles
-from fedpower.report.charts import biplot, intervals, scree
+from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
 from fedpower.report.page import Account, Picture, Table
 from fedpower.report.record import plain
@@ -191,14 +191,14 @@ def interval_chart(
 ) -> Picture:
     """Return a picture of values, and the low and high ends of their intervals."""
     values, low, high = (ends.tolist() for ends in numbers)
-    return Picture(intervals(title, [str(name) for name in names], values, low, high), caption)
+    return Picture(drawn("intervals", title, [str(name) for name in names], values, low, high), caption)
 
 
 def variance_chart(spectrum: Array, determined: Iterable[bool], caption: str) -> Picture:
     """Return a picture of the variances of components, and of some that follow."""
     marks = [bool(verdict) for verdict in determined]
     k = len(marks)
-    chart = scree(spectrum[:k].tolist(), determined=marks, beyond=spectrum[k : k + 20].tolist())
+    chart = drawn("scree", spectrum[:k].tolist(), marks, spectrum[k : k + 20].tolist())
     return Picture(chart, caption)
 
 
@@ -206,7 +206,7 @@ def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) 
     """Yield a picture of the first two rows of loadings; nothing for fewer."""
     if len(loadings) > 1:
         labels = ("factor 1", "factor 2") if of == "factors" else ("pc1", "pc2")
-        plane = biplot(loadings[0].tolist(), loadings[1].tolist(), names, labels)
+        plane = drawn("biplot", loadings[0].tolist(), loadings[1].tolist(), names, labels)
         yield Picture(plane, f"{things} by their loadings on the first two {of}.")
 
 

@@ -27,7 +27,7 @@ from fedpower.protocol.solvers.angles import (
     moment_angles,
     network_angles,
 )
-from fedpower.report.charts import nodes_plane
+from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
 from fedpower.report.page import Picture, Table
 from fedpower.report.text import count, listed, number, percent
@@ -217,7 +217,7 @@ class Communities(Analysis):
             across, upwards = self.embedding_[:, pair].T.tolist()
             names = (f"coordinate {pair[0] + 1}", f"coordinate {pair[1] + 1}")
             yield Picture(
-                nodes_plane(across, upwards, self.labels_.tolist(), names),
+                drawn("nodes_plane", across, upwards, self.labels_.tolist(), names),
                 "Every node by two of its coordinates; each community has its own marks. All of it was "
                 "computed from what was released.",
             )

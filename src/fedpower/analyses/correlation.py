@@ -9,7 +9,7 @@ import scipy.stats
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.linalg.noised import shrunk_spectrum
-from fedpower.report.charts import heat_map
+from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
 from fedpower.report.page import Picture, Table
 from fedpower.report.text import count, percent
@@ -89,7 +89,7 @@ class Correlations(Analysis):
         }
         yield Table("Correlations, the largest first", "correlations.csv", columns)
         yield Picture(
-            heat_map(self.correlation_.tolist(), names, self.distinct_.tolist()),
+            drawn("heat_map", self.correlation_.tolist(), names, self.distinct_.tolist()),
             "The stronger the colour, the larger the correlation; a cross is one that may be 0. "
             "The table has the numbers.",
         )

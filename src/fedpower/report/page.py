@@ -5,7 +5,6 @@ import functools
 import hashlib
 import json
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +25,8 @@ from fedpower.privacy.statement import (  # noqa: F401
     featured_as,
 )
 from fedpower.protocol.solvers.angles import DETERMINED  # noqa: F401
-from fedpower.report import charts, text  # noqa: F401
-from fedpower.report.charts import element, printable
+from fedpower.report import charts, text
+from fedpower.report.charts import element
 from fedpower.report.record import Record
 from fedpower.report.text import MISSING, MOST_NAMES, column, count, equals, number, percent  # noqa: F401
 from fedpower.report.view import POOLED, ScoreHistogram, component_names, findings  # noqa: F401
@@ -139,29 +138,18 @@ def _page(template: str, record: Record, **context: Any) -> str:
 
 @functools.cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
-    from jinja2.ext import Extension  # noqa: PLC0415
-
-    class Dense(Extension):
-        """Removes line breaks and indentation from the templates, never from what they are given."""
-
-        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-            return re.sub(r"\n\s*", "", source)
-
-    made = Environment(
-        loader=PackageLoader("fedpower.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=printable,
-        extensions=[Dense],
-    )
+    made = charts.environment()
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
         "epsilon": lambda value: equals("ε", value), "code": lambda value: element("code", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
-    made.globals |= {**globals(), "zip": zip, "str": str}  # templates call functions of this module
+    made.globals |= {
+        **globals(),
+        "str": str,
+        "charts": made.get_template("charts.html").module,
+    }  # templates call functions of this module
     return made
 
 
