@@ -19,6 +19,9 @@ PRIVATE = {"epsilon": 1.0, "row_norm": 9.0}
 SECURE = {**PRIVATE, "aggregation": "secure"}
 STEP = {**PRIVATE, "noise": "step"}
 AUTO = {**PRIVATE, "n_components": "auto"}
+MODES_WITHOUT_VARIANCES = (
+    {"noise": "step"}, {"noise": "paper"}, {"noise": "clipped"}, {"solver": "krylov"}, {"n_steps": 3},
+)  # fmt: skip
 CLIPPED = {"epsilon": 4.0, "normalize": True, "noise": "clipped"}
 
 
@@ -70,6 +73,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**CLIPPED, "weights": "noise"}, "weights must be 'rows'"),
     ({**CLIPPED, "device": "cpu"}, "device must be left out with noise='clipped', which runs on the proc"),
     ({**CLIPPED, "energy": 1.5}, r"energy must be a number between 0 and 1, got 1\.5"),
+    *(({**PRIVATE, **mode}, "; pass standardize=False$") for mode in MODES_WITHOUT_VARIANCES),
+    ({"epsilon": 1.0, "ranges": [(1, 0)] * 3}, "the smaller first"),
+    ({"epsilon": 1.0, "ranges": [(0, INF)] * 3}, "two finite numbers"),
+    ({"epsilon": 1.0, "ranges": [(0, 1)] * 2}, "one for each of the 3 columns"),
+    ({"epsilon": 1.0, "codebook": 3}, "a CodeBook or the path of one"),
+    ({"epsilon": 1.0, "codebook": "nowhere.toml"}, "got no file at nowhere.toml"),
+    ({"epsilon": 1.0, "aggregation": "secure", "scale": np.ones(3)}, "must have a public bound"),
+    ({"epsilon": 1.0, "scores_epsilon": 0.6}, "at most half"),
+    ({"epsilon": 1.0, "scores_epsilon": INF}, "at most half"),
+    ({"epsilon": INF, "scores_epsilon": 0.1}, "must be inf"),
+    ({"epsilon": 1.0, "scores_epsilon": 1e-6}, "at least 0.0001"),
+    ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
+    ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
+    ({**STEP, "noise": "paper", "standardize": False, "scores_epsilon": 0.1}, "without noise='paper'"),
     ({**SECURE, "noise": "step"}, "must go with noise='moment'"),
     ({**SECURE, "solver": "krylov"}, "must go with solver='moment'"),
     ({**SECURE, "local_steps": 2}, "aggregation='secure' must go with solver='moment', got 'fedpower': si"),
@@ -96,7 +113,8 @@ def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
         FedPCA(2, epsilon=1.0, aggregation=Plain(min_silos=2)).fit_silos([Unread()])
 
 
-def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error")
+def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path: Path) -> None:
     ledgers_in(tmp_path, ("north", "east"))
     silos = {"north": Unread(), "south": Unread()}
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -104,6 +122,13 @@ def test_another_silo_s_ledger_is_refused(tmp_path: Path) -> None:
         ledgers = {"north": tmp_path / "north.ledger", "south": tmp_path / f"{south}.ledger"}
         with pytest.raises(FedpowerError, match=sentence):
             fed_pca(2, **PRIVATE).fit_silos(silos, ledgers=ledgers)
+    own = {name: tmp_path / f"{name}.ledger" for name in ("north", "east")}
+    for terms, sentence in (
+        ({"epsilon": 1.0, "solver": "krylov"}, "must have a public bound on the norm of a row, got"),
+        ({"epsilon": INF, "row_norm": 9.0}, "must be charged a finite epsilon, got epsilon=inf"),
+    ):
+        with pytest.raises(FedpowerError, match=sentence):
+            fed_pca(2, **terms).fit_silos({name: Unread() for name in own}, ledgers=own)
     for wrong, sentence in (
         ({"north": tmp_path / "north.ledger"}, "every silo must have a ledger or none, got none for 'south'"),
         (str(tmp_path), "ledgers must be a mapping"),

@@ -18,9 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedpower import CodeBook, FedPCA
+from fedpower import FedPCA
 from fedpower.errors import InputError
-from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.linalg import sin_theta
 from fits import fed_pca
 from problems import Array, spiked_rows, split
@@ -183,16 +182,6 @@ def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows: Array) -> No
 def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         exact(1).fit_silos(silos)
-
-
-def test_reading_the_bound_from_the_rows_warns_loudly(rows: Array) -> None:
-    with pytest.warns(PrivacyLeakWarning, match="row_norm was not given"):
-        FedPCA(2, epsilon=1.0, codebook=CodeBook(scale=np.ones(rows.shape[1]))).fit(rows)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", PrivacyLeakWarning)
-        for book in (CodeBook(row_norm=10.0), CodeBook(normalize=True)):
-            FedPCA(2, epsilon=1.0, codebook=book).fit(rows)
-    assert str(exact(2).fit(rows).privacy_).startswith("NOT PRIVATE")
 
 
 @pytest.mark.slow

@@ -10,11 +10,9 @@ from scipy.linalg import subspace_angles
 from budgets import ledgers_in, spent
 from fedpower import FedPCA, read_result
 from fedpower.errors import InputError
-from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.study import pooled_std
 from fedpower.report.codebook_file import read_code_book, write_code_book
 from fedpower.sums.survey import STAGES
-from fits import fed_pca
 
 
 def table(n=20_000, seed=0):
@@ -98,34 +96,11 @@ def test_ranges_spare_what_finding_them_costs_and_may_have_names(silos):
         FedPCA(2, ranges={"zz": (0, 1)}).fit(frame)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"ranges": [(1, 0)] * 8}, "the smaller first"),
-        ({"ranges": [(0, np.inf)] * 8}, "two finite numbers"),
-        ({"ranges": [(0, 1)] * 3}, "one for each of the 8 columns"),
-        ({"codebook": 3}, "a CodeBook or the path of one"),
-        ({"codebook": "nowhere.toml"}, "got no file at nowhere.toml"),
-        ({"aggregation": "secure", "scale": np.ones(8)}, "must have a public bound"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_charged(wrong, sentence, silos):
-    with pytest.raises(InputError, match=sentence):
-        fed_pca(2, epsilon=1.0, **wrong).fit_silos({**silos, "east": silos["north"] + 1})
-
-
 def test_a_code_book_of_other_columns_is_refused(fitted, silos):
     with pytest.raises(InputError, match="a code book must have numbers for each of the 3 columns"):
         FedPCA(2, codebook=fitted.codebook_).fit(silos["north"][:, :3])
     with pytest.raises(InputError, match="whose numbers were found must not have row_norm or normalize"):
         FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
-
-
-def test_few_rows_give_a_result_all_the_same_and_say_that_it_is_noise():
-    with pytest.warns(NoiseWarning, match="no component is determined"):
-        model = FedPCA(2, epsilon=0.5, delta=1e-6).fit(table(40))
-    assert np.isfinite(model.components_).all()
-    assert model.result_.determined == [False, False]
 
 
 def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):

@@ -118,23 +118,6 @@ def test_a_result_folder_gives_the_counts_back_and_its_report_draws_them(tmp_pat
             _ = with_run(result, {**result.run, "scores": {**scores, **changed}}).score_counts
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"epsilon": 1.0, "scores_epsilon": 0.6}, "at most half"),
-        ({"epsilon": 1.0, "scores_epsilon": math.inf}, "at most half"),
-        ({"epsilon": math.inf, "scores_epsilon": 0.1}, "must be inf"),
-        ({"epsilon": 1.0, "scores_epsilon": 1e-6}, "at least 0.0001"),
-        ({"epsilon": 1.0, "scores_epsilon": -1.0}, "above 0"),
-        ({"epsilon": 1.0, "scores_epsilon": 0.1, "n_components": 1}, "two components"),
-        ({**PRIVATE, **COVARIANCES, "noise": "paper", "row_norm": 8.0}, "without noise='paper'"),
-    ],
-)
-def test_what_cannot_be_counted_is_refused_in_a_sentence(given, told):
-    with pytest.raises(InputError, match=told):
-        fed_pca(**{"n_components": 2, **given}).fit_silos(silos(sizes=(40, 30)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "way", [{}, {"aggregation": "secure"}, {"noise": "clipped", **BOUNDED, **COVARIANCES}]

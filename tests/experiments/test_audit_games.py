@@ -155,9 +155,6 @@ def test_further_modes_keep_their_promise_and_too_little_noise_is_caught(mode, u
 def test_an_audit_that_cannot_be_is_refused(change, sentence):
     with pytest.raises(InputError, match=sentence):
         audit_mode("step", **{"n_runs": 20} | TERMS | change)
-
-
-def test_a_control_that_keeps_nothing_or_all_is_refused():
     for part in (0.0, 1.0, -1.0, math.nan):
         with pytest.raises(InputError, match="a part of the noise between 0 and 1"):
             control_factor("secure", epsilon=4.0, delta=1e-5, n_steps=2, of_needed=part)

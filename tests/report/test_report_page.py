@@ -109,11 +109,17 @@ def test_a_private_result_states_all_that_its_statement_holds(kind: str, result:
     assert ("The likely cause is" in words(shown(kind).by_id("summary"))) == (not some)
 
 
-def test_an_exact_result_says_twice_that_nothing_is_protected(shown: Any):
+def test_what_is_not_private_says_so_twice(result: Any, shown: Any):
     for kind in ("exact", "sampled"):
         assert "NOT PRIVATE: nothing is protected" in words(shown(kind).by_id("summary"))
         assert "NOT PRIVATE (ε = ∞)" in words(shown(kind).by_id("privacy"))
         assert "Private:" not in words(shown(kind))
+    leak = "the row bound was read from the rows"
+    privacy = {**result("private").run["privacy"], "private": False, "leak": leak}
+    root = changed(result("private"), privacy=privacy)
+    assert f"NOT PRIVATE although ε = 1 was asked for: {leak}" in words(root.by_id("privacy"))
+    assert f"NOT PRIVATE: nothing is promised, because {leak}." in words(root.by_id("summary"))
+    assert not root.by_id("privacy").every("table")
 
 
 def test_a_large_epsilon_is_called_what_it_is(result: Any):
@@ -128,15 +134,6 @@ def test_a_large_epsilon_is_called_what_it_is(result: Any):
         found = words(changed(result("private"), privacy={**privacy, "protections": rows}).by_id("summary"))
         assert f"shift by a factor of {odds} at most" in found
         assert found.endswith(f"10⁻⁶.{verdict}")
-
-
-def test_a_promise_that_a_leak_voids_is_not_made(result: Any):
-    leak = "the row bound was read from the rows"
-    privacy = {**result("private").run["privacy"], "private": False, "leak": leak}
-    root = changed(result("private"), privacy=privacy)
-    assert f"NOT PRIVATE although ε = 1 was asked for: {leak}" in words(root.by_id("privacy"))
-    assert f"NOT PRIVATE: nothing is promised, because {leak}." in words(root.by_id("summary"))
-    assert not root.by_id("privacy").every("table")
 
 
 def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any, shown: Any):
