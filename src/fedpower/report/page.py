@@ -218,7 +218,7 @@ def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[float]]
 
 
 def score_panels(scores: ScoreHistogram) -> list[tuple[str, ScoreHistogram, list[Any]]]:
-    """Return silos, all together first, with counts and the bins that hold rows for certain, fullest first."""
+    """Return silos, all together first, with counts and the bins that certainly hold rows, fullest first."""
     panels = [(silo, scores) for silo in list(scores.counts)[:_MOST_PANELS]]
     if len(scores.counts) > 1:
         panels.insert(0, (POOLED, scores.together()))
