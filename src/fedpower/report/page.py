@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Cell = str | float | int | None
 
 WEAK, LITTLE = 4.0, 10.0  # from which ε on docs/privacy.md calls the protection weak, or little
-_MOST_LOADINGS, _MOST_PANELS, _MOST_LISTED, _MOST_ROWS, _LONG = 500, 12, 200, 500, 8
+_MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _LONG = 500, 12, 500, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,33 +217,19 @@ def largest_loadings(fit: "Result", place: int) -> tuple[list[str], list[float]]
     return [known[feature] for feature in order], loadings[order].tolist()
 
 
-def score_panels(scores: ScoreHistogram) -> list[dict[str, Any]]:
-    """Return the counts of scores of each silo, those of all silos first."""
-    silos = list(scores.counts)
-    panels = [_panel(scores, silo) for silo in silos[:_MOST_PANELS]]
-    return [_panel(scores.together(), POOLED), *panels] if len(silos) > 1 else panels
+def score_panels(scores: ScoreHistogram) -> list[tuple[str, ScoreHistogram, list[Any]]]:
+    """Return silos, all together first, with counts and the bins that certainly hold rows, fullest first."""
+    panels = [(silo, scores) for silo in list(scores.counts)[:_MOST_PANELS]]
+    if len(scores.counts) > 1:
+        panels.insert(0, (POOLED, scores.together()))
+    return [(silo, held, _fullest(held, silo)) for silo, held in panels]
 
 
-def _panel(scores: ScoreHistogram, silo: str) -> dict[str, Any]:
-    counts = scores.counts[silo]
-    order = np.argsort(-counts, axis=None, kind="stable")
-    clear = order[: np.count_nonzero(counts >= scores.clear)]
-    shown = clear[:_MOST_LISTED]
-    places = zip(
-        ("pc1", "pc2"), np.unravel_index(shown, counts.shape), map(_between, scores.edges), strict=True
-    )
-    return {
-        "silo": silo,
-        "least": scores.clear,
-        "counts": counts.tolist(),
-        "edges": scores.edges.tolist(),
-        "largest": float(counts.max()),
-        "n_clear": len(clear),
-        "columns": {
-            **{name: [words[place] for place in at] for name, at, words in places},
-            "Count": figures(counts.ravel()[shown].tolist()),
-        },
-    }
+def _fullest(scores: ScoreHistogram, silo: str) -> list[Any]:
+    bins = product(*map(_between, scores.edges))
+    cells = zip(bins, scores.counts[silo].ravel().tolist(), strict=True)
+    clear = ((*words, held) for words, held in cells if held >= scores.clear)
+    return sorted(clear, key=lambda cell: -cell[-1])
 
 
 def _between(edges: Any) -> list[str]:
