@@ -56,6 +56,22 @@ def sk_pca(rows: Any, solver: str = "covariance_eigh", rank: int = RANK) -> Any:
 # From memory
 
 
+@case(
+    "fit_memory",
+    about="fits of one array in memory beside X.T @ X and scikit-learn's PCA",
+    quick={"rows": 2_000, "columns": 8, "repeats": 1},
+)
+def fit_memory(*, rows: int = 1_000_000, columns: int = 50, repeats: int = 5) -> Table:
+    array = model_one(rows, columns)
+    ways: dict[str, Callable[[], Any]] = {
+        "X.T @ X": lambda: array.T @ array,
+        "scikit-learn PCA": lambda: sk_pca(array),
+        **{name: lambda given=given: fed_pca([array], **given) for name, given in FITS.items()},
+    }
+    measured = compare(ways, repeats)
+    return timing_table(measured, base="scikit-learn PCA", columns=(*TIMES, MEMORY[1]))
+
+
 LIBRARIES: dict[str, Callable[[Array], Array]] = {
     "X.T @ X and eigh": lambda rows: np.linalg.eigh(rows.T @ rows)[1][:, -RANK:],
     **{
@@ -188,6 +204,86 @@ def write_table(path: Path, rows: Array) -> Path:
     else:
         frame.write_csv(path)
     return path
+
+
+FLIGHTS = """format = "fedpower-codebook/2"
+
+[rules]
+time = { kind = "date", origin = "2013-01-01", unit = "days", range = [0, 365] }
+carrier = { levels = [%s] }
+origin = { levels = ["EWR", "JFK", "LGA"] }
+departure = { kind = "number", range = [-60, 600], missing = "offset" }
+arrival = { kind = "number", range = [-90, 600], missing = "offset" }
+air = { kind = "number", range = [0, 700], missing = "offset" }
+"""
+CARRIERS = [f"C{place:02}" for place in range(16)]
+
+
+@case(
+    "flights",
+    about="a table with dates, categories and gaps beside pandas and scikit-learn",
+    quick={"rows": 1_500, "repeats": 1},
+)
+def flights(*, rows: int = 337_000, repeats: int = 3) -> Table:
+    import polars as pl
+
+    measured = []
+    with scratch() as folder:
+        frame = _flights(rows)
+        (folder / "rules.toml").write_text(
+            FLIGHTS % ", ".join(f'"{name}"' for name in CARRIERS), encoding="utf-8"
+        )
+        for kind in ("csv", "parquet"):
+            path = folder / f"flights.{kind}"
+            frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
+            given = {"epsilon": 1.0, "codebook": folder / "rules.toml"}
+            ways: dict[str, Callable[[], Any]] = {
+                "pandas + scikit-learn PCA": lambda path=path: sk_pca(_by_pandas(path)),
+                "Polars reads it": lambda path=path: (
+                    (pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)).height
+                ),
+                "fedpower, private": lambda path=path, given=given: fed_pca([path], **given),
+            }
+            measured += compare(ways, repeats, file=kind)
+    return timing_table(measured, base="pandas + scikit-learn PCA", by="file")
+
+
+def _flights(count: int) -> Any:
+    import polars as pl
+
+    rng = np.random.default_rng(0)
+    delay = rng.gumbel(5.0, 20.0, count)
+    gone = rng.random(count) < 0.025
+    air = rng.gamma(4.0, 38.0, count)
+    days = rng.integers(0, 365, count)
+    frame = pl.DataFrame(
+        {
+            "time": np.datetime64("2013-01-01", "D") + days,
+            "carrier": rng.choice(CARRIERS, count),
+            "origin": rng.choice(["EWR", "JFK", "LGA"], count),
+            "departure": np.round(delay),
+            "arrival": np.round(delay + rng.normal(-5, 15, count)),
+            "air": np.round(air),
+            "distance": np.round(air * 7.0),
+            **{
+                name: rng.integers(0, 24, count).astype(float)
+                for name in ("hour", "minute", "scheduled", "seats")
+            },
+        }
+    )
+    blank = pl.Series(gone)
+    return frame.with_columns(
+        pl.when(~blank).then(pl.col(name)).alias(name) for name in ("departure", "arrival", "air")
+    )
+
+
+def _by_pandas(path: Path) -> Array:
+    import pandas as pd
+
+    frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+    frame["time"] = (pd.to_datetime(frame["time"]) - pd.Timestamp("2013-01-01")).dt.days
+    frame = pd.get_dummies(frame, columns=["carrier", "origin"], dtype=float)
+    return np.asarray(((frame - frame.mean()) / frame.std()).fillna(0.0).to_numpy())
 
 
 # Whole processes

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.decomposition import PCA
+from test_exact import near
 
 from fedpower import FedMoment
 from fedpower.analyses import Completion
@@ -22,7 +23,6 @@ from fits import fed_moment
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ITEMS = tuple(f"film {place}" for place in range(1, 11))
 SPAN = (1.0, 5.0)
-CLOSE = 1e-8
 LONG = {
     "user": "person",
     "film": "item",
@@ -59,10 +59,6 @@ def released(rows: Any, epsilon: float = float("inf"), **more: Any) -> Moment:
     return fed_moment(
         epsilon=epsilon, **{"center": False, "codebook": book(WIDE), **terms, **more}
     ).fit_silos(silos).moment_  # fmt: skip
-
-
-def near(one: Any, other: Any) -> None:
-    assert np.allclose(one, other, rtol=CLOSE, atol=CLOSE), np.abs(np.subtract(one, other)).max()
 
 
 def central(rows: Any, weights: Any, k: int) -> tuple[Any, Any, Any, Any]:

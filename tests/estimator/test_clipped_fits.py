@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from fedpower import FedPCA
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import noise_of, options_of
 from fedpower.linalg import sin_theta
@@ -31,33 +32,26 @@ def error(model, truth):
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-@pytest.mark.parametrize("center", [False, True])
-def test_a_warm_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregation, center, tmp_path):
-    """At this size the error is about 0.1; 0.4 would be ten standard deviations away."""
-    model = fed_pca(2, center=center, noise="clipped", aggregation=aggregation, **WIDE)
+@pytest.mark.parametrize("given", [{"center": False}, {"center": True}, {"center": False, "energy": 0.017}])
+def test_a_fit_finds_the_components_and_says_what_it_spent(rows, truth, aggregation, given, tmp_path):
+    """The error is about 0.1; 0.5 would be ten standard deviations away. A guess of 1.7% makes a moment
+    useless by prediction."""
+    model = fed_pca(2, noise="clipped", aggregation=aggregation, **given, **WIDE)
     model.fit_silos(rows)
-    assert error(model, truth) < 0.4
+    assert error(model, truth) < (0.5 if "energy" in given else 0.4)
     assert model.privacy_.mode == "clipped"
     assert max(each.epsilon for each in model.privacy_.protections) == pytest.approx(4.0, abs=0.01)
     assert model.subspace_angles_[1] < 20.0  # the two are tied
     assert model.explained_variance_ratio_.sum() == pytest.approx(0.12, abs=0.05)
     assert math.fsum(terms.share for terms in model.study_.design) == pytest.approx(1.0, rel=1e-12)
-    if center:
+    assert ("moment" in [terms.label for terms in model.study_.design]) == ("energy" not in given)
+    if given != {"center": False}:
         return
     folder = model.save(tmp_path / "result")
     assert np.array_equal(read_result(folder).components, model.components_)
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "sums of clipped products" in page
     assert ("masked sums" in page) == (aggregation == "secure")
-
-
-def test_a_cold_fit_needs_no_moment_and_finds_them_too(rows, truth):
-    """The guess of 1.7% makes a moment useless by prediction; the error is about 0.1."""
-    model = fed_pca(2, noise="clipped", energy=0.017, aggregation="secure", **WIDE).fit_silos(rows)
-    labels = [terms.label for terms in model.study_.design]
-    assert labels[0] == "mean"
-    assert "moment" not in labels
-    assert error(model, truth) < 0.5
 
 
 def test_components_that_hold_most_of_few_columns_are_not_mixed_up_with_the_least():
@@ -82,7 +76,7 @@ def test_auto_clips_only_where_a_guess_lets_a_gain_be_predicted():
 
 
 @pytest.mark.slow
-def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
+def test_a_plan_tells_of_ways_that_are_clearly_better():
     spectrum = [0.012] * 4 + [0.952 / 296]
     model = fed_pca(4, epsilon=1.0, delta=1e-06, center=False, normalize=True, aggregation="secure")
     made = plan(model, sizes=[3_000] * 20, n_features=300, spectrum=spectrum, n_rehearsals=1)
@@ -91,3 +85,7 @@ def test_a_plan_tells_clipped_products_and_advises_them_where_they_win():
     assert clipped.error < 0.8 * moment.error
     assert clipped.rounds == 8
     assert any("clipped" in remark for remark in made.remarks)
+    facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
+    (better,) = plan(FedPCA(2, noise="step", center=False, standardize=False), **facts).remarks[:1]
+    assert "noise='moment' is predicted to be more accurate" in better
+    assert plan(FedPCA(2, center=False), **facts).remarks == ()

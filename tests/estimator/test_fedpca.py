@@ -1,6 +1,5 @@
 """``FedPCA`` in scikit-learn's manners, and equal to scikit-learn's PCA where nothing is private."""
 
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
@@ -51,22 +49,15 @@ def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], Any
     for name in ("explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_"):
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-8)
     np.testing.assert_allclose(ours.transform(rows) * signs, theirs.transform(rows), atol=1e-5, rtol=1e-8)
+    for fraction in (0.5, 0.99):
+        part = exact(fraction, solver=solver).fit_silos(np.split(rows, cuts))
+        assert part.n_components_ == PCA(fraction, svd_solver="full").fit(rows).n_components_
+        assert part.explained_variance_ratio_.sum() > fraction
     converted = ours.to_sklearn()
     assert type(converted) is PCA
     assert (converted.n_components_, converted.n_samples_) == (theirs.n_components_, theirs.n_samples_)
     np.testing.assert_allclose(converted.noise_variance_, theirs.noise_variance_, rtol=1e-6)
     np.testing.assert_allclose(converted.score(rows), theirs.score(rows), rtol=1e-6)
-
-
-@pytest.mark.parametrize("fraction", [0.5, 0.99])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_a_fraction_of_variance_gives_as_many_components_as_scikit_learn(
-    solver: str, fraction: float
-) -> None:
-    rows: Array = load_breast_cancer().data
-    ours = exact(fraction, solver=solver).fit_silos(np.array_split(rows, 4))
-    assert ours.n_components_ == PCA(fraction, svd_solver="full").fit(rows).n_components_
-    assert ours.explained_variance_ratio_.sum() > fraction
 
 
 def test_groups_are_silos(rows: Array) -> None:
@@ -84,12 +75,8 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     assert [row["step"] for row in model.history_] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
     assert all(row["participants"] == ("silo-1", "silo-2") for row in model.history_)
     assert all(row["bytes_up"] > 0 and row["bytes_down"] > 0 for row in model.history_)
-    assert model.history_[-1]["change"] < model.history_[0]["change"]
-    assert model.n_steps_ == 10
     centred = exact(solver="fedpower", n_steps=2, tol=0).fit_silos(split(rows, [200, 400]))
     assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
-    one_shot = exact(center=False, solver="fedpower", schedule={6}).fit_silos(np.split(rows, 2))
-    assert len(one_shot.history_) == 1
 
 
 def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
@@ -135,18 +122,10 @@ def test_sparse_tables_and_frames_give_what_arrays_give_by_name(rows: Array) -> 
     model = exact().fit_silos([frame[:200], frame[200:][names[::-1]]])
     np.testing.assert_allclose(model.components_, exact().fit(rows).components_, atol=1e-8)
     assert list(model.feature_names_in_) == names
+    assert list(model.set_output(transform="pandas").transform(frame).columns) == ["pc1", "pc2", "pc3"]
     with pytest.raises(InputError, match="x3"):
         exact().fit_silos([frame, frame.drop(columns="x3")])
     exact().fit_silos([frame, frame.assign(extra=1.0)], extra_columns="drop")
-
-
-def test_set_output_clone_and_pickle_work(rows: Array) -> None:
-    model = exact().fit(rows)
-    again = pickle.loads(pickle.dumps(model))  # noqa: S301
-    np.testing.assert_array_equal(again.transform(rows), model.transform(rows))
-    assert clone(model).get_params() == model.get_params()
-    frame = model.set_output(transform="pandas").transform(rows)
-    assert list(frame.columns) == ["pc1", "pc2", "pc3"]
 
 
 def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows: Array) -> None:

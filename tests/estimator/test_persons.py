@@ -78,8 +78,6 @@ def test_every_private_way_finds_the_components(silos, way):
 
     Prepared columns need more persons for that: 400 fits had .18 at most with 7,000 of them.
     """
-    if "secure" in way:
-        pytest.importorskip("cryptography")
     if "prepared" in way:
         silos = {"north": visits(1, 4000), "south": visits(2, 3000)}
     _, _, _, vectors = weighted(silos)

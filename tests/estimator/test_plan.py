@@ -187,15 +187,6 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
     assert after.noise_level == pytest.approx(before.noise_level / np.sqrt(10), rel=0.01)
 
 
-@pytest.mark.slow
-def test_a_way_that_is_predicted_to_be_clearly_better_is_named() -> None:
-    facts = {"sizes": [4000, 4000], "n_features": 30, "spectrum": [0.3, 0.2, 0.01]}
-    made = plan(FedPCA(2, epsilon=1.0, noise="step", center=False, standardize=False), **facts)
-    assert made.remarks[0].startswith("solver=")
-    assert "noise='moment' is predicted to be more accurate" in made.remarks[0]
-    assert plan(FedPCA(2, epsilon=1.0, center=False), **facts).remarks == ()
-
-
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [

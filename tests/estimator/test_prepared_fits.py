@@ -103,30 +103,23 @@ def test_a_code_book_of_other_columns_is_refused(fitted, silos):
         FedPCA(2, codebook=replace(fitted.codebook_, row_norm=3.0)).fit(silos["north"])
 
 
-def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise(silos):
-    thirds = np.array_split(np.vstack(list(silos.values())), 3)
-    plain, secure = (
-        FedPCA(2, epsilon=1.0, delta=1e-6, aggregation=way, ranges=[(-1e5, 1e5)] * 8).fit_silos(thirds)
-        for way in ("plain", "secure")
-    )
+def test_a_secure_fit_has_the_shares_of_a_plain_one_and_less_noise_and_is_charged_one_epsilon(
+    silos, tmp_path
+):
+    whole = np.vstack(list(silos.values()))
+    thirds = dict(zip("abc", np.array_split(whole, 3), strict=True))
+    ledgers = ledgers_in(tmp_path, thirds, 1.0)
+    plain = FedPCA(2, epsilon=1.0, delta=1e-6).fit_silos(thirds)
+    secure = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure").fit_silos(thirds, ledgers=ledgers)
+    assert sine(secure, whole) < 0.2
     assert secure.study_.preparation == plain.study_.preparation
-    assert [row["kind"] for row in secure.history_] == ["open-session", "means", "norms", "moment"]
-    assert "the 3 noised sums over all silos" in str(secure.privacy_)
-    labels = [terms.label for terms in secure.study_.queries]
-    assert labels == ["means", "norms", "moment"]
+    assert [row["kind"] for row in secure.history_] == ["open-session", *STAGES, "moment"]
+    assert "the 6 noised sums over all silos" in str(secure.privacy_)
     stds = [pooled_std(each.study_, each.silo_sizes_) for each in (plain, secure)]
     assert stds[1] / stds[0] == pytest.approx(np.sqrt(1 / 2), rel=1e-3)
-
-
-def test_ledgers_of_a_secure_prepared_fit_are_charged_one_epsilon(silos, tmp_path):
-    parts = {**silos, "east": silos["north"] + 1}
-    ledgers = ledgers_in(tmp_path, parts, 1.0)
-    model = FedPCA(2, epsilon=1.0, delta=1e-6, aggregation="secure")
-    model.fit_silos(parts, ledgers=ledgers)
-    assert sine(model, np.vstack(list(parts.values()))) < 0.2
-    folder = model.save(tmp_path / "result")
-    assert read_result(folder).study == model.study_
-    assert read_code_book(folder / "codebook.toml").treatment == model.codebook_.treatment
+    folder = secure.save(tmp_path / "result")
+    assert read_result(folder).study == secure.study_
+    assert read_code_book(folder / "codebook.toml").treatment == secure.codebook_.treatment
     for path in ledgers.values():
         assert spent(path).n_releases == 6
         assert spent(path).epsilon == pytest.approx(1.0, rel=1e-5)

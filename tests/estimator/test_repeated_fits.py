@@ -66,13 +66,6 @@ def test_clones_and_copies_keep_counting(made: Any) -> None:
         assert len(told(recorded)) == 1
 
 
-def test_files_that_are_fitted_twice_are_noticed(tmp_path: Path) -> None:
-    np.save(tmp_path / "north.npy", rows(4))
-    model = fed_pca(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
-    with pytest.warns(RepeatedFitWarning):
-        clone(model).fit_silos([tmp_path / "north.npy"])
-
-
 def test_first_exact_and_recorded_fits_go_without_a_warning(tmp_path: Path) -> None:
     ledgers = ledgers_in(tmp_path, ["north"], 3.0)
     with warnings.catch_warnings():
@@ -96,7 +89,12 @@ def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> No
         fed_pca(2, codebook=book, **given).fit_silos(sources)
 
 
-def test_networks_in_memory_are_known_again() -> None:
+def test_files_and_networks_are_known_again(tmp_path: Path) -> None:
+    np.save(tmp_path / "north.npy", rows(4))
+    model = fed_pca(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
+    with pytest.warns(RepeatedFitWarning):
+        clone(model).fit_silos([tmp_path / "north.npy"])
+    repeats._spent.clear()
     layers = [planted(30, seed=seed)[0] for seed in range(3)]
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")

@@ -114,15 +114,11 @@ def test_exact_secure_sums_are_no_way_of_a_plan_and_a_single_silo_is_refused():
         plan(fed_pca(2, **EXACT), sizes=[100] * 3, n_features=8)
     made = plan(FedPCA(2, epsilon=math.inf), sizes=[100] * 3, n_features=8)
     assert {way.aggregation for way in made.candidates} == {"plain"}
+    large = plan(fed_pca(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
+    (way,) = (way for way in large.candidates if way.aggregation == "secure")
+    assert 0 < way.noise_level < 1e-9  # of a billion rows, whose sums would overflow undivided
     with pytest.raises(InputError, match="more silos than the 1 that may collude, got 1"):
         fed_pca(2, **TERMS).fit_silos([ROWS])
-
-
-def test_a_billion_rows_fit_into_the_ring_of_a_secure_sum():
-    """Sums of whole numbers that could overflow are divided by a power of two, noise and all."""
-    made = plan(fed_pca(2, **{**TERMS, "epsilon": 50.0}), sizes=[10**7] * 100, n_features=8)
-    (way,) = (way for way in made.candidates if way.aggregation == "secure")
-    assert 0 < way.noise_level < 1e-9
 
 
 def test_identities_are_read_from_files_and_listed_in_the_study(tmp_path):

@@ -46,23 +46,18 @@ def test_each_format_reads_back_as_the_models_rows(kind: str, tmp_path: Path) ->
     assert reported["bytes"] == sum((folder / name).stat().st_size for name in names)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sizes"),
-    [
-        (["spiked"], (5000,) * 4),
-        (["spiked", "--paper-size"], (100_000,) * 20),
-        (["spiked", "--paper-size", "--silos", "5"], (400_000,) * 5),
-        (["sbm"], (200,) * 4),
-        (["sbm", "--paper-size"], (1000,) * 20),
-    ],
-)
-def test_sizes_default_to_moderate_and_to_the_papers(
-    arguments: list[str], sizes: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_default_to_moderate_and_to_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Model] = []
     monkeypatch.setattr("paper.simulate.write_model", lambda model, *_, **__: asked.append(model) or [])
-    assert run(*arguments, "-o", tmp_path / "d").exit_code == 0
-    assert asked[0].sizes == sizes
+    for words, sizes in (
+        ("spiked", (5000,) * 4),
+        ("spiked --paper-size", (100_000,) * 20),
+        ("spiked --paper-size --silos 5", (400_000,) * 5),
+        ("sbm", (200,) * 4),
+        ("sbm --paper-size", (1000,) * 20),
+    ):
+        assert run(*words.split(), "-o", tmp_path / "d").exit_code == 0
+        assert asked.pop().sizes == sizes
 
 
 def test_an_earlier_simulation_is_replaced_by_force_alone_and_nothing_else_is(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from row_forms import annotated
 from scipy import sparse
+from test_results import CENTER, COLUMNS, FRAME, ROWS, SCALE
 
 from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
@@ -25,12 +26,7 @@ from fedpower.report.export import write_cells, write_loadings, write_onnx, writ
 from fedpower.report.files import as_text
 from fedpower.rows.opening import open_source
 from fits import fed_pca
-from problems import spiked_rows
 
-COLUMNS = ("age", "größe", "a,b", 'quo"te', "e", "f")
-ROWS = spiked_rows(120, 6, rank=3, seed=1) + 2.0
-FRAME = pd.DataFrame(ROWS, columns=COLUMNS)
-CENTER, SCALE = np.linspace(0, 1, 6), np.linspace(1, 2, 6)
 FITS = {
     "uncentred": {"center": False},
     "scaled": {"center": CENTER, "scale": SCALE},

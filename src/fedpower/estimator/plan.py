@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.optimize
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from fedpower.errors import InputError, require
@@ -20,7 +21,7 @@ from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
 from fedpower.protocol.coordinator import Ask, Coordinator, Round, drive, in_turn
-from fedpower.protocol.messages import rounded
+from fedpower.protocol.messages import AskSteps, LocalSteps, read_only, rounded
 from fedpower.protocol.pooled import Pooled
 from fedpower.protocol.query import N_VECTORS, Product, Query, width_of
 from fedpower.protocol.silo import ExactReleases, Silo
@@ -342,7 +343,7 @@ def _rehearsed(
         settings = replace(settings, study=study, gains=None, pooled_std=std)
         rows: Any = _DrawnRows(spectrum, study, std=std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
-        drive(coordinator, in_turn({"all": Silo("all", study, ExactReleases(rows, study))}))
+        drive(coordinator, in_turn({"all": Silo("all", study, _DrawnReleases(rows, study, std))}))
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
@@ -435,9 +436,21 @@ class _DrawnRows:
 
     def product(self, basis: Array, center: Array | None = None) -> Array:
         if self._moment is not None:
-            return rounded(self._moment @ basis, self._std)
+            return np.asarray(self._moment @ basis)
         noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
-        return rounded(self.summary.covariance[:, np.newaxis] * basis + self._std * noise, self._std)
+        return np.asarray(self.summary.covariance[:, np.newaxis] * basis + self._std * noise)
+
+
+class _DrawnReleases(ExactReleases):
+    """Answers from such rows, as long as a private silo's: rounded after their last local step."""
+
+    def __init__(self, rows: Any, study: Study, std: float) -> None:
+        super().__init__(rows, study)
+        self._std = std
+
+    def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
+        steps = super().steps(ask, run=run)
+        return structs.replace(steps, product=read_only(rounded(steps.product, self._std)))
 
 
 # --- what a wanted error takes -----------------------------------------------------------------------
