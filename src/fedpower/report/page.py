@@ -138,15 +138,12 @@ def _environment() -> "Environment":
     made = charts.environment()
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
-        "epsilon": lambda value: equals("ε", value), "code": lambda value: Markup("<code>{}</code>").format(charts.printable(value)),
+        "epsilon": lambda value: equals("ε", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
-    made.globals |= {
-        **globals(),
-        "str": str,
-        "charts": made.get_template("charts.html").module,
-    }  # templates call functions of this module
+    drawing = made.get_template("charts.html").module
+    made.globals |= {**globals(), "str": str, "charts": drawing}  # templates call functions of this module
     return made
 
 
@@ -159,9 +156,9 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def names(given: Iterable[Any]) -> list[Markup]:
+def names(given: Iterable[Any], tag: str = "bdi") -> list[Markup]:
     """Return names that somebody gave: whichever way one is written, it turns nothing around it."""
-    return [Markup("<bdi>{}</bdi>").format(charts.printable(name)) for name in given]
+    return [Markup(f"<{tag}>{{}}</{tag}>").format(charts.printable(name)) for name in given]  # noqa: S704
 
 
 def figures(values: Iterable[float | None], text: Callable[[Any], str] = number) -> list[Figure]:
