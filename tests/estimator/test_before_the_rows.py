@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from budgets import ledgers_in
-from fedpower import FedPCA, Plain
+from fedpower import FedPCA
 from fedpower.errors import FedpowerError
 from fedpower.values import Block
 from fits import fed_pca
@@ -51,7 +51,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({**PRIVATE, "epsilon": 30.0, "delta": 1e-30}, "delta must exceed"),
     ({"epsilon": float("nan")}, "epsilon must be a number above 0"),
     ({**PRIVATE, "delta": 2.0}, "delta must be a number between 0 and 1"),
-    ({"min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
+    ({"epsilon": 1.0, "min_silos": 3}, "min_silos must lie between 1 and the 2 silos"),
     ({"iteration_rank": 9}, "iteration_rank must be between n_components=2 and the number of columns 3,"),
     ({"solver": "moment", "local_steps": 2}, "local_steps must be left out with solver 'moment', got 2"),
     ({"center": [1.0, 2.0]}, "center must have one value per column"),
@@ -106,11 +106,6 @@ def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters: dict[str, 
         with pytest.raises(FedpowerError, match=sentence) as caught:
             fed_pca(**{"n_components": 2, "epsilon": INF, **parameters}).fit_silos(silos)
         assert "\n" not in str(caught.value)
-
-
-def test_a_bound_is_not_read_from_rows_of_a_fit_that_cannot_be() -> None:
-    with pytest.raises(FedpowerError, match="min_silos"):
-        FedPCA(2, epsilon=1.0, aggregation=Plain(min_silos=2)).fit_silos([Unread()])
 
 
 @pytest.mark.filterwarnings("error")

@@ -62,17 +62,14 @@ def test_rows_without_a_direction_determine_nothing(noise: str, solver: str, *, 
         assert min(model.component_angles_) > DETERMINED
 
 
-def test_planted_components_are_determined_where_every_product_is_noised() -> None:
+def test_planted_components_are_determined_with_noised_products_and_without_noise() -> None:
     model = fed_pca(2, **{**PRIVATE, "epsilon": 1.0}, noise="step", random_state=0)
     model.fit_silos(planted_rows())
     assert model.result_.determined == [True, True]
     np.testing.assert_allclose(model.denoised_variance_, [0.09, 0.0625], rtol=0.1)
-
-
-def test_an_exact_fit_determines_what_has_variance_of_its_own() -> None:
     rows = np.random.default_rng(0).standard_normal((100, 2)) @ np.eye(2, 5) * [2, 1, 1, 1, 1]
-    model = FedPCA("auto", epsilon=float("inf"), standardize=False).fit(rows)
-    assert model.result_.determined == [True, True] + [False] * (model.n_components_ - 2)
+    exact = FedPCA("auto", epsilon=float("inf"), standardize=False).fit(rows)
+    assert exact.result_.determined == [True, True] + [False] * (exact.n_components_ - 2)
 
 
 def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:

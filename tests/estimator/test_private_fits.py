@@ -39,11 +39,6 @@ def parts() -> dict[str, Array]:
     return {"north": rows[:1000], "south": rows[1000:1800], "east": rows[1800:]}
 
 
-def test_one_fit_over_everyone_gives_the_public_less(parts):
-    coordinator, public = epsilons(fed_pca(2, solver="moment", **OPTIONS).fit_silos(parts))
-    assert public < 0.8 * coordinator
-
-
 @pytest.mark.parametrize(
     "changed",
     [
@@ -75,6 +70,8 @@ def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other,
     paths = ledgers_in(tmp_path, parts, 1.0)
     fits = [fed_pca(**{"n_components": 2, **terms}).fit_silos(parts, ledgers=paths) for _ in range(2)]
     assert np.array_equal(fits[0].components_, fits[1].components_)
+    if terms is OPTIONS:  # the public sees one sum of all silos
+        assert epsilons(fits[0])[1] < 0.8 * epsilons(fits[0])[0]
     if fits[0].score_counts_ is not None:
         assert np.array_equal(fits[0].score_counts_.pooled, fits[1].score_counts_.pooled)
     more = fed_pca(**{**terms, "n_components": other or 3})
