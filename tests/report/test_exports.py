@@ -22,13 +22,7 @@ from test_results import CENTER, COLUMNS, FRAME, ROWS, SCALE
 from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
-from fedpower.report.export import (
-    write_cells,
-    write_loadings_csv,
-    write_loadings_parquet,
-    write_onnx,
-    write_plink,
-)
+from fedpower.report.export import write_cells, write_loadings, write_onnx, write_plink
 from fedpower.report.files import as_text
 from fedpower.rows.opening import open_source
 from fits import fed_pca
@@ -67,8 +61,8 @@ def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def test_tables_are_all_that_scoring_takes_and_hold_where_they_are_from(result: Result, tmp_path: Path):
-    write_loadings_csv(result, tmp_path / "t.csv")
-    write_loadings_parquet(result, tmp_path / "t.parquet")
+    write_loadings(result, tmp_path / "t.csv", "csv")
+    write_loadings(result, tmp_path / "t.parquet", "parquet")
     for table in (pl.read_csv(tmp_path / "t.csv"), pl.read_parquet(tmp_path / "t.parquet")):
         assert table["feature"].to_list() == list(COLUMNS)
         np.testing.assert_array_equal(table["pc2"], result.components[1])
@@ -218,7 +212,7 @@ def test_components_exports_and_scores_hold_such_names_as_text(tmp_path: Path) -
     folder = FedPCA(2, epsilon=float("inf")).fit(pd.DataFrame(rows, columns=NAMES)).save(tmp_path / "out")
     result = read_result(folder)
     assert list(result.feature_names or ()) == NAMES
-    write_loadings_csv(result, folder / "loadings.csv")
+    write_loadings(result, folder / "loadings.csv", "csv")
     for name in ("components.csv", "loadings.csv"):
         table = pl.read_csv(folder / name)
         assert table["feature"].to_list() == SHOWN

@@ -23,8 +23,7 @@ from fedpower.report.export import (
     score_picture,
     score_suffix,
     write_cells,
-    write_loadings_csv,
-    write_loadings_parquet,
+    write_loadings,
     write_onnx,
     write_plink,
     write_scores,
@@ -316,7 +315,7 @@ def export(model: Path, *, kind: str, output: Path, rows: Path | None, **given: 
             write_onnx(result, places[0])
             contents = [f"a graph from rows of {result.n_features} columns to {result.n_components} scores"]
         else:
-            (write_loadings_csv if kind == "csv" else write_loadings_parquet)(result, places[0])
+            write_loadings(result, places[0], kind)
             contents = [f"{result.n_features} features by {result.n_components} components"]
     written = {str(path): content for path, content in zip(targets, contents, strict=True)}
     if given["as_json"]:

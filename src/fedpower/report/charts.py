@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fedpower.report.text import column, human_bytes, number, power_of_ten
 
@@ -27,11 +27,6 @@ def printable(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return _UNPRINTABLE.sub("\ufffd", value)
     return value
-
-
-def element(name: str, content: Any) -> Markup:
-    """Return an element with escaped content."""
-    return Markup(f"<{name}>{escape(printable(content))}</{name}>")  # noqa: S704
 
 
 class Scale(NamedTuple):

@@ -97,15 +97,13 @@ def loadings(result: Result) -> dict[str, Any]:
     }
 
 
-def write_loadings_csv(result: Result, path: Path) -> None:
-    """Write the table as text that reads back to the same numbers."""
-    _safe(pl.DataFrame(loadings(result))).write_csv(path)
-
-
-def write_loadings_parquet(result: Result, path: Path) -> None:
-    """Write the table as Parquet, with variances and provenance in the file's metadata."""
-    metadata = json.dumps(result.provenance(), allow_nan=False)
-    pl.DataFrame(loadings(result)).write_parquet(path, metadata={METADATA: metadata})
+def write_loadings(result: Result, path: Path, kind: str) -> None:
+    """Write the table as CSV, or as Parquet with variances and provenance in the file's metadata."""
+    table = pl.DataFrame(loadings(result))
+    if kind == "csv":
+        _safe(table).write_csv(path)
+    else:
+        table.write_parquet(path, metadata={METADATA: json.dumps(result.provenance(), allow_nan=False)})
 
 
 def write_plink(result: Result, frames: Frames, *, eigenvec: Path, eigenval: Path) -> int:

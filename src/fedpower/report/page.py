@@ -26,7 +26,6 @@ from fedpower.privacy.statement import (  # noqa: F401
 )
 from fedpower.protocol.solvers.angles import DETERMINED  # noqa: F401
 from fedpower.report import charts, text
-from fedpower.report.charts import element
 from fedpower.report.record import Record
 from fedpower.report.text import MISSING, MOST_NAMES, column, count, equals, number, percent  # noqa: F401
 from fedpower.report.view import POOLED, ScoreHistogram, component_names, findings  # noqa: F401
@@ -99,9 +98,7 @@ class Figure:
         """The value as JavaScript reads it; empty where there is none."""
         if self.value is None or math.isnan(self.value):
             return ""
-        if math.isinf(self.value):
-            return "Infinity" if self.value > 0 else "-Infinity"
-        return str(self.value) if isinstance(self.value, int) else f"{self.value:.9g}"
+        return f"{self.value:.12g}".replace("inf", "Infinity")
 
 
 def result_page(fit: "Result") -> str:
@@ -141,15 +138,12 @@ def _environment() -> "Environment":
     made = charts.environment()
     made.filters |= {
         "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
-        "epsilon": lambda value: equals("ε", value), "code": lambda value: element("code", value),
+        "epsilon": lambda value: equals("ε", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
     }  # fmt: skip
-    made.globals |= {
-        **globals(),
-        "str": str,
-        "charts": made.get_template("charts.html").module,
-    }  # templates call functions of this module
+    drawing = made.get_template("charts.html").module
+    made.globals |= {**globals(), "str": str, "charts": drawing}  # templates call functions of this module
     return made
 
 
@@ -162,9 +156,9 @@ def _hash(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 
-def names(given: Iterable[str]) -> list[Markup]:
+def names(given: Iterable[Any], tag: str = "bdi") -> list[Markup]:
     """Return names that somebody gave: whichever way one is written, it turns nothing around it."""
-    return [element("bdi", name) for name in given]
+    return [Markup(f"<{tag}>{{}}</{tag}>").format(charts.printable(name)) for name in given]  # noqa: S704
 
 
 def figures(values: Iterable[float | None], text: Callable[[Any], str] = number) -> list[Figure]:
@@ -192,10 +186,8 @@ def listed(table: Table) -> tuple[dict[str, list[Any]], str | None]:
             )
         else:  # names, or whole numbers, which the first column has as names
             columns[heading] = [
-                Figure(number(cell), cell)
-                if isinstance(cell, int) and place
-                else element("bdi", "" if cell is None else str(cell))
-                for cell in cells
+                Figure(number(cell), cell) if isinstance(cell, int) and place else name
+                for cell, name in zip(cells, names(cells), strict=True)
             ]
     cut = f"The first {_MOST_ROWS} of {len(table.rows):,} rows are shown; {table.file} has all."
     return columns, cut if len(table.rows) > _MOST_ROWS else None
