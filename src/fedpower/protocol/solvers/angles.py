@@ -22,7 +22,7 @@ DETERMINED = 45.0
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
 _A_FEW = 5  # draws that settle whether a component is determined
-_SURELY = 8.0, 60.0  # where all of them keep to such degrees, or all exceed these
+_SURELY = 8.0  # where all of them keep to such degrees; nothing is where four of five exceed 45
 _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
@@ -303,9 +303,10 @@ def _angles(
 
     def verdict() -> bool | None:
         single, joint = (part[-1] for part in between_draws(_A_FEW))
-        if single.max(axis=0).min() <= _SURELY[0]:
+        if single.max(axis=0).min() <= _SURELY:
             return True
-        return False if min(single.min(), joint[:, : len(law.denoised) - 1].min()) >= _SURELY[1] else None
+        beyond = np.hstack([single, joint[:, : len(law.denoised) - 1]]) > DETERMINED
+        return False if np.count_nonzero(beyond, axis=0).min() >= _A_FEW - 1 else None
 
     return Angles(variances=variances, drawn=drawn, verdict=verdict)
 
