@@ -2,8 +2,12 @@
 
 import functools
 import math
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -82,7 +86,7 @@ def _spread(values: Numbers) -> list[float]:
 @functools.cache
 def environment() -> "Environment":
     """Return what renders the templates of charts."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
     from jinja2.ext import Extension  # noqa: PLC0415
 
     class Dense(Extension):
@@ -91,12 +95,15 @@ def environment() -> "Environment":
         def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
             return re.sub(r"\n\s*", "", source)
 
+    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
+    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
     made = Environment(
         loader=PackageLoader("fedpower.report"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=printable,
         extensions=[Dense],
+        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
     )
     made.filters["share"] = lambda share: f"{100 * share:.4g}%"
     made.globals |= {
