@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 from fedpower.errors import InputError, require
 from fedpower.options import documented, setting
 from fedpower.protocol.solvers.angles import CONFIDENCE, Angles
-from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Picture, Table
+from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
 from fedpower.report.text import percent
 from fedpower.report.view import angle_sentences

@@ -27,9 +27,8 @@ from fedpower.protocol.solvers.angles import (
     moment_angles,
     network_angles,
 )
-from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture, Table
+from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, listed, number, percent
 from fedpower.rows.opening import read_pairs
 

@@ -9,9 +9,8 @@ import scipy.stats
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.linalg.noised import shrunk_spectrum
-from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture, Table
+from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, percent
 
 
