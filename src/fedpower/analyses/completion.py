@@ -10,8 +10,8 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.errors import InputError
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import InputError, require
 from fedpower.linalg import fix_signs
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
@@ -38,7 +38,6 @@ class Filled(NamedTuple):
     high: Array
 
 
-@analysis
 class Completion(TransformerMixin, Analysis):
     """Empty cells predicted from those that are not, through components of the items' covariances.
 
@@ -93,7 +92,7 @@ class Completion(TransformerMixin, Analysis):
     def _fit(self, moment: Moment) -> None:
         spans = _spans(moment)
         d, k = len(spans), self.n_components
-        base.require_at_most("n_components", k, d - 1, f"{d - 1}, below the {d} items")
+        require(k < d, "n_components", f"at most {d - 1}, below the {d} items", k)
         raw, sigma = _about_the_middle(moment, d), moment.noise_std * (moment.treatment.row_norm or 1.0) ** 2
         # A count below two standard deviations may be nobody's.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)

@@ -8,7 +8,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.analyses.correlation import noised_correlations
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
@@ -26,7 +26,6 @@ _LEAST_SAMPLED = 0.01
 """Least (1 − r²)²: one correlation near 1 must not outweigh all others."""
 
 
-@analysis
 class FactorAnalysis(Analysis):
     """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
 

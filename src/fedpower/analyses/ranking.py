@@ -10,7 +10,7 @@ import scipy.optimize
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.errors import InputError
 from fedpower.options import setting
 from fedpower.report.moment import Moment
@@ -50,7 +50,6 @@ _STEEPEST = 0.5
 """The largest derivative of Bradley and Terry's mean outcome, tanh(x/2), by the difference of scores."""
 
 
-@analysis
 class Ranking(Analysis):
     """Scores of items, their order, and how certain it is, from a release of comparisons.
 
@@ -244,7 +243,7 @@ class Ranking(Analysis):
             "Score": self.scores_[order],
             **self._interval_columns(order),
             "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
-            "Differs from next": [*base.yes_or_no(distinct), ""],
+            "Differs from next": [*distinct, ""],
         }
         yield Table("Ranking", "ranking.csv", columns)
 

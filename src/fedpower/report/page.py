@@ -39,7 +39,7 @@ _MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _LONG = 500, 12, 500, 8
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of cells by heading; the first names the rows, and numbers that are not finite are empty."""
+    """Columns of cells by heading; the first names the rows."""
 
     title: str
     file: str
@@ -47,11 +47,11 @@ class Table:
     printed: bool = True
 
     def __post_init__(self) -> None:
-        cells = {heading: getattr(column, "tolist", lambda column=column: list(column))()
-                 for heading, column in self.columns.items()}  # fmt: skip
-        object.__setattr__(
-            self, "columns", {heading: [*map(_finite, column)] for heading, column in cells.items()}
-        )
+        columns = {
+            heading: [*map(_shown, cells.tolist() if isinstance(cells, np.ndarray) else cells)]
+            for heading, cells in self.columns.items()
+        }
+        object.__setattr__(self, "columns", columns)
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
@@ -59,7 +59,10 @@ class Table:
         return list(zip(*self.columns.values(), strict=True))
 
 
-def _finite(cell: Cell) -> Cell:
+def _shown(cell: Cell) -> Cell:
+    """Return a verdict in words, and nothing for a number that is not finite."""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
