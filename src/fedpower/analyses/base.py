@@ -118,12 +118,14 @@ class Analysis(BaseEstimator):
 
     # --- what several analyses find and report --------------------------------------------------------
 
-    def _standard_errors(self, statistic: Statistic, covariance: Array) -> Array:
+    def _standard_errors(
+        self, statistic: Statistic, covariance: Array, *, at: Array | None = None, count: int = 0
+    ) -> Array:
         """Return the standard deviation of each number of a statistic, from noise and sampling together."""
-        mean, squares, seen = self.moment_.mean, 0.0, 0
-        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling):
-            up = statistic(covariance + _STEP * matrices, mean + _STEP * means)
-            down = statistic(covariance - _STEP * matrices, mean - _STEP * means)
+        mean, squares, seen, at = self.moment_.mean, 0.0, 0, covariance if at is None else at
+        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling, count=count):
+            up = statistic(at + _STEP * matrices, mean + _STEP * means)
+            down = statistic(at - _STEP * matrices, mean - _STEP * means)
             squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
             seen += len(matrices)
         return np.asarray(np.sqrt(np.asarray(squares) / seen))

@@ -193,8 +193,7 @@ class Communities(Analysis):
             at = np.triu_indices(k)
             columns = {
                 "Communities": [
-                    f"within {one}" if one == two else f"{one} and {two}"
-                    for one, two in zip(*(at[0] + 1, at[1] + 1), strict=True)
+                    f"within {one}" if one == two else f"{one} and {two}" for one, two in np.transpose(at) + 1
                 ],
                 "Mean weight": self.rates_[at],
                 "Privacy noise": self.rate_errors_[at],

@@ -1,7 +1,7 @@
 """``Completion``: what empty cells would hold, from the released covariance of those that are not."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import NamedTuple
 
 import numpy as np
@@ -231,8 +231,7 @@ class _Pairs(NamedTuple):
     weight: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(NamedTuple):
     """x = μ + Λf + e: f standard normal, e normal with variances ψ."""
 
     mean: Array
@@ -320,8 +319,5 @@ def _about_the_middle(moment: Moment, d: int) -> Array:
 
 def _n_clear(values: Array, edge: float) -> int:
     """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
-    for place, value in enumerate(values):
-        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
-        if value - edge <= max(rest, 0.0):
-            return place
-    return len(values)
+    after = (np.cumsum(values[::-1])[::-1] - values) / np.maximum(np.arange(len(values))[::-1], 1)
+    return int(np.argmin(np.append(values - edge > np.maximum(after, 0.0), False)))
