@@ -83,6 +83,29 @@ def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case:
         assert result_bytes(case, coordinator) == result_bytes(case, whole)
 
 
+@pytest.mark.parametrize("case", ["fedpower, moment", "fedpower, step", "fedpower, paper", "krylov, step"])
+def test_a_number_beyond_what_rows_and_noise_can_give_is_set_aside(case: str) -> None:
+    coordinator, parties = federation(case)
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
+            answer = parties[question.silo].answer(question)
+            for name in ("mean", "product", "total_variance") if question.silo == BAD else ():
+                if (value := getattr(answer.body, name, None)) is not None:
+                    large = (np.abs(value) + 1.0) * 1e20
+                    large = float(large) if isinstance(value, float) else large
+                    body = structs.replace(answer.body, **{name: large})
+                    yield sent(structs.replace(answer, body=body))
+                    assert " must have " in coordinator.history[-1].set_aside[BAD], name
+                    tried.add(name)
+            yield answer
+
+    tried: set[str] = set()
+    drive(coordinator, ask)
+    assert {"mean", "product"} <= tried
+    assert set(coordinator.outcome.sizes) == set(parties)
+
+
 @pytest.mark.parametrize("bad_round", [0, 1, 2])
 def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: int) -> None:
     coordinator, parties = federation("secure")
