@@ -92,7 +92,7 @@ WRITERS = {".npy": write_npy, ".parquet": write_parquet, ".h5ad": write_cells}
 
 
 @pytest.mark.parametrize("ending", WRITERS)
-def test_a_pass_over_200_mb_takes_less_than_120_mb(ending: str, tmp_path: Path) -> None:
+def test_a_pass_over_200_mb_takes_less_than_120_mb(ending, tmp_path):
     small, large = tmp_path / f"small{ending}", tmp_path / f"large{ending}"
     for path, n_blocks in ((small, 1), (large, N_BLOCKS)):
         WRITERS[ending](path, n_blocks)
@@ -121,9 +121,7 @@ def write_sparse(path: Path, n_rows: int) -> None:
     ("ending", "write", "n_rows", "most"),
     [("dense.npy", write_dense, 2_000, 150), ("sparse.npz", write_sparse, 100_000, 60)],
 )
-def test_memory_of_a_fit_does_not_follow_wide_rows(
-    ending: str, write: Any, n_rows: int, most: float, tmp_path: Path
-) -> None:
+def test_memory_of_a_fit_does_not_follow_wide_rows(ending, write, n_rows, most, tmp_path):
     small, large = tmp_path / f"small-{ending}", tmp_path / f"large-{ending}"
     write(small, n_rows // 10)
     write(large, n_rows)
@@ -133,7 +131,7 @@ def test_memory_of_a_fit_does_not_follow_wide_rows(
     assert base + rise < 700
 
 
-def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
+def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path):
     """Questions and answers in float32 (T bases), one of each in float64, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
