@@ -133,7 +133,7 @@ def test_memory_of_a_fit_does_not_follow_wide_rows(
     assert base + rise < 700
 
 
-def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
+def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path):
     """Answers in float32 (T/2 bases), nine in float64 of a step, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
