@@ -90,7 +90,7 @@ WRITERS = {".npy": write_npy, ".parquet": write_parquet, ".h5ad": write_cells}
 
 
 @pytest.mark.parametrize("ending", WRITERS)
-def test_a_pass_over_200_mb_takes_less_than_120_mb(ending, tmp_path):
+def test_a_pass_over_200_mb_takes_less_than_120_mb(ending: str, tmp_path: Path) -> None:
     small, large = tmp_path / f"small{ending}", tmp_path / f"large{ending}"
     for path, n_blocks in ((small, 1), (large, N_BLOCKS)):
         WRITERS[ending](path, n_blocks)
@@ -117,7 +117,9 @@ def write_sparse(path: Path, n_rows: int) -> None:
     ("ending", "write", "n_rows", "most"),
     [("dense.npy", write_dense, 2_000, 150), ("sparse.npz", write_sparse, 100_000, 60)],
 )
-def test_memory_of_a_fit_does_not_follow_wide_rows(ending, write, n_rows, most, tmp_path):
+def test_memory_of_a_fit_does_not_follow_wide_rows(
+    ending: str, write: Any, n_rows: int, most: float, tmp_path: Path
+) -> None:
     small, large = tmp_path / f"small-{ending}", tmp_path / f"large-{ending}"
     write(small, n_rows // 10)
     write(large, n_rows)
@@ -128,7 +130,7 @@ def test_memory_of_a_fit_does_not_follow_wide_rows(ending, write, n_rows, most, 
 
 
 def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path):
-    """Questions and answers in float32 (T bases), one of each in float64, and what the C library keeps."""
+    """Answers in float32 (T/2 bases), nine in float64 of a step, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
     small, large = tmp_path / "small.npy", tmp_path / "large.npy"
@@ -137,4 +139,4 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     _, rise, _ = rise_of(small, large, n_components=4, row_norm=1.0, n_steps=10, noise="step")
     held = (rise * 2**20 - 8 * n_rows * columns) / (8 * columns * width)
     print(f"{held:.1f} bases beside a block")
-    assert held < 33
+    assert held < 24

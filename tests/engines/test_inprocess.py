@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import threadpoolctl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.engines.inprocess import Pace, available_cores, blas_threads, run_in_process
-from fedpower.errors import ProtocolError
+from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read_silos, run_in_process
+from fedpower.errors import InputError, ProtocolError
 from fedpower.protocol import Coordinator, Silo, decaying, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
+from fedpower.rows.networks import open_network
+from fedpower.rows.opening import open_source
+from fedpower.rules.treatment import RowTreatment
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
 
@@ -82,6 +86,15 @@ def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos):
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     assert now() == before
+
+
+def test_edges_are_read_where_the_study_protects_edges_of_that_weight_alone() -> None:
+    edges = open_network(np.zeros((12, 12)), unit="edge", edge_weight=2.0)
+    rows, study = open_source(np.zeros((4, 12))), exact_study(12, 3)
+    others = replace(study, network="edge", edge_weight=3.0)
+    for source, terms, wanted in ((edges, study, "rows"), (rows, others, "edges"), (edges, others, "edges")):
+        with pytest.raises(InputError, match=f"must be read as {wanted}.*, which the study protects, got"):
+            read_silos(terms, {"north": source}, RowTreatment())
 
 
 # When a round is over: the rule, and an engine that obeys it. No test looks at a clock.

@@ -154,11 +154,11 @@ def test_tall_answers_are_averaged_in_float32_as_all_questions_and_answers(noise
     rng = np.random.default_rng(3)
     spectrum = 1.0 / np.arange(1, TALL + 1)
     basis = orth(rng.standard_normal((TALL, 5)))
-    held, blocks, products = Answers(), [], []
+    held, blocks, products = Answers(basis), [], []
     for _ in range(6):
         blocks.append(basis)
         products.append(spectrum[:, np.newaxis] * basis + noise * rng.standard_normal(basis.shape))
-        held.add(basis, products[-1])
+        held.add(products[-1])
         basis, _ = held.next_basis(3)
     whole = averaged_product(np.hstack(blocks), np.hstack(products), 3, 5)
     assert sin_theta(basis, orth(whole)) < 1e-4  # far below the noise
