@@ -128,7 +128,7 @@ class Ranking(Analysis):
         self.items_, self.scores_ = rule.levels, scores
         errors = self._errors(graph, bread, moment.n_samples)
         self.covariance_ = errors if clear else np.full((d, d), np.nan)
-        own = np.diagonal(self.covariance_)
+        own = np.maximum(np.diagonal(self.covariance_), 0.0)
         squares = own[:, None] + own[None, :] - 2.0 * self.covariance_
         self.difference_error_ = np.asarray(np.sqrt(np.maximum(squares, 0.0)))
         self._set_intervals(scores, np.sqrt(own))

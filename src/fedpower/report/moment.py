@@ -22,7 +22,6 @@ from fedpower.report.record import (
     RUN,
     Released,
     read_folder,
-    write_arrays,
     write_json,
     write_pages,
     write_record,
@@ -177,8 +176,7 @@ def save_analysis(
     known = (RUN, MOMENT, CODE_BOOK, ANALYSIS, PRIVACY, REPORT, *tables)
     with new_folder(folder, known=known, force=force) as place:
         if released:
-            write_arrays(place / MOMENT, moment.arrays())
-            write_record(place, moment.record)
+            write_record(place, moment.record, {MOMENT: moment.arrays()})
         for name, table in tables.items():
             heads = [heading.strip().lower().replace(" ", "_") for heading in table.columns]
             write_csv(place / name, heads, table.rows)

@@ -82,7 +82,7 @@ class RoundRecord(Part):
     kind: str
     step: int
     local_steps: int
-    participants: list[str]
+    participants: tuple[str, ...]
     n_participants: int
     bytes_down: int
     bytes_up: int
@@ -277,28 +277,25 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write numbers and texts without a pickle; None is left out."""
-    stored: dict[str, Any] = {
-        key: np.array(value, dtype=str if isinstance(value, tuple) else None)
-        for key, value in arrays.items()
-        if value is not None
-    }
-    np.savez(path, **stored)
-
-
 def write_pages(place: Path, privacy: PrivacyStatement, page: str) -> None:
     """Write the privacy statement and the page of a folder."""
     write_text(place / PRIVACY, f"{privacy}\n")
     write_text(place / REPORT, page)
 
 
-def write_record(place: Path, record: Record) -> None:
-    """Write the record and the code book of a folder that has its arrays, with their hashes."""
+def write_record(place: Path, record: Record, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write files of numbers and texts without a pickle, None left out, and the record with their hashes."""
+    written, hashes = Record.of(structs.replace(record, sha256={}).as_dict()), {}
+    for name, arrays in files.items():
+        stored: dict[str, Any] = {
+            key: np.array(value, dtype=str if isinstance(value, tuple) else None)
+            for key, value in arrays.items()
+            if value is not None
+        }
+        np.savez(place / name, **stored)
+        hashes[name] = _hash(place / name, written)
     if record.book is not None:
         write_text(place / CODE_BOOK, rendered(record.book))
-    written = Record.of(structs.replace(record, sha256={}).as_dict())
-    hashes = {name: _hash(place / name, written) for name in (ARRAYS, MOMENT) if (place / name).is_file()}
     write_json(place / RUN, structs.replace(written, sha256=hashes).as_dict())
 
 

@@ -1,7 +1,7 @@
 """``Result``: what a fit ends with and what a folder gives back, in the units of the rows."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedpower.errors import InputError
 from fedpower.protocol.solvers.angles import DETERMINED
 from fedpower.protocol.study import SolverChoice
-from fedpower.report.files import new_file, new_folder, write_csv
+from fedpower.report.files import new_folder, write_csv, write_whole
 from fedpower.report.moment import Moment, read_moment
 from fedpower.report.page import result_page
 from fedpower.report.record import (
@@ -30,7 +30,6 @@ from fedpower.report.record import (
     Released,
     plain,
     read_folder,
-    write_arrays,
     write_pages,
     write_record,
 )
@@ -119,12 +118,8 @@ class Result(Released):
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """A row per round, as ``FedPCA.history_`` has them; what was not measured is NaN."""
-        rows = [structs.asdict(entry) for entry in self.record.rounds]
-        for row in rows:
-            row["participants"] = tuple(row["participants"])
-            for key in ("change", "misalignment"):
-                row[key] = np.nan if row[key] is None else row[key]
-        return rows
+        rows = map(structs.asdict, self.record.rounds)
+        return [{key: np.nan if cell is None else cell for key, cell in row.items()} for row in rows]
 
     @property
     def solver(self) -> SolverChoice:
@@ -195,7 +190,8 @@ class Result(Released):
         rows
             Anything that `fedpower.rows.opening.open_source` takes: an array, a table, a path.
         """
-        return np.vstack([self.scores(block) for _, block in self._blocks(open_source(rows), None)])
+        source = self.select(open_source(rows))
+        return np.vstack([*map(self.scores, source.blocks(_rows_at_once(source)))])
 
     def inverse_transform(self, X: ArrayLike) -> Array:
         """Return rows that have the given scores and nothing outside the components.
@@ -238,10 +234,9 @@ class Result(Released):
 
     def write_into(self, place: Path) -> None:
         """Write the files of the result into an existing folder."""
-        write_arrays(place / ARRAYS, {name: getattr(self, name) for name in _ARRAY_NAMES})
-        if self.moment is not None:
-            write_arrays(place / MOMENT, self.moment.arrays())
-        write_record(place, self.whole_record)
+        files = {ARRAYS: {name: getattr(self, name) for name in _ARRAY_NAMES}}
+        moment = {} if self.moment is None else {MOMENT: self.moment.arrays()}
+        write_record(place, self.whole_record, files | moment)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
         ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
@@ -351,20 +346,24 @@ class Result(Released):
 
     def scores(self, rows: Block) -> Array:
         """Return the scores of rows that are float64 and have the columns of the fit."""
-        return self._projection()(rows)
+        axes = self.components.T
+        if self.normalize:
+            treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
+            rows = treatment.apply(rows)[0]
+        elif self.scale is not None:
+            axes = axes / self.scale[:, np.newaxis]
+        return np.asarray(rows @ axes - self.mean @ axes)
 
     def scored(self, source: RowSource, id_column: str | None = None) -> Iterator["pl.DataFrame"]:
         """Yield the scores of a source by block, its ids first: those of a column, or of samples."""
-        samples = source.samples if isinstance(source, PlinkSource) else None
-        label, pairs = "IID" if id_column is None else id_column, self._blocks(source, id_column)
-        project, done = self._projection(), 0
-        for cells, block in pairs:
+        samples, done = source.samples if isinstance(source, PlinkSource) else None, 0
+        for cells, block in self._labelled(source, id_column):
             ids = cells if samples is None else samples[done : done + len(block)]
-            frame = pl.DataFrame(project(block), list(self.score_names), orient="row")
-            yield frame if ids is None else frame.insert_column(0, pl.Series(label, ids))
+            frame = pl.DataFrame(self.scores(block), list(self.score_names), orient="row")
+            yield frame if ids is None else frame.insert_column(0, pl.Series(id_column or "IID", ids))
             done += len(block)
 
-    def _blocks(self, source: RowSource, id_column: str | None) -> Iterator[tuple[Any, Block]]:
+    def _labelled(self, source: RowSource, id_column: str | None) -> Iterable[tuple[Any, Block]]:
         """Return blocks of the columns of the fit, with the cells of an id column."""
         if id_column is None:
             selected = self.select(source)
@@ -382,19 +381,6 @@ class Result(Released):
         assert isinstance(labelled, TableSource), "selecting keeps the kind of a source"
         return labelled.labelled(id_column, _rows_at_once(labelled))
 
-    def _projection(self) -> Callable[[Block], Array]:
-        treatment = RowTreatment(center=self.center, scale=self.scale, normalize=True)
-        axes = self.components.T
-        if self.scale is not None and not self.normalize:
-            axes = axes / self.scale[:, np.newaxis]
-        offset = self.mean @ axes
-
-        def project(block: Block) -> Array:
-            rows = treatment.apply(block)[0] if self.normalize else block
-            return np.asarray(rows @ axes - offset)
-
-        return project
-
 
 _ARRAY_NAMES = (
     "feature_names", "components", "explained_variance", "explained_variance_ratio", "singular_values",
@@ -404,11 +390,9 @@ _ARRAY_NAMES = (
 
 def write_report(folder: str | PathLike[str]) -> Path:
     """Write the report of the result in a folder, from that folder alone, and return its path."""
-    place = Path(folder)
-    text = result_page(read_result(place))
-    with new_file(place / REPORT, force=True) as made:
-        made.write_text(text, encoding="utf-8", newline="\n")
-    return place / REPORT
+    page = Path(folder) / REPORT
+    write_whole(page, result_page(read_result(folder)))
+    return page
 
 
 def read_result(folder: str | PathLike[str]) -> Result:
