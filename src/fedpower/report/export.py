@@ -84,26 +84,21 @@ def score_picture(
     return rendered("scores.svg", names=names, title=title, points=placed(points), cells=cells, **ends)
 
 
-def loadings(result: Result) -> dict[str, Any]:
-    """Return the columns of the table by name, in order."""
-    width = result.n_features
-    center = np.zeros(width) if result.center is None else result.center
-    return {
-        "feature": list(result.names),
-        **({"center": center} if result.normalize else {}),
-        "mean": result.mean,
-        "scale": np.ones(width) if result.scale is None else result.scale,
-        **dict(zip(result.score_names, result.components, strict=True)),
-    }
-
-
 def write_loadings(result: Result, path: Path, kind: str) -> None:
     """Write the table as CSV, or as Parquet with variances and provenance in the file's metadata."""
-    table = pl.DataFrame(loadings(result))
+    center, scale = _center_and_scale(result)
+    columns: dict[str, Any] = {"feature": result.names, **({"center": center} if result.normalize else {})}
+    columns |= {"mean": result.mean, "scale": scale}
+    table = pl.DataFrame(columns | dict(zip(result.score_names, result.components, strict=True)))
     if kind == "csv":
         _safe(table).write_csv(path)
     else:
         table.write_parquet(path, metadata={METADATA: json.dumps(result.provenance(), allow_nan=False)})
+
+
+def _center_and_scale(result: Result) -> tuple[Array, Array]:
+    none, one = np.zeros(result.n_features), np.ones(result.n_features)
+    return none if result.center is None else result.center, one if result.scale is None else result.scale
 
 
 def write_plink(result: Result, frames: Frames, *, eigenvec: Path, eigenval: Path) -> int:
@@ -150,38 +145,29 @@ def _checked(cells: Any, places: range, seen: set[str]) -> list[str]:
 def write_onnx(result: Result, path: Path) -> None:
     """Write a graph from ``rows``, n×d of float64, to ``scores``, n×k; its metadata have provenance."""
     onnx = needed("onnx", "onnx", "a graph must be written with")
-    nodes: list[Any] = []
-    constants: list[Any] = []
-
-    def node(kind: str, *inputs: str | Array, output: str) -> str:
-        """Append a node; an array becomes a constant called after the output."""
-        names = [value if isinstance(value, str) else f"constant of {output}" for value in inputs]
-        for name, value in zip(names, inputs, strict=True):
-            if not isinstance(value, str):
-                constants.append(onnx.numpy_helper.from_array(np.ascontiguousarray(value), name))
-        nodes.append(onnx.helper.make_node(kind, names, [output]))
-        return output
-
-    last, axes = "rows", result.components.T
+    constants, steps = {"axes": result.components.T, "mean": result.mean}, "about_the_mean = Sub (rows, mean)"
     if result.normalize:
-        if result.center is not None:
-            last = node("Sub", last, result.center, output="centred")
-        if result.scale is not None:
-            last = node("Div", last, result.scale, output="scaled")
-        norms = node("ReduceL2", last, np.array([1]), output="norms")
-        divisors = node("Max", norms, np.array(np.finfo(np.float64).tiny), output="divisors")
-        last = node("Div", last, divisors, output="unit")
+        center, scale = _center_and_scale(result)
+        least = np.array(np.finfo(np.float64).tiny)
+        constants |= {"center": center, "scale": scale, "by_row": np.array([1]), "least": least}
+        steps = """
+            centred = Sub (rows, center)
+            scaled = Div (centred, scale)
+            norms = ReduceL2 (scaled, by_row)
+            divisors = Max (norms, least)
+            unit = Div (scaled, divisors)
+            about_the_mean = Sub (unit, mean)
+        """
     elif result.scale is not None:
-        axes = axes / result.scale[:, np.newaxis]
-    node("MatMul", node("Sub", last, result.mean, output="about_the_mean"), axes, output="scores")
-
-    ends = [
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.DOUBLE, ["n", width])
-        for name, width in (("rows", result.n_features), ("scores", result.n_components))
-    ]
-    graph = onnx.helper.make_graph(nodes, "fedpower", ends[:1], ends[1:], constants)
-    opset = onnx.helper.make_opsetid("", OPSET)
-    model = onnx.helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION)
+        constants["axes"] = result.components.T / result.scale[:, np.newaxis]
+    model = onnx.parser.parse_model(
+        f"""<ir_version: {IR_VERSION}, opset_import: ["": {OPSET}]>
+        fedpower (double[n, {result.n_features}] rows) => (double[n, {result.n_components}] scores)
+        {{ {steps} scores = MatMul (about_the_mean, axes) }}"""
+    )
+    for name, values in constants.items():
+        tensor = onnx.numpy_helper.from_array(np.ascontiguousarray(values), name)
+        model.graph.initializer.append(tensor)
     metadata = {METADATA: json.dumps(result.provenance(), allow_nan=False)}
     if result.feature_names is not None:
         metadata["feature_names"] = json.dumps(result.feature_names)
