@@ -289,11 +289,11 @@ def draws(
         size = min(left, at_once)
         left -= size
         matrices, means = np.zeros((size, d, d)), np.zeros((size, d))
-        normal, rows = _symmetric(rng, size, d), rng.standard_normal((size, d))
+        normal, rows = symmetric(rng, size, d), rng.standard_normal((size, d))
         if sampling:
             matrices += root @ normal @ root.T / np.sqrt(moment.n_samples)
             means += rows @ root.T / np.sqrt(moment.n_samples)
-        normal = _symmetric(rng, size, d)
+        normal = symmetric(rng, size, d)
         shift = rng.standard_normal((size, d)) * (moment.mean_noise_std * growth)
         if moment.noise_std > 0:
             crossed = shift[:, :, None] * center
@@ -303,7 +303,7 @@ def draws(
         yield matrices, means
 
 
-def _symmetric(rng: np.random.Generator, size: int, d: int) -> Array:
+def symmetric(rng: np.random.Generator, size: int, d: int) -> Array:
     """Return symmetric matrices of normal numbers: variance 2 on the diagonal and 1 off it."""
     drawn = rng.standard_normal((size, d, d))
     return np.asarray((drawn + drawn.transpose(0, 2, 1)) / np.sqrt(2.0))

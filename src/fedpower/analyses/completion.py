@@ -283,8 +283,8 @@ def _noise(size: int, sigma: float) -> Array:
     scale = np.ones(size)
     scale[size // 2 :] = KNOWN
     many = int(np.clip(_NUMBERS / size**2, _LEAST_DRAWS, _MOST_DRAWS))
-    drawn = np.random.default_rng(_SEED).standard_normal((many, size, size))
-    return (drawn + drawn.transpose(0, 2, 1)) / 2.0 * sigma / np.outer(scale, scale)
+    drawn = base.symmetric(np.random.default_rng(_SEED), many, size)
+    return np.asarray(drawn * (sigma / np.sqrt(2.0)) / np.outer(scale, scale))
 
 
 def _diagonal(matrices: Array) -> Array:

@@ -1,7 +1,7 @@
 """``Correlations``: all correlations of a released covariance with intervals, and which differ from 0."""
 
-from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from dataclasses import KW_ONLY
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -54,8 +54,12 @@ class Correlations(Analysis):
     def _fit(self, moment: Moment) -> None:
         covariance, self.n_floored_ = base.usable(moment)
         correlations, d = noised_correlations(moment), moment.n_features
-        values = correlations.released[np.tril_indices(d, -1)]
-        errors = self._standard_errors(_correlations, covariance)
+        lower = np.tril_indices(d, -1)
+
+        def clipped(covariances: Array, means: Array) -> Array:
+            return np.clip(correlation_of(covariances)[..., *lower], -1.0, 1.0)
+
+        values, errors = correlations.released[lower], self._standard_errors(clipped, covariance)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
         deviations = errors / np.maximum(1.0 - values**2, 1e-12)
         width = base.quantile(self.level) * deviations
@@ -93,11 +97,10 @@ class Correlations(Analysis):
         )
 
 
-def _correlations(covariance: Array, means: Array | None) -> Array:
-    deviations = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    scaled = covariance / (deviations[..., :, None] * deviations[..., None, :])
-    rows, columns = np.tril_indices(covariance.shape[-1], -1)
-    return np.asarray(np.clip(scaled[..., rows, columns], -1.0, 1.0))
+def correlation_of(covariances: Array) -> Array:
+    """Return the correlations of covariances: (…, d, d)."""
+    deviations = np.sqrt(np.diagonal(covariances, axis1=-2, axis2=-1))
+    return np.asarray(covariances / (deviations[..., :, None] * deviations[..., None, :]))
 
 
 def _square(values: Any, d: int, diagonal: float) -> Array:
@@ -106,8 +109,7 @@ def _square(values: Any, d: int, diagonal: float) -> Array:
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoisedCorrelations:
+class NoisedCorrelations(NamedTuple):
     """Correlations of a released covariance, as released and shrunk; exact ones are the same twice."""
 
     deviations: Array

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents
-from fedpower.analyses.correlation import noised_correlations
+from fedpower.analyses.correlation import correlation_of, noised_correlations
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
 from fedpower.options import setting
@@ -97,7 +97,7 @@ class FactorAnalysis(Analysis):
         at, inverse = fitted.correlation * np.outer(fitted.deviations, fitted.deviations), fitted.inverse()
 
         def loadings(covariances: Array, means: Array) -> Array:
-            near = (fitted.near(_correlation(covariance), inverse) for covariance in covariances)
+            near = (fitted.near(correlation, inverse) for correlation in correlation_of(covariances))
             rotate = self.rotation == "varimax"
             return np.array([_aligned(found, self.loadings_, rotate=rotate) for found in near])
 
@@ -174,23 +174,20 @@ class _Fitted:
 
     def inverse(self) -> Array:
         """Return the inverse of the gradient's derivative by the loadings of columns that are free."""
-        columns, numbers = [], self.loadings.ravel()
-        for step in np.diag(1e-5 * np.maximum(np.abs(numbers), _LEAST_UNIQUE)):
-            sides = (self._gradient(numbers + sign * step) for sign in (1.0, -1.0))
-            columns.append((next(sides) - next(sides)) / (2.0 * step.sum()))
-        derivative, made = np.column_stack(columns), np.zeros((len(numbers), len(numbers)))
-        at = np.ix_(*2 * [np.repeat(self.free, self.loadings.shape[1])])
-        made[at] = np.linalg.pinv(derivative[at], rcond=1e-7)  # turns of all factors change nothing
+        (d, k), weights, loadings = self.loadings.shape, self.weights, self.loadings
+        left = weights * (self.correlation - loadings @ loadings.T)
+        derivative = np.einsum("il,ib,la->ialb", weights, loadings, loadings)
+        derivative -= np.einsum("il,ab->ialb", left, np.eye(k))
+        derivative[np.arange(d), :, np.arange(d)] += np.einsum("ij,ja,jb->iab", weights, loadings, loadings)
+        made, at = np.zeros((d * k, d * k)), np.ix_(*2 * [np.repeat(self.free, k)])
+        # Turns of all factors change nothing.
+        made[at] = np.linalg.pinv(derivative.reshape(d * k, d * k)[at], rcond=1e-7)
         return made
 
     def near(self, correlation: Array, inverse: Array) -> Array:
         """Return the loadings that minimise the errors of nearly the same correlations."""
         moved = (self.weights * (correlation - self.correlation)) @ self.loadings
         return np.asarray(self.loadings + (inverse @ moved.ravel()).reshape(moved.shape))
-
-    def _gradient(self, numbers: Array) -> Array:
-        loadings = numbers.reshape(self.loadings.shape)
-        return -np.ravel((self.weights * (self.correlation - loadings @ loadings.T)) @ loadings)
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:
@@ -231,11 +228,6 @@ def _least_squares(correlation: Array, weights: Array, start: Array) -> Array:
     free = minimize(loss, free.ravel(), jac=True, method="L-BFGS-B", options=options).x.reshape(start.shape)
     made = longest * free / np.sqrt(1.0 + np.sum(free**2, axis=1, keepdims=True))
     return np.asarray(made @ np.linalg.svd(made, full_matrices=False)[2].T)
-
-
-def _correlation(covariance: Array) -> Array:
-    deviations = np.sqrt(np.diagonal(covariance))
-    return np.asarray(covariance / np.outer(deviations, deviations))
 
 
 def _varimax(loadings: Array, start: Array) -> Array:

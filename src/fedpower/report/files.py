@@ -89,21 +89,26 @@ def as_text(cell: Any) -> Any:
 def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
     """Give a new file or folder next to ``place`` that takes its place at the end, or vanishes."""
     target = place.resolve() if folder else place.absolute()
-    staging = _sibling(target)
-    try:
+    staging, earlier = (target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp") for _ in range(2))
+    with _writable(place):
         if folder:
             target.parent.mkdir(parents=True, exist_ok=True)
             staging.mkdir()
         else:
             staging.touch()
-    except OSError as error:
-        raise _unwritable(place, error) from None
     try:
         yield staging
-        try:
-            _put(staging, target)
-        except OSError as error:
-            raise _unwritable(place, error) from error
+        with _writable(place):
+            if target.is_dir() and any(target.iterdir()):
+                target.rename(earlier)
+                try:
+                    staging.rename(target)
+                except BaseException:
+                    earlier.rename(target)
+                    raise
+                shutil.rmtree(earlier, ignore_errors=True)
+            else:
+                staging.replace(target)
     finally:
         if folder:
             shutil.rmtree(staging, ignore_errors=True)
@@ -111,22 +116,15 @@ def staged(place: Path, *, folder: bool = False) -> Iterator[Path]:
             staging.unlink(missing_ok=True)
 
 
-def _put(staging: Path, target: Path) -> None:
-    if not (target.is_dir() and any(target.iterdir())):
-        staging.replace(target)
-        return
-    earlier = _sibling(target)
-    target.rename(earlier)
+@contextmanager
+def _writable(place: Path) -> Iterator[None]:
     try:
-        staging.rename(target)
-    except BaseException:
-        earlier.rename(target)
-        raise
-    shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _sibling(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{place} must be in a folder that can be written, got none ({error.strerror}); name another "
+            "place"
+        ) from error
 
 
 def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
@@ -146,9 +144,3 @@ def _check_place(folder: Path, known: Collection[str], force: bool) -> None:
             f"{folder} must hold an earlier result and nothing else to be replaced, got {foreign[0]!r} in "
             "it; name another place"
         )
-
-
-def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"{path} must be in a folder that can be written, got none ({error.strerror}); name another place"
-    )

@@ -239,12 +239,10 @@ class Result(Released):
         write_record(place, self.whole_record, files | moment)
         columns = zip(self.names, *self.components.tolist(), strict=True)
         write_csv(place / COMPONENTS, ["feature", *self.score_names], columns)
-        ratios = ("" if np.isnan(ratio) else ratio for ratio in self.explained_variance_ratio.tolist())
-        numbers = (self.explained_variance.tolist(), ratios, self.singular_values.tolist())
+        numbers = (self.explained_variance, self.explained_variance_ratio, self.singular_values)
         heads = ["component", "explained_variance", "explained_variance_ratio", "singular_value"]
-        write_csv(place / EIGENVALUES, heads, zip(self.score_names, *numbers, strict=True))
-        counts = self.score_counts
-        if counts is not None:
+        write_csv(place / EIGENVALUES, heads, zip(self.score_names, *map(plain, numbers), strict=True))
+        if (counts := self.score_counts) is not None:
             heads = ["silo", "pc1_from", "pc1_to", "pc2_from", "pc2_to", "count"]
             cells = ((silo, *cell) for silo in counts.counts for cell in counts.cells(silo))
             write_csv(place / SCORE_COUNTS, heads, cells)
