@@ -56,6 +56,9 @@ class Setting:
 _OF_KIND: dict[type, Any] = {int: Integral, float: Real, bool: bool | np.bool_, str: str}
 _BOUNDS: dict[str, tuple[str, Callable[[Any], bool], type]] = {
     "count": ("a whole number of at least 1", lambda value: value >= 1, int),
+    "size": ("a whole number of at least 0", lambda value: value >= 0, int),
+    "amount": ("0 or more", lambda value: value >= 0, float),
+    "part": ("above 0 and at most 1", lambda value: 0 < value <= 1, float),
     "flag": ("True or False", lambda value: True, bool),
     "positive": ("a number above 0", lambda value: value > 0, float),
     "share": ("a number between 0 and 1", lambda value: 0 < value < 1, float),

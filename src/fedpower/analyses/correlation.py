@@ -31,8 +31,6 @@ class Correlations(Analysis):
         Of ``released_``; intervals are made on Fisher's scale.
     distinct_ : ndarray of bool of shape (d, d)
         Whether a correlation differs from 0, all pairs together (Bonferroni).
-    clipping_share_ : float or None
-        The share of the rows' squared length that the bound removed, which intervals do not include.
 
     Examples
     --------

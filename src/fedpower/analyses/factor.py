@@ -44,8 +44,6 @@ class FactorAnalysis(Analysis):
         Each column's own variance, in the rows' own units and divided by n, as scikit-learn's.
     communality_ : ndarray of shape (d,)
         The share of each column's variance that the factors explain.
-    clipping_share_ : float or None
-        The share of the rows' squared length that the bound removed, which intervals do not include.
 
     Examples
     --------

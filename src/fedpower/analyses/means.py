@@ -67,14 +67,7 @@ class MeanTests(Analysis):
 
     kind = "means"
 
-    n_factors: int = setting(
-        0,
-        "Common factors to remove first, k.",
-        must="a whole number of at least 0",
-        holds=lambda value: isinstance(value, int) and value >= 0,
-        kind=int,
-        option="-k --factors",
-    )
+    n_factors: int = setting(0, "Common factors to remove first, k.", "size", option="-k --factors")
     _: KW_ONLY
     null: Any = setting(
         0.0,
@@ -87,8 +80,7 @@ class MeanTests(Analysis):
     null_share: float = setting(
         0.9,
         "The share of columns, nearest to what they should be, that the factors' mean is fitted to.",
-        must="above 0 and at most 1",
-        holds=lambda value: isinstance(value, int | float) and 0 < value <= 1,
+        "part",
         option=None,
     )
 

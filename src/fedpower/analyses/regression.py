@@ -32,9 +32,6 @@ class Regression(RegressorMixin, Analysis):
         then is the error of the inverse small enough for intervals.
     r2_ : float
         The share of the target's variance that is explained.
-    clipping_share_ : float or None
-        The share of the rows' squared length that the bound removed; None where no row is clipped or
-        nothing is known. Clipping biases coefficients, and intervals exclude that bias.
 
     Examples
     --------
@@ -56,11 +53,7 @@ class Regression(RegressorMixin, Analysis):
         None, "Columns to explain it by; all others by default.", kind=list, metavar="A,B,..."
     )
     alpha: float = setting(
-        0.0,
-        "Ridge penalty of the sum over all rows, as in scikit-learn's Ridge.",
-        must="0 or more",
-        holds=lambda value: isinstance(value, int | float) and value >= 0,
-        kind=float,
+        0.0, "Ridge penalty of the sum over all rows, as in scikit-learn's Ridge.", "amount"
     )
     n_components: int | None = setting(
         None, "Regress on so many principal components instead.", "count", option="-k --components"
