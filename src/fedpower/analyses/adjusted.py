@@ -32,8 +32,7 @@ class AdjustedPCA(TransformerMixin, Analysis):
     explained_variance_ratio_ : ndarray of shape (k,)
         Shares of the variance that remains.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees by which each component, and each leading subspace, may be off at 90% confidence, as of
-        `FedPCA`.
+        Degrees that each component, and each leading subspace, may be off at 90% confidence.
     coef_ : ndarray of shape (n_covariates, n_columns)
         What was partialled out: the columns regressed on the covariates.
 

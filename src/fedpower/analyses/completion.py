@@ -20,14 +20,9 @@ from fedpower.rules.rules import KNOWN
 
 _SEED = 37
 _MOST_DRAWS, _LEAST_DRAWS, _NUMBERS = 100, 40, 4e6
-_EDGE = 0.95
-"""The share of draws of the noise alone whose largest eigenvalue is below the edge."""
-
-_LEAST_VARIANCE = 0.05
-"""Of items' average variance: no item is taken to vary less, nor its part outside the components."""
-
-_LEAST_COUNT = 1e-12
-"""Of pairs' shares, without noise: nobody rated both."""
+_EDGE = 0.95  # the share of draws of the noise alone whose largest eigenvalue is below the edge
+_LEAST_VARIANCE = 0.05  # of items' average: no item varies less, nor its part outside the components
+_LEAST_COUNT = 1e-12  # of pairs' shares, without noise: nobody rated both
 
 
 class Filled(NamedTuple):

@@ -18,11 +18,8 @@ from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
 _DRAWS = 300
-_LEAST_UNIQUE = 5e-3
-"""Least share of a column's variance that is its own."""
-
-_LEAST_SAMPLED = 0.01
-"""Least (1 − r²)²: one correlation near 1 must not outweigh all others."""
+_LEAST_UNIQUE = 5e-3  # share of a column's variance that is its own
+_LEAST_SAMPLED = 0.01  # (1 − r²)²: one correlation near 1 must not outweigh all others
 
 
 class FactorAnalysis(Analysis):

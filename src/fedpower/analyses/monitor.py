@@ -36,8 +36,7 @@ class ProcessMonitor(OutlierMixin, Analysis):
         gχ²_h, with g = θ₂/θ₁, h = θ₁²/θ₂ of the remaining variances [B54]; what noise adds to θ₂ is
         subtracted.
     component_angles_, subspace_angles_ : ndarray of shape (k,)
-        Degrees by which each component, and each leading subspace, may be off at 90% confidence, as of
-        `FedPCA`.
+        Degrees that each component, and each leading subspace, may be off at 90% confidence.
 
     Examples
     --------

@@ -19,12 +19,9 @@ from fedpower.rules.rules import Rule
 
 _SEED, _DRAWS = 19, 4000
 _CLOSE = 1e-11  # of the largest sum of outcomes, as near as mean outcomes are brought to it
-_FINITE = 1e-7
-"""Of the least eigenvalue of an exact Laplacian, as much as a model can keep of it: with less left, an
-item wins or loses all that ties it to the others."""
-
-_CONNECTED = 1e-9
-"""Of the largest eigenvalue of an exact Laplacian: smaller ones are zero, and the graph falls apart."""
+_FINITE = 1e-7  # of an exact Laplacian's least eigenvalue: below, an item wins or loses all that ties it
+_CONNECTED = 1e-9  # of an exact Laplacian's largest eigenvalue: smaller ones are 0, and the graph falls apart
+_STEEPEST = 0.5  # the largest derivative of Bradley and Terry's mean outcome, tanh(x/2)
 
 
 class _Graph(NamedTuple):
@@ -40,10 +37,6 @@ class _Graph(NamedTuple):
     def weights(self) -> Array:
         """The share of comparisons that each pair has, noised, with 0 on the diagonal."""
         return np.diag(np.diagonal(self.laplacian)) - self.laplacian
-
-
-_STEEPEST = 0.5
-"""The largest derivative of Bradley and Terry's mean outcome, tanh(x/2), by the difference of scores."""
 
 
 class Ranking(Analysis):

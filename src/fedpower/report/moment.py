@@ -114,15 +114,7 @@ class Moment(Released):
         raise InputError(f"a column must be one of the moment's, got {name!r}; it has {listed}")
 
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
-        """Write the moment as a folder, whole or not at all, with its page, and return where it is.
-
-        Parameters
-        ----------
-        folder
-            A new or empty folder.
-        force
-            Whether an earlier moment in the folder is replaced.
-        """
+        """Write the moment as a folder with its page, as `Result.save` does, and return where it is."""
         return save_analysis(self.account(), self, Path(folder), force=force, released=True)
 
     def arrays(self) -> dict[str, Any]:

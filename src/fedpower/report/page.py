@@ -115,20 +115,9 @@ def rendered(template: str, **context: Any) -> str:
 
 
 def _page(template: str, record: Record, **context: Any) -> str:
-    style, script = _asset("style.css"), _asset("script.js")
-    return rendered(
-        template,
-        record=record,
-        promise=record.privacy,
-        exact=record.privacy.mode == "none",
-        study_hash=record.federation.agreement if record.federation else record.study.hash,
-        citation=_asset("citation.bib"),
-        style=style,
-        script=script,
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        **context,
-    )
+    study_hash = record.federation.agreement if record.federation else record.study.hash
+    promise, exact = record.privacy, record.privacy.mode == "none"
+    return rendered(template, record=record, promise=promise, exact=exact, study_hash=study_hash, **context)
 
 
 def drawn(chart: str, *data: Any) -> Markup:
@@ -173,11 +162,11 @@ def _environment() -> "Environment":
 
 
 @functools.cache
-def _asset(name: str) -> Markup:
+def asset(name: str) -> Markup:
     return Markup(files(__package__).joinpath("templates", name).read_text(encoding="utf-8"))  # noqa: S704
 
 
-def _hash(content: str) -> str:
+def hashed(content: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"
 
 

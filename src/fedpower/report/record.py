@@ -55,9 +55,7 @@ class AngleRecord(Part):
     variance_ratios: list[float | None]
 
 
-class BudgetRecord(Part):
-    """The state of a silo's ledger after the fit."""
-
+class BudgetRecord(Part):  # of a silo's ledger, after the fit
     spent: float | None
     left: float
     cap: float
@@ -65,9 +63,7 @@ class BudgetRecord(Part):
     used: float
 
 
-class SiloRecord(Part):
-    """A silo whose rows are in the result."""
-
+class SiloRecord(Part):  # of one whose rows are in the result
     name: str
     rows: int | None = None
     source: str | None = None
@@ -76,8 +72,6 @@ class SiloRecord(Part):
 
 
 class RoundRecord(Part):
-    """A round of questions."""
-
     round: int
     kind: str
     step: int
@@ -99,8 +93,6 @@ class ScoreRecord(Part):
 
 
 class FederationRecord(Part):
-    """The federation that ran a study."""
-
     name: str
     agreement: str
     run: str
