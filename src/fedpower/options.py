@@ -381,7 +381,7 @@ class Noise(_Value, kw_only=False):
 # --- all of them -----------------------------------------------------------------------------------
 
 SOLVERS: dict[str, type[Solver]] = {kind.name: kind for kind in (Auto, PowerMethod, Krylov, Upload)}
-_AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
+AGGREGATIONS: dict[str, type[Aggregation]] = {kind.name: kind for kind in (Plain, Secure)}
 
 
 class Options(_Value):
@@ -407,7 +407,7 @@ class Options(_Value):
     unit: Any = None
     noise: Any = Noise()
     aggregation: Any = setting(
-        "plain", "Send each silo's covariance, or their sum with shared noise.", _AGGREGATIONS, "privacy"
+        "plain", "Send each silo's covariance, or their sum with shared noise.", AGGREGATIONS, "privacy"
     )
     solver: Any = setting(
         "auto", "How the eigenspace is found; auto chooses and states why.", SOLVERS, "solver"
