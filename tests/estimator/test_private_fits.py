@@ -12,7 +12,7 @@ from scipy import sparse
 
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
-from fedpower.engines.inprocess import federate, read_silos
+from fedpower.engines.inprocess import Run, federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError, LedgerError
 from fedpower.estimator.fit_warnings import PrivacyLeakWarning
 from fedpower.estimator.terms import build_study, options_of
@@ -218,7 +218,7 @@ def test_seeded_noise_is_booked_on_a_ledger_for_experiments_alone(tmp_path):
         Ledger.create(path, **cap, for_experiments=experiment).close()
         run = partial(
             federate, moments, settings=settings, rng=np.random.default_rng(0),
-            ledgers={"north": path}, noise=SeededNoiseForExperiments(1),
+            how=Run(ledgers={"north": path}), noise=SeededNoiseForExperiments(1),
         )  # fmt: skip
         if experiment:
             assert run().privacy.is_private

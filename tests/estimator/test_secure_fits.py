@@ -7,7 +7,7 @@ import pytest
 
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
-from fedpower.engines.inprocess import federate, read_silos
+from fedpower.engines.inprocess import Run, federate, read_silos
 from fedpower.errors import BudgetError, FedpowerError, InputError
 from fedpower.estimator.plan import plan
 from fedpower.estimator.terms import build_study, options_of, public_treatment
@@ -153,7 +153,7 @@ def test_a_silo_that_fails_makes_a_new_attempt_without_it_which_the_ledgers_must
     broken = {**moments, "c": Slow(moments["c"])}
 
     def run(ledgers):
-        return federate(broken, **given, ledgers=ledgers, min_silos=2)
+        return federate(broken, **given, how=Run(ledgers=ledgers), min_silos=2)
 
     with pytest.raises(FedpowerError, match="refused: this release would spend"):
         run(None)  # ledgers in memory have the study's own epsilon for their cap: one attempt

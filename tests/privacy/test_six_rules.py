@@ -83,7 +83,7 @@ def test_no_parameter_of_the_estimator_can_carry_a_noise_source():
     for source in (SeededNoiseForExperiments(1), SeededNoiseForExperiments, 7, np.random.default_rng(1)):
         with pytest.raises(InputError, match="noise must be a word or Noise"):
             FedPCA(2, codebook=CodeBook(row_norm=9.0), noise=source).fit_silos(silos())
-    with pytest.raises(ValueError, match="cannot be used to seed"):
+    with pytest.raises(InputError, match="random_state must be a whole number, a RandomState or None"):
         fit("moment", random_state=SeededNoiseForExperiments(1))
 
 

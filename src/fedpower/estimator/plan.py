@@ -5,11 +5,13 @@ so eigenvalues are all that it needs to know.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +45,7 @@ TRACE = 1.0
 """The most that eigenvalues of rows of norm at most 1 add up to."""
 
 _CLEARLY = 0.9  # a fit is named as better where its predicted error is below this share of another's
-_NEAR_ENOUGH = 1.02  # bisection ends where what is enough is at most so many times what is not
+_NEAR_ENOUGH = 1.02  # what is said to be enough is at most so many times what is not
 _MOST_EPSILON = 20.0  # a larger ε promises next to nothing
 _MOST_TIMES = 2.0**20  # of the rows at hand
 _MUCH = 0.5  # of the variance: what components are taken to hold at most, where no spectrum is given
@@ -331,9 +333,9 @@ def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: in
         cost = _cost(settings.study, summed=False)
         # One silo stands for all: shift and floor are those of the pooled noise, not of a silo so large.
         settings = replace(settings, study=study, gains=None, pooled_std=std)
-        rows: Any = _DrawnRows(spectrum, study, std=std, n_rows=n_rows, rng=rng)
+        releases = _DrawnReleases(spectrum, study, std=std, n_rows=n_rows, rng=rng)
         coordinator = Coordinator(start(settings, rng), ["all"], study=study, run="rehearsal")
-        drive(coordinator, in_turn({"all": Silo("all", study, _DrawnReleases(rows, study, std))}))
+        drive(coordinator, in_turn({"all": Silo("all", study, releases)}))
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
@@ -413,28 +415,24 @@ class _DrawnSums(Sums):
         )
 
 
-class _DrawnRows:
-    """Rows of all silos: the moment diag(λ) about the mean, with pooled noise where the study has it."""
+class _DrawnReleases(ExactReleases):
+    """Answers from rows of all silos: the moment diag(λ) about the mean, with the pooled noise.
+
+    They are as long as a private silo's: rounded after their last local step.
+    """
 
     def __init__(
         self, spectrum: Array, study: Study, *, std: float, n_rows: int, rng: np.random.Generator
     ) -> None:
-        self.n_rows = n_rows
-        self.summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
-        self._std, self._rng = std, rng
-        self._moment = _noised(spectrum, std, rng) if study.noise == "moment" else None
+        noised = _noised(spectrum, std, rng) if study.noise == "moment" else None
 
-    def product(self, basis: Array, center: Array | None = None) -> Array:
-        if self._moment is not None:
-            return np.asarray(self._moment @ basis)
-        noise = self._rng.standard_normal(basis.shape) if self._std > 0 else 0.0
-        return np.asarray(self.summary.covariance[:, np.newaxis] * basis + self._std * noise)
+        def product(basis: Array, center: Array | None = None) -> Array:
+            if noised is not None:
+                return np.asarray(noised @ basis)
+            return spectrum[:, np.newaxis] * basis + std * rng.standard_normal(basis.shape)
 
-
-class _DrawnReleases(ExactReleases):
-    """Answers from such rows, as long as a private silo's: rounded after their last local step."""
-
-    def __init__(self, rows: Any, study: Study, std: float) -> None:
+        summary = Moments(n_rows=n_rows, mean=np.zeros(spectrum.size), covariance=spectrum.copy())
+        rows: Any = SimpleNamespace(n_rows=n_rows, summary=summary, product=product)
         super().__init__(rows, study)
         self._std = std
 
@@ -476,15 +474,10 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
 
 
 def _least(enough: Callable[[float], bool], low: float, high: float) -> float | None:
-    """Return the least number from ``low`` to ``high`` that is enough, by bisection of its logarithm."""
-    if not enough(high):
-        return None
-    if enough(low):
-        return low
-    while high > low * _NEAR_ENOUGH:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    """Return the least number from ``low`` to ``high`` that is enough, by bisection of a grid."""
+    grid = np.geomspace(low, high, 1 + math.ceil(math.log(high / low) / math.log(_NEAR_ENOUGH)))
+    place = bisect_left(grid, True, key=enough)
+    return float(grid[place]) if place < grid.size else None
 
 
 def _rounded_up(value: float) -> float:
