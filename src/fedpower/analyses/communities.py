@@ -17,8 +17,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from fedpower.analyses import base
 from fedpower.analyses.base import Analysis, Array, Contents, analysis
 from fedpower.errors import InputError
-from fedpower.linalg import fix_signs
-from fedpower.linalg.noised import goe_quantile
+from fedpower.linalg import fix_signs, goe_quantile
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,

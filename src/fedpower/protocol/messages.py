@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fedpower.errors import ProtocolError
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg import Alignment
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]

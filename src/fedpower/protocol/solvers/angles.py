@@ -8,8 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg import blas
-from fedpower.linalg.noised import goe_quantile, shrunk_spectrum
+from fedpower.linalg import blas, goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
 

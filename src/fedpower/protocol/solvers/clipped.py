@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg import orth
-from fedpower.linalg.noised import JointFit, NoisedProduct, joint_subspace
-from fedpower.linalg.symmetric import leading_pairs, rayleigh_ritz
+from fedpower.linalg import JointFit, NoisedProduct, joint_subspace, leading_pairs, orth, rayleigh_ritz
 from fedpower.privacy.budget import CLIP, MEAN, MOMENT, SCORES
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import read_only

@@ -7,10 +7,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from fedpower.linalg import orth
-from fedpower.linalg.symmetric import (
+from fedpower.linalg import (
     complement,
     leading_pairs,
+    orth,
     pairs_of_factors,
     product_noise,
     rayleigh_ritz,

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import orth, ritz_pairs, sin_theta
-from fedpower.linalg.subspace import Alignment
-from fedpower.linalg.symmetric import compressed, rayleigh_ritz, rounding_level, subspace_error
+from fedpower.linalg import (
+    Alignment,
+    compressed,
+    orth,
+    rayleigh_ritz,
+    ritz_pairs,
+    rounding_level,
+    sin_theta,
+    subspace_error,
+)
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import LocalSteps, read_only
 from fedpower.protocol.schedule import Schedule

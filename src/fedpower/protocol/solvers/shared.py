@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import ALIGNMENTS, misalignment
-from fedpower.linalg.subspace import Alignment
+from fedpower.linalg import ALIGNMENTS, Alignment, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled

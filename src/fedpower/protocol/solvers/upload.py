@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpower.linalg.symmetric import blas, spectrum_and_leading
+from fedpower.linalg import blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
