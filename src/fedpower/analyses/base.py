@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError, require
 from fedpower.options import documented, setting
-from fedpower.protocol.solvers.angles import CONFIDENCE, Angles
+from fedpower.protocol.solvers.angles import CONFIDENCE, Directions
 from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
 from fedpower.report.page import Account, Picture, Table
@@ -135,8 +135,8 @@ class Analysis(BaseEstimator):
         self.standard_error_ = errors
         self.low_, self.high_ = values - width * errors, values + width * errors
 
-    def _set_angles(self, angles: Angles) -> None:
-        self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
+    def _set_angles(self, found: Directions) -> None:
+        self.component_angles_, self.subspace_angles_ = found.angles[:2]
         self.confidence_ = CONFIDENCE
 
     def _interval_columns(self, at: Any = slice(None)) -> dict[str, Array]:

@@ -63,14 +63,14 @@ class ProcessMonitor(OutlierMixin, Analysis):
         self.mean_, self.scale_ = moment.mean, np.sqrt(np.diagonal(covariance))
         values, vectors = base.eigenpairs(covariance / np.outer(self.scale_, self.scale_))
         cut, gains = base.correlation_shift(moment), unit_variances(moment.noise_std)
-        angles = (
+        found = (
             moment_angles(moment.pooled, k, pairs=(values, vectors), gains=gains, cut=cut)
             if moment.noise_std > 0
             else exact_angles(values, k, n_features=d)
         )
-        self._set_angles(angles)
+        self._set_angles(found)
         self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
-        self.explained_variance_ = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
+        self.explained_variance_ = np.clip(found.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))
         noise = self._noise(moment, covariance, vectors[:, k:])
         second = max(float(np.sum(values[k:] ** 2)) - noise, first**2 / (d - k))

@@ -13,7 +13,7 @@ from fedpower.linalg import ALIGNMENTS, Alignment, misalignment
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.messages import AskMoment, AskSteps, Enrol, LocalSteps, MomentPart, read_only
 from fedpower.protocol.pooled import Clipping, Gains, Pooled
-from fedpower.protocol.solvers.angles import Angles
+from fedpower.protocol.solvers.angles import Directions
 from fedpower.protocol.study import NOISE_SHARE, NoiseLaw, Study, masses, noise_law, noise_shift, pooled_std
 from fedpower.rules.codebook import CodeBook
 
@@ -49,7 +49,7 @@ class Solution:
     spectrum: Array | None = None
     law: NoiseLaw | None = None
     last_values: Array | None = None
-    angles: Angles | None = None
+    directions: Directions | None = None
     clipping: Clipping | None = None
     remarks: tuple[str, ...] = ()
     gains: Array | None = None

@@ -331,8 +331,8 @@ def bins_for(n_rows: float, std: float) -> int:
 def _variances(solution: Solution) -> Array:
     """Return the variances of the two scores as far as they are known; positive."""
     values = np.array(solution.values[:2], dtype=np.float64)
-    if solution.angles is not None:
-        values = solution.angles.variances[:2].copy()
+    if solution.directions is not None:
+        values = solution.directions.variances[:2].copy()
     level = solution.total_variance / len(solution.vectors)
     least = level if math.isfinite(level) and level > 0 else 1.0
     largest = max(float(values.max()), 0.0) or least
