@@ -7,13 +7,10 @@ from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpower.linalg import blas, goe_quantile, shrunk_spectrum
+from fedpower.linalg import Array, blas, goe_quantile, shrunk_spectrum
 from fedpower.protocol.pooled import Gains, Pooled
 from fedpower.protocol.study import NoiseLaw
-
-Array = NDArray[np.float64]
 
 CONFIDENCE = 0.9
 DETERMINED = 45.0

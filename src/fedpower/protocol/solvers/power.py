@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError
 from fedpower.linalg import (
     Alignment,
+    Array,
     compressed,
     orth,
     rayleigh_ritz,
@@ -31,8 +31,6 @@ from fedpower.protocol.solvers.shared import (
     shares,
     weighted_sum,
 )
-
-Array = NDArray[np.float64]
 
 Reference = Literal["first", "active", "broadcast"]
 

@@ -4,9 +4,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedpower.linalg import blas, spectrum_and_leading
+from fedpower.linalg import Array, blas, spectrum_and_leading
 from fedpower.protocol.coordinator import Ask, Exchange, Round
 from fedpower.protocol.pooled import Groups, Pooled, clipping_of, fixed, unit_variances
 from fedpower.protocol.query import vectors_to_bytes
@@ -16,8 +15,6 @@ from fedpower.protocol.solvers.shared import Rank, Solution, rank_for
 from fedpower.protocol.solvers.sums import Sums, counted_scores, summed
 from fedpower.protocol.study import Study
 from fedpower.rules.codebook import CodeBook
-
-Array = NDArray[np.float64]
 
 _SMALL = 200  # columns
 
