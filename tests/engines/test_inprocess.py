@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from fedpower.engines.inprocess import Pace, available_cores, blas_threads, run_in_process
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Silo, decaying, every
+from fedpower.protocol.coordinator import Coordinator
 from fedpower.protocol.messages import Message
+from fedpower.protocol.schedule import decaying, every
+from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import PowerSettings
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
