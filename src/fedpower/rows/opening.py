@@ -39,7 +39,7 @@ from fedpower.rows.files import (
 from fedpower.rows.plink import pgen_source, plink_source
 from fedpower.rows.source import Extra, RowSource
 from fedpower.rows.sql import SqlQuery, query_of, query_table
-from fedpower.rows.tables import Group, Part, Table, as_labels, frame_table, harmonised, is_lazy, table_source
+from fedpower.rows.tables import Table, as_labels, frame_table, harmonised, is_lazy, table_source
 from fedpower.sums.device import is_tensor, tensor_source
 from fedpower.values import is_sparse, shown
 
@@ -51,11 +51,11 @@ _ARRAYS: dict[str, Callable[[Path, str], RowSource]] = {
     ".pgen": pgen_source,
 }
 for _suffix, _open_array in _ARRAYS.items():
-    FORMATS[_suffix] = Format(lambda path, name, make=_open_array, **_: make(path, name), is_table=False)
-FORMATS[".toml"] = Format(lambda path, name, **_: _described(path, name), is_table=False)
+    FORMATS[_suffix] = Format(lambda path, name, make=_open_array, **_: make(path, name), is_part=False)
+FORMATS[".toml"] = Format(lambda path, name, **_: _described(path, name), is_part=False)
 for _suffix in (".svm", ".libsvm", ".svmlight"):
     for _gz in ("", ".gz"):
-        FORMATS[_suffix + _gz] = Format(svmlight_source, is_table=False)
+        FORMATS[_suffix + _gz] = Format(svmlight_source, is_part=False)
 
 
 class Reading(TypedDict, total=False):
@@ -156,8 +156,8 @@ def _at(path: Path, name: str | None, form: TextForm, svmlight: Mapping[str, Any
     _, kind = format_of(existing(file))
     if kind is None:
         raise InputError(f"{path} must end in one of {', '.join(FORMATS)}, got '{path.suffix}'")
-    opened: Part | Table | RowSource = kind.open(file, name, form=form, sheet=sheet, **svmlight)
-    return Table(name=name, parts=(opened,)) if isinstance(opened, Part) else opened
+    opened: Table | RowSource = kind.open(file, name, form=form, sheet=sheet, **svmlight)
+    return opened
 
 
 def _described(path: Path, name: str) -> Table:
@@ -272,7 +272,7 @@ def split_by_group(
             name=f"silo '{label}' of {table.name}",
             columns=features,
             n_rows=count,
-            group=Group(column=column, value=label),
+            group=(column, label),
         )
         sources[label] = open_source(source, columns=columns, extra="drop")
     return sources
@@ -280,8 +280,8 @@ def split_by_group(
 
 def _count(table: Table, column: str) -> dict[str, int]:
     groups: Counter[str] = Counter()
-    for part, row, batch in table.batches((), _KEY_ROWS, words=(column,)):
-        labels = as_labels(batch[part.cells[column].own])
+    for _, row, batch in table.batches([column], _KEY_ROWS):
+        labels = as_labels(batch[column])
         missing = (labels.is_null() | (labels == "")).fill_null(value=True)
         if missing.any():
             first = row + int(missing.arg_max() or 0) + 1

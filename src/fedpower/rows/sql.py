@@ -9,7 +9,7 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from functools import partial
@@ -22,7 +22,7 @@ import numpy as np
 
 from fedpower.errors import InputError, installing
 from fedpower.rows.source import UNWATCHED, Watch, not_a_number, other_rows, require_shape
-from fedpower.rows.tables import Part, Table, as_texts
+from fedpower.rows.tables import Table, as_texts
 from fedpower.rules.expressions import Cells
 from fedpower.values import pl, require_distinct
 
@@ -359,7 +359,7 @@ class StoredQuery:
             frame = pl.DataFrame(cursor.adbc_execute_schema(self._statement).empty_table())
         return dict(zip(schema.names, frame.dtypes, strict=True))
 
-    def read(self, numbers: list[str], words: list[str], max_rows: int) -> Iterator[pl.DataFrame]:
+    def read(self, columns: list[str], numbers: Collection[str], max_rows: int) -> Iterator[pl.DataFrame]:
         n_rows, total = 0, np.zeros(_LANES, dtype=np.uint64)
         with (
             connected(self.query, self.name) as connection,
@@ -367,7 +367,7 @@ class StoredQuery:
             closing(connection.cursor()) as cursor,
         ):
             batches = self._sqlite_batches if self._is_sqlite else self._typed_batches
-            for batch, lines in batches(cursor, numbers, words, max_rows):
+            for batch, lines in batches(cursor, columns, numbers, max_rows):
                 if self._watched:
                     digests = b"".join(hashlib.blake2b(line.encode()).digest() for line in lines())
                     parts = np.frombuffer(digests, dtype="<u8").reshape(-1, _LANES)
@@ -383,7 +383,9 @@ class StoredQuery:
                 raise other_rows(self.name)
             self._digest = digest
 
-    def _sqlite_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+    def _sqlite_batches(
+        self, cursor: Any, columns: list[str], numbers: Collection[str], max_rows: int
+    ) -> Batches:
         cursor.execute(self._statement)
         row = 0
         while rows := cursor.fetchmany(max_rows):
@@ -393,14 +395,18 @@ class StoredQuery:
                 if odd is not None:
                     kind = "text" if isinstance(cells[name][odd], str) else "blob"
                     raise not_a_number(self.name, name, kind, row + odd)
-            made = {name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False) for name in numbers}
-            yield (
-                pl.DataFrame(made | {name: as_texts(cells[name]) for name in words}),
-                partial(map, repr, rows),
-            )
+            made = {
+                name: pl.Series(values=cells[name], dtype=pl.Float64, strict=False)
+                if name in numbers
+                else as_texts(cells[name])
+                for name in columns
+            }
+            yield pl.DataFrame(made), partial(map, repr, rows)
             row += len(rows)
 
-    def _typed_batches(self, cursor: Any, numbers: list[str], words: list[str], max_rows: int) -> Batches:
+    def _typed_batches(
+        self, cursor: Any, columns: list[str], numbers: Collection[str], max_rows: int
+    ) -> Batches:
         if self.query.address.path is None:
             size = min(max(8 * len(self.columns) * max_rows, 2**16), 2**24)
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(size)})
@@ -408,7 +414,7 @@ class StoredQuery:
         for received in cursor.fetch_record_batch():
             frame = pl.DataFrame(received)
             frame.columns = list(self.columns)
-            yield frame.select([*numbers, *words]), partial(_lines, frame)
+            yield frame.select(columns), partial(_lines, frame)
 
     def watch_cells(self) -> None:
         """Require every pass from now on to be over the same cells, and keep their digest."""
@@ -418,7 +424,7 @@ class StoredQuery:
         self.watch_cells()
         watch.saw(0)
         if self._digest is None:
-            for _ in self.read([], [], _DIGEST_ROWS):
+            for _ in self.read(list(self.columns)[:1], (), _DIGEST_ROWS):
                 pass
         return str(self._digest)
 
@@ -435,4 +441,4 @@ def query_table(query: SqlQuery, name: str) -> Table:
     """Return the table of a query, after its database was asked for the columns."""
     stored = StoredQuery(query, name)
     cells = {column: Cells(own=column, dtype=dtype) for column, dtype in stored.columns.items()}
-    return Table(name=name, parts=(Part(name=name, cells=cells, read=stored.read),), query=stored)
+    return Table(name=name, cells=cells, read=stored.read, query=stored)
