@@ -53,9 +53,7 @@ def moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moment:
     return found
 
 
-def test_a_registered_analysis_runs_from_python_and_the_command_line(
-    moment: Moment, capsys: pytest.CaptureFixture[str]
-):
+def test_a_registered_analysis_runs_from_python_and_the_command_line(moment, capsys):
     def derive(*words: str) -> int:
         return main(["analyze", words[0], "moment", *words[1:]], standalone_mode=False)
 

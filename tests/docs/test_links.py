@@ -31,7 +31,7 @@ def _anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
+def test_every_link_of_a_page_leads_somewhere(name):
     page = ROOT / name
     for link in _links(page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", link):
@@ -43,7 +43,7 @@ def test_every_link_of_a_page_leads_somewhere(name: str) -> None:
             assert anchor in _anchors(target), f"{name}: {link}"
 
 
-def test_every_page_is_reached_from_the_first_one() -> None:
+def test_every_page_is_reached_from_the_first_one():
     seen, ahead = set(), [ROOT / "README.md"]
     while ahead:
         page = ahead.pop()
@@ -58,7 +58,7 @@ def test_every_page_is_reached_from_the_first_one() -> None:
     assert set(PAGES) - reached <= made_for_the_site | decisions
 
 
-def test_every_module_that_a_page_names_is_there() -> None:
+def test_every_module_that_a_page_names_is_there():
     known = [
         str(path.relative_to(ROOT))
         for top in ("src", "tests", "benchmarks", "paper", "examples", "scripts")

@@ -490,9 +490,7 @@ def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) ->
 
 @settings(max_examples=12)
 @given(EDGES, EDGES, st.integers(0, len(PAIRS) - 1), st.floats(0, 100), st.floats(0.3, 40))
-def test_no_edge_of_any_layer_moves_it_further(
-    one: list[float], two: list[float], place: int, weight: float, multiplier: float
-):
+def test_no_edge_of_any_layer_moves_it_further(one, two, place, weight, multiplier):
     changed = [*two[:place], weight, *two[place + 1 :]]
     found = squared_change(network([one, two], 2.5), network([one, changed], 2.5), multiplier)
     assert found * Fraction(multiplier) ** 2 <= 1
