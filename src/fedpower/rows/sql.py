@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -151,6 +150,14 @@ class SqlQuery:
     def text(self) -> str:
         return self.query.rstrip().rstrip(";").rstrip()
 
+    def within(self, folder: Path) -> SqlQuery:
+        """Return the query with paths relative to a folder."""
+        database, secret = self.database, self.password_file
+        if self.address.path is not None:
+            path = str(folder / self.address.path).replace("%", "%25")
+            database = f"{self.address.kind}:///{path}"
+        return replace(self, database=database, password_file=secret and folder / secret)
+
     def password(self) -> str | None:
         """Return the password from its variable or file; None where libpq looks it up."""
         if self.password_env is not None:
@@ -165,30 +172,6 @@ class SqlQuery:
         if not password or "\0" in password:
             raise InputError(f"{where} must hold the database's password, got none there")
         return password
-
-
-def query_of(data: Mapping[str, Any], *, name: str, folder: Path | None = None) -> SqlQuery:
-    """Return the query that a mapping describes, relative paths in it within the folder."""
-    keys = [field.name for field in fields(SqlQuery)]
-    if "password" in data:
-        raise InputError(f"{name} must not hold a password, got one; give password_env or password_file")
-    unknown = next((str(key) for key in data if key not in keys), None)
-    if unknown is not None:
-        near = difflib.get_close_matches(unknown, keys)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise InputError(f"{name} must describe a query by {', '.join(keys)}, got '{unknown}'{hint}")
-    for key in ("query", "database"):
-        if key not in data:
-            raise InputError(f'{name} must give {key}, got none; add {key} = "…"')
-    given = dict(data)
-    if folder is not None and isinstance(given["database"], str):
-        address = parse_address(given["database"])
-        if address.path is not None:
-            path = str(folder / address.path).replace("%", "%25")
-            given["database"] = f"{address.kind}:///{path}"
-        if isinstance(given.get("password_file"), str) and given["password_file"]:
-            given["password_file"] = str(folder / given["password_file"])
-    return SqlQuery(**given)
 
 
 # --- connections ------------------------------------------------------------------------------------------
