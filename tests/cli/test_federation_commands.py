@@ -59,9 +59,6 @@ def keys() -> list[str]:
     return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
 
 
-# --- study -----------------------------------------------------------------------------------------
-
-
 def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here):
     listed = keys()
     said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
@@ -148,9 +145,6 @@ def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here):
     again = read_study(here / "study.toml")
     assert again.treatment == read_code_book("book.toml").treatment
     assert again.options.standardize
-
-
-# --- node ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -34,9 +34,6 @@ def spent() -> list[tuple[int, float]]:
     return found
 
 
-# --- exact fits --------------------------------------------------------------------------------------
-
-
 def test_files_give_what_the_estimator_gives(here):
     said = succeed("fit", *FILES, *EXACT, "-o", "out", "--json")
     reported = json.loads(said.stdout)
@@ -157,9 +154,6 @@ def test_no_component_of_an_exact_fit_is_called_noise(here):
     assert "noise" not in said.stdout
 
 
-# --- private fits ------------------------------------------------------------------------------------
-
-
 def test_ledgers_are_charged_once_for_the_same_question(here):
     make_ledgers()
     succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "out")
@@ -256,8 +250,6 @@ def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here):
     assert len(record["privacy"]["protections"]) == 3
     assert record["privacy"]["notes"]
 
-
-# --- preparation, alone and in fits that get nothing but epsilon ----------------------------------------
 
 PREPARE = ("fit", "--prepare-only", *FILES, "--epsilon", 4)
 

@@ -104,9 +104,6 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
     assert "Assumptions:" in Path("result/privacy.txt").read_text()
 
 
-# --- databases -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def ward(here: Path) -> Path:
     """North's rows in a SQLite file, and the file that names them."""
@@ -191,8 +188,6 @@ def test_a_query_that_cannot_be_run_is_one_sentence(ward, command):
     assert f"{ward} must be a query that its database can run, got 'no such table" in (refused.stderr)
 
 
-# --- genotypes -------------------------------------------------------------------------------------
-
 N_VARIANTS = 20
 IDS = tuple(f"rs{place}" for place in range(N_VARIANTS))
 
@@ -259,8 +254,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(beds, words, sentence):
     assert sentence in " ".join(refused.stderr.split())
     assert not Path("out").exists()
 
-
-# --- networks --------------------------------------------------------------------------------------
 
 N_NODES = 60
 NETWORKS = ("north.csv", "south.npz", "east.graphml", "west.parquet")

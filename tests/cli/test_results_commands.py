@@ -22,9 +22,6 @@ def reported(*words: object) -> dict:
     return json.loads(succeed(*words, "--json").stdout)
 
 
-# --- show --------------------------------------------------------------------------------------------
-
-
 def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda _: True)
     said = succeed("fit", *FILES, *PRIVATE, "-o", "out").stdout
@@ -69,9 +66,6 @@ def test_the_page_is_opened_in_the_browser_that_there_is(here):
     nowhere = {**kept, "PATH": str(here / "nothing")}
     said = subprocess.run(words, check=True, capture_output=True, text=True, env=nowhere)
     assert "no browser could be started" in said.stderr
-
-
-# --- show --against ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,9 +114,6 @@ def test_results_of_different_questions_are_not_compared(here, words, reason):
     said = run("show", "model", "--against", "other" if words else "other.npy")
     assert said.exit_code == 2
     assert reason in said.stderr
-
-
-# --- transform ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -204,9 +195,6 @@ def test_ids_keep_their_type_and_stand_next_to_columns_without_names(scores):
     np.testing.assert_allclose(found["pc1"], [float(line.split(",")[0]) for line in plain[1:]])
 
 
-# --- export ------------------------------------------------------------------------------------------
-
-
 TABLE, PLINK = "5 features by 2 components", ("--rows", "ids.csv", "--id-column", "patient_id")
 CELLS = "40 cells with 2 scores each, components and variances"
 
@@ -232,9 +220,6 @@ def test_every_format_is_written_and_named(here, kind, words, files):
     assert (said.stdout, next(iter(files.values())) in said.stderr) == ("", True)
     if kind == "plink":
         assert "numbered from 1" in succeed(*command[:-4], "-o", "numbered").stderr
-
-
-# --- a reader who may go -----------------------------------------------------------------------------
 
 
 @pytest.mark.programs

@@ -84,9 +84,6 @@ class Terminal:
             pass
 
 
-# --- progress ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with two silos of many rows, and a model of them."""
@@ -135,8 +132,6 @@ def test_a_pipe_gets_the_sentences_only(here):
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["Note:", "Note:"]
     assert "\x1b" not in done.stdout + done.stderr
 
-
-# --- interrupts --------------------------------------------------------------------------------------
 
 STEPS = 120
 SECURE = ("--aggregation", "secure")

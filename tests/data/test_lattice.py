@@ -123,8 +123,6 @@ def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bo
     assert n_clipped == (0 if "normalize" in bound else 3)
 
 
-# --- sums -------------------------------------------------------------------------------------------------
-
 RULES = {
     "none too long": RowTreatment(row_norm=50.0),
     "half clipped": RowTreatment(row_norm=2.5),

@@ -58,8 +58,6 @@ def rise_of(small: Path, large: Path, **terms: Any) -> tuple[int, float, float]:
     return int(rows), float(rise), float(base)
 
 
-# --- a pass over 200 MB -----------------------------------------------------------------------------------
-
 N_FEATURES = 16
 BLOCK = 50_000
 N_BLOCKS = 32
@@ -101,8 +99,6 @@ def test_a_pass_over_200_mb_takes_less_than_120_mb(ending: str, tmp_path: Path) 
     assert n_rows == BLOCK * N_BLOCKS
     assert rise < 120
 
-
-# --- private fits of wide rows ----------------------------------------------------------------------------
 
 WIDTH = 20_000  # a d×d array would take 3 GB
 

@@ -196,9 +196,6 @@ def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(rows, 
         assert (seen_in(altered, key) == seen_in(rows, key)) == same
 
 
-# --- rows that are watched -------------------------------------------------------------------------------
-
-
 def watched(rows: Array, watch: Watch, steps: int) -> LocalMoment:
     return local_moment(open_source(rows), rank=1, steps=steps, watch=watch)
 

@@ -124,9 +124,6 @@ def test_bad_parameters_are_refused(options, words):
         RowTreatment(**options)
 
 
-# --- a public centre or scale ----------------------------------------------------------------------------
-
-
 COLUMNS = ("a", "b", "c")
 
 
@@ -163,9 +160,6 @@ def test_what_fits_no_column_is_refused(values, columns, sentence):
     with pytest.raises(InputError) as caught:
         public_vector("scale", values, columns=columns, positive=True)
     assert sentence in str(caught.value)
-
-
-# --- names that steer a terminal or turn text around are refused  ----------------------------------------
 
 
 BAD = ["\x1b[2Jage", "a\nb", "\x7f", "safe\u202egnp", "\ufeffage", "zero\u200bwidth", "a\x00b", "\x85"]

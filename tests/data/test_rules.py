@@ -226,8 +226,6 @@ def test_nothing_is_charged_for_tables_that_are_refused(tmp_path):
         assert ledger.statement()["spent"]["epsilon"] == 0
 
 
-# --- comparisons ------------------------------------------------------------------------------------------
-
 BOOK = comparisons(["ash", "birch", "oak"])
 MARGINS = comparisons(["ash", "birch", "oak"], winner="home", loser="away", margin="goals", range=(-5, 5))
 

@@ -118,9 +118,6 @@ def test_importing_the_package_imports_no_table_library():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# --- cells by genes --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write_h5ad(sparse.csr_matrix(ROWS), tmp_path / "cells.h5ad")

@@ -122,9 +122,6 @@ def test_a_file_must_describe_a_query(data, words, tmp_path):
     assert SECRET not in message
 
 
-# --- SQLite -----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ward.db"
@@ -288,9 +285,6 @@ def test_without_its_driver_a_query_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "adbc_driver_postgresql.dbapi", None)
     message = refused(SqlQuery("SELECT 1", "postgresql://host/north"))
     assert "`pip install '.[sql]'` in a copy" in message
-
-
-# --- DuckDB -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

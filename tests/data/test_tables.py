@@ -34,9 +34,6 @@ def frame(**columns: Any) -> pd.DataFrame:
 NORTH = frame(a=[1.0, 2], b=[3.0, 4], c=[5.0, 6])
 
 
-# --- columns that silos agree on, and silos in one table --------------------------------------------------
-
-
 BARE = open_source(np.ones((2, 3)), name="one.npy")
 TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "the first sets the order": ([NORTH, frame(c=[9.0], a=[7.0], b=[8.0])], {}, ("a", "b", "c")),
@@ -123,9 +120,6 @@ def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path):
     assert np.vstack(list(chosen.blocks(7))).tolist() == [[3, 1], [5, 2]]
 
 
-# --- folders ----------------------------------------------------------------------------------------------
-
-
 def hive(folder: Path) -> Path:
     """Write a table whose folders tell the year and the ward, and return where it is."""
     table = pa.table(
@@ -191,9 +185,6 @@ def test_a_file_and_its_folder_hold_the_same_rows(tmp_path):
     parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
     assert rows_at(parts / "a.csv") < rows_at(parts) == rows_at(f"{parts}/**/*.csv")
     assert rows_at("w.xlsx#A").isdisjoint(rows_at("w.xlsx#B"))
-
-
-# --- new formats, sheets and queries ----------------------------------------------------------------------
 
 
 def test_a_registered_format_is_read_like_all_others(tmp_path, monkeypatch):

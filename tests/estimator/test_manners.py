@@ -107,8 +107,6 @@ def test_the_same_rows_are_not_two_silos(rows, frame, tmp_path):
         FedPCA(2, epsilon=INF).fit_silos([tmp_path / "one.csv", tmp_path / "two.csv"])
 
 
-# --- tables in memory ---
-
 CELL = "Meier, 4711"
 NUMBERS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
 FRAME = pd.DataFrame(NUMBERS, columns=["age", "bmi", "sbp"])

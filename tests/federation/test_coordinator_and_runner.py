@@ -165,9 +165,6 @@ def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(
     assert all(tuple(closed.answers) == tuple(others) for closed in coordinator.history)
 
 
-# --- what a runner may call for ---
-
-
 @pytest.fixture(scope="module")
 def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
     folders = {party: tmp_path_factory.mktemp(party) for party in (COORDINATOR, RUNNER)}
@@ -247,9 +244,6 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monk
         assert more == b""
         if isinstance(file, str) and offset == 0:
             assert reply["error"].startswith("a file must be one of the result's, got another")
-
-
-# --- how runs end ---
 
 
 def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(service, monkeypatch):

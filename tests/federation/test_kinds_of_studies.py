@@ -151,9 +151,6 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
         assert silos.charges() == charges
 
 
-# --- a silo that is lost on the way ---
-
-
 LOST: dict[str, tuple[dict[str, Any], str]] = {
     "moment": ({}, "moment"),
     "prepared": (PREPARED, "moment"),
@@ -216,9 +213,6 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(tables, tmp_pa
             assert again.result.record.absent == ["south"]
         assert silos.charges() == spent
     assert not first.result.record.absent
-
-
-# --- what is analysed, and whose rows are counted ---
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])

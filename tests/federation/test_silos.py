@@ -87,9 +87,6 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path):
         assert "\n" not in str(refused.value)
 
 
-# --- what it agrees to ---
-
-
 def check_agreed(folder: Path, more: str, study: StudyFile) -> None:
     write_silo(folder, more=f"[agrees]\n{more}").check_agreed(study)
 
@@ -163,9 +160,6 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
         assert worst_epsilon(terms) == pytest.approx(spent.epsilon, rel=1e-9)
 
 
-# --- its ledger ---
-
-
 @pytest.mark.parametrize("cap", [2.0, None])
 def test_a_missing_ledger_is_refused_and_never_made(cap, tmp_path):
     """A disk that was not mounted must not begin a second account of the same rows."""
@@ -179,9 +173,6 @@ def test_a_missing_ledger_is_refused_and_never_made(cap, tmp_path):
         assert CliRunner().invoke(main, shlex.split(command)).exit_code == 0
         with silo.open_ledger() as made:
             assert (made.owner.silo, made.spent().cap, made.spent().delta) == ("north", 2.0, 1e-5)
-
-
-# --- its rows ---
 
 
 def test_a_silo_s_own_names_units_and_text_become_the_study_s(tmp_path, monkeypatch):
@@ -218,9 +209,6 @@ def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tm
     silo = read_silo(tmp_path / "silo.toml")
     assert "hunter2" not in repr(silo)
     assert np.asarray(next(silo.source(write_study(tmp_path)).blocks(9))).tolist() == [[21, 0, 1, 2, 3]]
-
-
-# --- opened ---
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:

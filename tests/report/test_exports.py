@@ -188,8 +188,6 @@ def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits, tmp_path):
         write_cells(result, tmp_path / "components.csv", tmp_path / "new.h5ad")
 
 
-# --- names that a spreadsheet would run -----------------------------------------------------------
-
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]
 

@@ -118,9 +118,6 @@ def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(aggr
         assert sum(line.startswith(wanted) for line in lines) == 1
 
 
-# --- why nothing was found ----------------------------------------------------------------------------
-
-
 def normal(n_rows: int, n_columns: int = 5) -> Array:
     return np.random.default_rng(0).standard_normal((n_rows, n_columns))
 

@@ -154,9 +154,6 @@ def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_
     assert "was noised once" in words(shown("private").by_id("privacy"))
 
 
-# --- components --------------------------------------------------------------------------------------
-
-
 WITHIN = "is within 45° of the component that the rows have"
 ANGLES: list[tuple[list[float], list[float], list[str]]] = [
     ([3, 4, 5, 6], [3, 4, 5, 6], [f"pc1 to pc4 are determined: each {WITHIN}"]),
@@ -238,9 +235,6 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind, resul
         assert len(part.every("rect", class_="bar")) == len(drawn)
     assert ("The 30 largest of 40 loadings" in words(root)) == (kind == "krylov")
     assert ("components.csv has all" in words(root)) == (kind == "krylov")
-
-
-# --- rounds, silos and budgets ---------------------------------------------------------------------
 
 
 def test_one_round_is_told_in_words_and_many_are_drawn(result, shown):
