@@ -1,6 +1,8 @@
 """Shared fixtures, the hypothesis profile, and the tiers: a test without a tier's mark is a fast one."""
 
 import os
+import shutil
+import tempfile
 
 # Before SciPy is imported: else scikit-learn skips its check of array API input.
 os.environ.setdefault("SCIPY_ARRAY_API", "1")
@@ -16,12 +18,18 @@ from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone, named_in
 settings.register_profile("fedpower", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("fedpower")
 
+IN_MEMORY = Path("/dev/shm")  # noqa: S108
+"""Where the fast and the slow tests make their files: a charge of a ledger waits several times for a disk."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the fast tests where nothing else is said; whoever names files gets all but servers."""
     if not config.option.markexpr:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         config.option.markexpr = NAMED if named else FAST
+    chosen = config.option.markexpr
+    if chosen in (FAST, "slow") and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2**30:
+        tempfile.tempdir = str(IN_MEMORY)  # pytest's own folders are made there too
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

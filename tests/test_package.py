@@ -19,13 +19,13 @@ def modules_after(statement: str) -> set[str]:
     return {name.split(".")[0] for name in full_modules_after(statement)}
 
 
-def test_importing_the_package_takes_nothing_with_it() -> None:
+def test_importing_the_package_takes_nothing_with_it():
     heavy = {"numpy", "scipy", "sklearn", "pyarrow", "pandas", "matplotlib", "click", "rich"}
     assert not modules_after("import fedpower") & heavy
 
 
 @pytest.mark.slow
-def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it() -> None:
+def test_the_estimator_takes_no_engine_plotting_or_command_line_library_with_it():
     loaded = modules_after("from fedpower import FedPCA")
     assert "sklearn" in loaded
     assert not loaded & {"nvflare", "torch", "dask", "matplotlib", "click", "rich"}
@@ -47,16 +47,14 @@ OF_COMMAND = "from fedpower.cli import main; main.get_command(None, {!r})"
         ("import fedpower.federation.coordinator", "nvflare", {"torch", "matplotlib"}),
     ],
 )
-def test_what_fits_nothing_does_not_wait_for_scikit_learn(
-    statement: str, needed: str, heavy: set[str]
-) -> None:
+def test_what_fits_nothing_does_not_wait_for_scikit_learn(statement, needed, heavy):
     loaded = modules_after(statement)
     assert needed in loaded
     assert not loaded & {"sklearn", "pandas", *heavy}
 
 
 @pytest.mark.slow
-def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
+def test_the_node_takes_nothing_with_it_that_reads_or_computes():
     """It is the silo's one process that talks to the network."""
     loaded = full_modules_after("import fedpower.federation.node, fedpower.federation.links")
     assert "nvflare.fuel.f3.sfm.conn_manager" in loaded
@@ -71,11 +69,11 @@ def test_the_node_takes_nothing_with_it_that_reads_or_computes() -> None:
     assert own <= allowed
 
 
-def test_the_version_is_told_once() -> None:
+def test_the_version_is_told_once():
     assert fedpower.__version__ == importlib.metadata.version("fedpower")
 
 
-def test_public_names_exist_and_unknown_ones_are_refused() -> None:
+def test_public_names_exist_and_unknown_ones_are_refused():
     for name in fedpower.__all__:
         assert getattr(fedpower, name) is not None
     assert set(fedpower.__all__) <= set(dir(fedpower))

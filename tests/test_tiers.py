@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tiers import FAST, IMPORT_TORCH, NAMED, TIERS, is_left_alone
 
 ROOT = Path(__file__).parents[1]
@@ -13,7 +11,7 @@ DEVICES = {"torch", "triton", "kernels"}
 """The last is of these tests themselves, and imports PyTorch."""
 
 
-def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig: pytest.Config) -> None:
+def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig):
     marks = {line.split(":")[0] for line in pytestconfig.getini("markers")}
     assert set(TIERS) <= marks
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -25,14 +23,14 @@ def test_every_tier_has_a_mark_and_a_target_that_test_all_runs(pytestconfig: pyt
         assert f"not {tier}" in FAST
 
 
-def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone() -> None:
+def test_pytorch_is_imported_at_the_top_of_its_own_tests_alone():
     """So the fast tests need none, and do not wait for it."""
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name not in IMPORT_TORCH:
             assert not _imported(ast.parse(path.read_text(encoding="utf-8"))) & DEVICES, path
 
 
-def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone() -> None:
+def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone():
     whole, one = "pytestmark = pytest.mark.audits", "@pytest.mark.audits\ndef test_it(): ..."
     for text in (whole, one):
         assert not is_left_alone(text, "audits")

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,7 @@ def conditional(row: Any, mean: Any, loadings: Any, unique: Any) -> tuple[Any, A
 
 
 @pytest.mark.parametrize("bound", [{}, {"normalize": True}, {"row_norm": 1.2}, {"center": True}])
-def test_without_noise_it_is_the_central_fit_to_observed_pairs(bound: dict[str, Any]):
+def test_without_noise_it_is_the_central_fit_to_observed_pairs(bound):
     rows = ratings(600)
     weights = np.ones(len(rows))
     if {"normalize", "row_norm"} & set(bound):
@@ -135,7 +134,7 @@ def long_form(rows: Any, seed: int = 1) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path: Path):
+def test_one_rating_a_row_gives_what_one_row_a_person_gives(tmp_path):
     rows = ratings(200)
     wide, table = released(rows), long_form(rows)
     table["site"] = np.where(table["user"] % 2 == 0, "even", "odd")
@@ -217,7 +216,7 @@ def test_ratings_are_never_prepared_and_completion_takes_nothing_else():
     refused("below the 10 items", lambda: Completion(10).fit(released(rows)))
 
 
-def test_adding_ratings_of_a_person_changes_one_row(tmp_path: Path):
+def test_adding_ratings_of_a_person_changes_one_row(tmp_path):
     """Whatever one person rated, her part of a normalised moment is that of one row of norm 1."""
     table = long_form(ratings(60))
     other = table[table["user"] != 3]

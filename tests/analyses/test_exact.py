@@ -49,7 +49,7 @@ def near(one: Any, other: Any) -> None:
     assert np.allclose(one, other, rtol=CLOSE, atol=CLOSE), np.abs(np.subtract(one, other)).max()
 
 
-def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
+def test_correlations_are_numpys_and_their_intervals_fishers(moment):
     found = Correlations().fit(moment)
     near(found.correlation_, np.corrcoef(ROWS.T))
     # Fisher: the error of arctanh r is 1/√n, drawn with 1,000 draws: 6 deviations of them are 14%.
@@ -59,7 +59,7 @@ def test_correlations_are_numpys_and_their_intervals_fishers(moment: Moment):
     near(Correlations(sampling=False).fit(moment).low_, found.correlation_)
 
 
-def test_ridge_and_regression_on_components_are_scikit_learns(moment: Moment):
+def test_ridge_and_regression_on_components_are_scikit_learns(moment):
     columns = ["bmi", "sbp", "ldl", "tg"]
     for alpha in (0.0, 50.0):
         central = Ridge(alpha=alpha, tol=1e-12).fit(ROWS[columns], ROWS["hdl"])
@@ -81,13 +81,13 @@ def test_ridge_and_regression_on_components_are_scikit_learns(moment: Moment):
     assert np.allclose(Regression("hdl").fit(moment).standard_error_, expected, rtol=0.14)
 
 
-def test_factors_are_nearly_scikit_learns(moment: Moment):
+def test_factors_are_nearly_scikit_learns(moment):
     options = {"tol": 1e-4, "max_iter": 1000, "svd_method": "lapack", "rotation": "varimax"}
     central, found = CentralFactors(2, **options).fit(ROWS), FactorAnalysis(2).fit(moment)
     assert congruence(found.components_.T, central.components_.T).min() > 0.95
 
 
-def test_adjusted_components_are_those_of_the_residuals(moment: Moment):
+def test_adjusted_components_are_those_of_the_residuals(moment):
     covariates, kept = ["age", "tg"], [name for name in NAMES if name not in ("age", "tg")]
     fitted = LinearRegression().fit(ROWS[covariates], ROWS[kept])
     residuals = ROWS[kept].to_numpy() - fitted.predict(ROWS[covariates])
@@ -105,7 +105,7 @@ def test_adjusted_components_are_those_of_the_residuals(moment: Moment):
     assert not found.subspace_angles_.any()
 
 
-def test_limits_and_statistics_are_those_of_a_central_pca(moment: Moment):
+def test_limits_and_statistics_are_those_of_a_central_pca(moment):
     scaled = (ROWS - ROWS.mean()) / ROWS.std()
     central = PCA(svd_solver="full").fit(scaled)
     scores, variances = central.transform(scaled), central.explained_variance_
@@ -120,7 +120,7 @@ def test_limits_and_statistics_are_those_of_a_central_pca(moment: Moment):
     assert np.array_equal(found.predict(ROWS) == -1, beyond)
 
 
-def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(moment: Moment):
+def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(moment):
     null = dict(zip(NAMES, (5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.0), strict=True))
     plain = MeanTests(null=null).fit(moment)
     away = (ROWS.mean() - pd.Series(null)).to_numpy()
@@ -155,7 +155,7 @@ def test_tests_of_means_are_z_tests_and_with_factors_those_of_the_residuals(mome
         (MeanTests(null_share=0), "null_share must be above 0"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, moment: Moment):
+def test_what_cannot_be_is_refused_in_one_sentence(model, sentence, moment):
     with pytest.raises(InputError, match=sentence):
         model.fit(moment)
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(model: Any, sentence: str, mo
         (FactorAnalysis(1), ""),
     ],
 )
-def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any, said: str):
+def test_columns_that_do_not_vary_or_follow_from_others_are_named(model, said):
     rows = np.random.default_rng(0).standard_normal((100, 5))
     rows[:, 2] = 7.0
     with pytest.raises(InputError, match=f"{said}got 'x2', which does not vary"):
@@ -189,6 +189,6 @@ def test_columns_that_do_not_vary_or_follow_from_others_are_named(model: Any, sa
         (np.zeros((3, 2)), r"got shape \(3, 2\)"),
     ],
 )
-def test_new_rows_without_the_columns_are_refused(rows: Any, sentence: str, moment: Moment):
+def test_new_rows_without_the_columns_are_refused(rows, sentence, moment):
     with pytest.raises(InputError, match=f"X must have the .* columns of the moment.*{sentence}"):
         ProcessMonitor(2).fit(moment).predict(rows)

@@ -20,7 +20,7 @@ def law() -> Law:
 
 
 @pytest.mark.slow
-def test_intervals_of_every_analysis_hold_as_often_as_they_say(law: Law):
+def test_intervals_of_every_analysis_hold_as_often_as_they_say(law):
     """Fails with probability below 1e-4.
 
     At worst, all intervals of a release hold or fail together: then the share over 200 releases has a
@@ -37,7 +37,7 @@ def test_intervals_of_every_analysis_hold_as_often_as_they_say(law: Law):
         assert abs(np.mean(found) - LEVEL) < 0.065, name
 
 
-def test_limits_let_pass_as_many_rows_as_they_say(law: Law):
+def test_limits_let_pass_as_many_rows_as_they_say(law):
     """Fails with probability below 1e-8: 6 deviations of a share of 20,000 rows are below 1 point."""
     rng = np.random.default_rng(12)
     found = ProcessMonitor(2, level=0.95).fit(release(law.rows(rng)))
@@ -47,7 +47,7 @@ def test_limits_let_pass_as_many_rows_as_they_say(law: Law):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [ProcessMonitor(2), AdjustedPCA(2, covariates=[0])])
-def test_angles_hold_in_nine_of_ten_releases(law: Law, model: ProcessMonitor | AdjustedPCA):
+def test_angles_hold_in_nine_of_ten_releases(law, model):
     """Fails with probability below 1e-3: fewer than 72 of 100 where 90 are expected, held together."""
     rng = np.random.default_rng(15)
     rows = law.rows(rng)
@@ -68,7 +68,7 @@ def test_angles_hold_in_nine_of_ten_releases(law: Law, model: ProcessMonitor | A
     assert np.mean(held, axis=0).min() >= 0.72
 
 
-def test_noise_of_columns_with_missing_cells_is_larger(law: Law):
+def test_noise_of_columns_with_missing_cells_is_larger(law):
     moment = release(law.rows(np.random.default_rng(16)))
     present = np.r_[0.5, np.ones(moment.n_features - 1)]
     gappy = replace(moment, pooled=replace(moment.pooled, present=present))
@@ -117,7 +117,7 @@ def test_factors_of_noised_correlations_are_found():
     assert congruence(*turned).min() > 0.9
 
 
-def test_intervals_name_the_clipping_bias_that_they_exclude(law: Law):
+def test_intervals_name_the_clipping_bias_that_they_exclude(law):
     moment = release(law.rows(np.random.default_rng(18), 4000), bound=3.0)
     model = Regression(0, alpha=400.0).fit(moment)
     assert model.clipping_share_ is not None

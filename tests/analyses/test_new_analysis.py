@@ -11,11 +11,11 @@ import pytest
 from fedpower import FedMoment, analyses
 from fedpower.analyses import base
 from fedpower.cli import main
+from fedpower.errors import require
 from fedpower.options import setting
 from fedpower.report.moment import Moment
 
 
-@base.analysis
 class Spread(base.Analysis):
     """Which columns spread most: an example.
 
@@ -29,7 +29,8 @@ class Spread(base.Analysis):
     most: int = setting(2, "How many columns.", "count")
 
     def _fit(self, moment: Moment) -> None:
-        base.require_at_most("most", self.most, moment.n_features, f"{moment.n_features} columns")
+        d = moment.n_features
+        require(self.most <= d, "most", f"at most {d} columns", self.most)
         self.deviation_ = np.sqrt(np.sort(np.diagonal(moment.covariance))[::-1][: self.most])
 
     def _page(self) -> base.Contents:
@@ -53,9 +54,7 @@ def moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moment:
     return found
 
 
-def test_a_registered_analysis_runs_from_python_and_the_command_line(
-    moment: Moment, capsys: pytest.CaptureFixture[str]
-):
+def test_a_registered_analysis_runs_from_python_and_the_command_line(moment, capsys):
     def derive(*words: str) -> int:
         return main(["analyze", words[0], "moment", *words[1:]], standalone_mode=False)
 

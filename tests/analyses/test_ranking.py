@@ -58,7 +58,7 @@ TABLE = games()
 
 
 @pytest.mark.parametrize("center", [True, False])
-def test_scores_are_numpys_least_squares_on_the_pooled_comparisons(center: bool):
+def test_scores_are_numpys_least_squares_on_the_pooled_comparisons(center):
     found = Ranking().fit(release(TABLE, center=center))
     central = np.linalg.lstsq(signed(TABLE), np.ones(len(TABLE)), rcond=None)[0]
     assert np.abs(found.scores_ - central).max() < 1e-8

@@ -12,7 +12,6 @@ from benchmarks.results_page import render
 from benchmarks.runner import Case, Table, in_own_process, markdown
 from fedpower.linalg import sin_theta
 from fedpower.privacy import delta_of
-from problems import Array
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,7 +25,7 @@ def sized(
 CASE = Case(name="sized", about="", run=sized, given={"rows": 20}, quick={"ends": (0.5,)})
 
 
-def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
+def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen():
     assert CASE.parameters() == {"rows": 20, "ends": (1.0,), "path": None, "small": False}
     chosen = {"rows": "7", "ends": "1,2", "path": "a.csv", "small": "yes", "of_another_case": "1"}
     expected = {"rows": 7, "ends": (1.0, 2.0), "path": Path("a.csv"), "small": True}
@@ -35,15 +34,13 @@ def test_parameters_are_defaults_then_quick_sizes_then_what_is_chosen() -> None:
 
 
 @pytest.mark.programs
-def test_a_task_runs_in_a_process_of_its_own_and_says_why_it_failed() -> None:
+def test_a_task_runs_in_a_process_of_its_own_and_says_why_it_failed():
     assert in_own_process("benchmarks.runner:machine")["cores"] > 0
     assert in_own_process("benchmarks.runner:no_such_task")["ended"].startswith("failed: AttributeError")
     assert "did not finish" in in_own_process("benchmarks.runner:machine", limit_s=0.01)["ended"]
 
 
-def test_marked_places_are_written_and_stale_ones_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marked_places_are_written_and_stale_ones_found(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "RESULTS", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- results: sized -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
@@ -60,14 +57,14 @@ def test_marked_places_are_written_and_stale_ones_found(
     assert render(check=True, documents=[page]) == []
 
 
-def test_documents_match_the_recorded_results_and_their_pictures_are_there() -> None:
+def test_documents_match_the_recorded_results_and_their_pictures_are_there():
     assert render(check=True) == []
     for line in (DOCS / "results.md").read_text(encoding="utf-8").splitlines():
         if line.startswith("!["):
             assert (DOCS / line.rpartition("(")[2].rstrip(")")).exists()
 
 
-def test_the_curators_noise_is_what_the_promise_needs_and_none_without_privacy(rows: Array) -> None:
+def test_the_curators_noise_is_what_the_promise_needs_and_none_without_privacy(rows):
     std = curator_noise(n_rows=1000, epsilon=0.7, delta=1e-5)
     mu = math.sqrt(2.0) / 1000 / std
     assert delta_of(mu, 0.7) == pytest.approx(1e-5, rel=1e-6)
@@ -77,7 +74,7 @@ def test_the_curators_noise_is_what_the_promise_needs_and_none_without_privacy(r
     assert np.array_equal(found, leading(moment, 3)[1])
 
 
-def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exact_one(rows: Array) -> None:
+def test_the_exponential_mechanism_gives_an_orthonormal_basis_that_nears_the_exact_one(rows):
     moment, errors = rows.T @ rows / len(rows), []
     for epsilon in (1e6, 1e12):
         rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.benchmarks
 
 
 @pytest.mark.parametrize("name", runner.load_cases())
-def test_case_runs_with_quick_sizes(name: str, tmp_path: Path) -> None:
+def test_case_runs_with_quick_sizes(name, tmp_path):
     try:
         table = runner.run_case(runner.CASES[name], tmp_path, quick=True)
     except runner.MissingError as why:
@@ -30,9 +30,7 @@ def test_case_runs_with_quick_sizes(name: str, tmp_path: Path) -> None:
         assert all(len(row) == len(columns) for row in rows)
 
 
-def test_unknown_names_are_refused_known_ones_listed_and_results_belong_to_cases(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unknown_names_are_refused_known_ones_listed_and_results_belong_to_cases(capsys):
     main(["list"])
     shown = capsys.readouterr().out
     assert all(name in shown for name in ("libraries", "fit_files", "secure", "growth"))
@@ -41,7 +39,7 @@ def test_unknown_names_are_refused_known_ones_listed_and_results_belong_to_cases
     assert {path.stem for path in runner.RESULTS.glob("*.json")} <= set(runner.CASES)
 
 
-def test_auto_clips_where_it_gains_clearly_and_never_loses_where_the_moment_wins() -> None:
+def test_auto_clips_where_it_gains_clearly_and_never_loses_where_the_moment_wins():
     """The constants of ``auto``'s prediction are held to what was rehearsed over the grid."""
     found, taken = runner.kept("clipped_auto")["measured"], []
     for each in found:
@@ -77,9 +75,7 @@ HALF = "fit(0.5, 0)\nfound.write('half a li')\nfound.flush()\n"
         (f"{HALF}time.sleep(10**6)", UNFINISHED, [(0.5, 0)]),
     ],
 )
-def test_a_peer_hands_over_what_it_fitted_before_its_limit(
-    script: str, ended: str, finished: list[tuple[float, int]], tmp_path: Path
-) -> None:
+def test_a_peer_hands_over_what_it_fitted_before_its_limit(script, ended, finished, tmp_path):
     file, limit = tmp_path / "peer.py", 30.0 if ended == "finished" else 1.0
     file.write_text(OPENING + script)
     given = {"rows": np.eye(2), "rank": 1, "epsilons": (0.5, 1.0), "seeds": 2, "limit_s": limit}

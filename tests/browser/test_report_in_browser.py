@@ -128,7 +128,7 @@ def measure(browser: Browser, expression: str, *arguments: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (1000, "light")])
 def test_nothing_is_asked_for_but_the_page_nothing_is_complained_of_and_nothing_sticks_out(
-    browser: Browser, pages: dict[str, Path], kind: str, width: int, scheme: str
+    browser, pages, kind, width, scheme
 ):
     browser.open(pages[kind], width=width, scheme=scheme)
     assert browser.requests() == [pages[kind].as_uri()]
@@ -140,7 +140,7 @@ def test_nothing_is_asked_for_but_the_page_nothing_is_complained_of_and_nothing_
     assert wide <= window == width
 
 
-def test_the_policy_stops_what_is_not_the_page_s_own(browser: Browser, pages: dict[str, Path]):
+def test_the_policy_stops_what_is_not_the_page_s_own(browser, pages):
     browser.open(pages["private"])
     browser.ask(
         "const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
@@ -152,7 +152,7 @@ def test_the_policy_stops_what_is_not_the_page_s_own(browser: Browser, pages: di
     assert len([each for each in browser.complaints() if "Content Security Policy" in each]) >= 3
 
 
-def test_names_that_look_like_code_are_text(browser: Browser, pages: dict[str, Path]):
+def test_names_that_look_like_code_are_text(browser, pages):
     browser.open(pages["hostile"])
     shown = browser.ask("return [...document.querySelectorAll('bdi')].map(e => e.textContent)")
     assert set(HOSTILE) <= set(shown)
@@ -163,9 +163,7 @@ def test_names_that_look_like_code_are_text(browser: Browser, pages: dict[str, P
     assert {height for height in heights if height} == {28}
 
 
-def test_on_a_phone_verdicts_are_seen_and_a_shade_tells_of_columns_beyond(
-    browser: Browser, pages: dict[str, Path]
-):
+def test_on_a_phone_verdicts_are_seen_and_a_shade_tells_of_columns_beyond(browser, pages):
     browser.open(pages["private"], width=PHONE)
     seen, beyond = browser.ask(
         f"{_COMPONENTS} const right = Math.max(...[...box.querySelectorAll('.verdict')].map("
@@ -194,9 +192,7 @@ def _shades(browser: Browser) -> tuple[bool, bool]:
 
 @pytest.mark.parametrize("kind", ["private", "drowned", "exact", "krylov", "sampled", "hostile"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_text_and_marks_stand_out_from_what_is_behind_them(
-    browser: Browser, pages: dict[str, Path], kind: str, scheme: str
-):
+def test_text_and_marks_stand_out_from_what_is_behind_them(browser, pages, kind, scheme):
     browser.open(pages[kind], scheme=scheme)
     texts = measure(browser, "openAll(); return textContrasts()")
     marks = measure(browser, "return markContrasts()")
@@ -207,9 +203,7 @@ def test_text_and_marks_stand_out_from_what_is_behind_them(
 
 
 @pytest.mark.parametrize("kind", ["private", "sampled"])
-def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_is(
-    browser: Browser, pages: dict[str, Path], kind: str
-):
+def test_tab_reaches_every_control_in_the_order_of_the_page_and_shows_where_it_is(browser, pages, kind):
     browser.open(pages[kind])
     count = measure(browser, "window.all = controls(); return all.length")
     assert count > 20
@@ -232,9 +226,7 @@ def focus_sorting(browser: Browser, table: str, place: int) -> None:
     )
 
 
-def test_enter_sorts_a_table_and_enter_again_turns_it_around_with_empty_cells_last(
-    browser: Browser, pages: dict[str, Path]
-):
+def test_enter_sorts_a_table_and_enter_again_turns_it_around_with_empty_cells_last(browser, pages):
     browser.open(pages["private"])
     focus_sorting(browser, "#loadings", 1)
     states, columns = [], []
@@ -260,9 +252,7 @@ def test_enter_sorts_a_table_and_enter_again_turns_it_around_with_empty_cells_la
 
 
 @pytest.mark.parametrize("kind", ["private", "sampled", "exact"])
-def test_everything_has_a_name_for_those_who_hear_the_page(
-    browser: Browser, pages: dict[str, Path], kind: str
-):
+def test_everything_has_a_name_for_those_who_hear_the_page(browser, pages, kind):
     browser.open(pages[kind])
     measure(browser, "openAll()")
     tree = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
@@ -277,9 +267,7 @@ def test_everything_has_a_name_for_those_who_hear_the_page(
     assert len(named["image"]) == browser.ask("return document.querySelectorAll('svg[role]').length")
 
 
-def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(
-    browser: Browser, pages: dict[str, Path]
-):
+def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(browser, pages):
     browser.open(pages["private"])
     headings = [each.text for each in browser.driver.find_elements(By.CSS_SELECTOR, "h2")]
     buttons = len(browser.driver.find_elements(By.CSS_SELECTOR, "th button"))
@@ -293,7 +281,7 @@ def test_without_scripts_the_page_is_complete_and_has_no_dead_buttons(
 
 
 @pytest.mark.parametrize("kind", ["private", "krylov", "hostile"])
-def test_on_paper_pictures_and_words_are_all_there(browser: Browser, pages: dict[str, Path], kind: str):
+def test_on_paper_pictures_and_words_are_all_there(browser, pages, kind):
     browser.open(pages[kind], scheme="dark")
     browser.prefer("dark", medium="print")
     hidden, paper, unseen = measure(

@@ -28,7 +28,7 @@ def place(here: Path) -> Path:
     return here
 
 
-def test_every_analysis_is_printed_told_and_kept(place: Path):
+def test_every_analysis_is_printed_told_and_kept(place):
     for kind, words in ANALYSES.items():
         said = succeed("analyze", words[0], "moment", *words[1:], "-o", kind).stdout
         assert f"Analysis: {kind} (open {kind}/report.html)" in said
@@ -39,7 +39,7 @@ def test_every_analysis_is_printed_told_and_kept(place: Path):
         assert Path(kind, "privacy.txt").exists()
 
 
-def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_ranking_is_printed_told_and_kept(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     won = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "a"), ("b", "a"), ("a", "b")]
     lines = "".join(f"{winner},{loser},day\n" for winner, loser in won)
@@ -62,7 +62,7 @@ def test_a_ranking_is_printed_told_and_kept(tmp_path: Path, monkeypatch: pytest.
         assert "Scores with their intervals" in Path(method, "report.html").read_text()
 
 
-def test_the_numbers_are_the_estimators_and_new_rows_are_flagged_where_they_are(place: Path):
+def test_the_numbers_are_the_estimators_and_new_rows_are_flagged_where_they_are(place):
     words = ("analyze", "regress", "moment", "--target", "hdl", "--json")
     told = json.loads(succeed(*words).stdout)
     assert told["coef"] == Regression("hdl").fit(read_moment("moment")).coef_.tolist()
@@ -85,7 +85,7 @@ stars = { kind = "rating", range = [1, 5], items = ["alien", "brazil", "casablan
 
 
 @pytest.mark.slow
-def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_empty_cells_are_completed_where_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("ratings.toml").write_text(RATINGS)
     rng = np.random.default_rng(1)
@@ -115,7 +115,7 @@ def test_empty_cells_are_completed_where_they_are(tmp_path: Path, monkeypatch: p
     assert "--rows and --filled must go together" in refused.stderr
 
 
-def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place: Path):
+def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place):
     succeed("fit", *FILES, "-k", 2, "--epsilon", 1, "--row-norm", 10, "-o", "private")
     with pytest.warns(UserWarning, match="no component is determined"):
         model = FedPCA(2).fit_moment("private")
@@ -123,7 +123,7 @@ def test_a_fit_keeps_its_covariance_where_that_is_private_or_asked_for(place: Pa
     assert not Path("model/moment.npz").exists()
 
 
-def test_a_covariance_of_persons_protects_persons(place: Path):
+def test_a_covariance_of_persons_protects_persons(place):
     rows = np.random.default_rng(0).normal(size=(600, 2))
     lines = [f"{a},{b},P{row // 3}" for row, (a, b) in enumerate(rows)]
     Path("visits.csv").write_text("\n".join(["a,b,patient", *lines]) + "\n")

@@ -31,14 +31,14 @@ def test_help_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str):
+def test_every_command_has_help(command):
     assert "Usage: " in succeed(command, "--help").stdout
     assert __version__ in succeed("--version").stdout
     assert succeed().stdout == succeed("--help").stdout
 
 
 @pytest.mark.programs
-def test_a_process_ends_with_the_status_and_no_traceback(here: Path):
+def test_a_process_ends_with_the_status_and_no_traceback(here):
     done = subprocess.run(
         [*PROGRAM, "fit", "holes.csv", *EXACT, "-o", "new"],
         capture_output=True, text=True, check=False,
@@ -72,7 +72,7 @@ def test_help_of_a_fit_lists_what_most_people_need_and_help_all_the_rest():
         assert heading in whole
 
 
-def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here: Path):
+def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here):
     lists = 'columns = ["bmi", "sbp", "hdl"]\ndrop = ["hdl"]\n'
     Path("fit.toml").write_text(f"k = 1\nepsilon = inf\n{lists}no-center = true\nrow-norm = 3\n")
     succeed("fit", "north.csv", "--config", "fit.toml", "-k", 2, "--columns", "bmi,sbp", "-o", "out")
@@ -83,14 +83,14 @@ def test_options_may_stand_in_a_file_and_those_of_the_line_come_first(here: Path
 
 
 @pytest.mark.parametrize("text", ["shoe = 1", "k = ", "[k]\na = 1", "help = true"])
-def test_a_file_of_other_options_is_refused(here: Path, text: str):
+def test_a_file_of_other_options_is_refused(here, text):
     Path("fit.toml").write_text(text)
     said = run("fit", "north.csv", "--config", "fit.toml")
     assert said.exit_code == 2
     assert "fit.toml must" in said.stderr
 
 
-def test_an_unexpected_error_names_the_way_to_see_more(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_unexpected_error_names_the_way_to_see_more(here, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by\nzero")
 

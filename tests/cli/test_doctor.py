@@ -45,7 +45,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.programs
-def test_this_installation_is_sound(here: Path):
+def test_this_installation_is_sound(here):
     before = sorted(here.iterdir())
     reported = json.loads(succeed("doctor", "--json", "--folder", ".").stdout)
     assert reported["sound"] is True
@@ -74,7 +74,7 @@ def test_every_requirement_of_the_package_is_understood():
         ("no-such-package", "sql", "absent", "no-such-package is not installed"),
     ],
 )
-def test_a_package_that_is_too_old_or_not_there_is_found(missing: str, extra: str, state: str, detail: str):
+def test_a_package_that_is_too_old_or_not_there_is_found(missing, extra, state, detail):
     with pytest.raises(doctor.FailedError) as raised:
         doctor.packages([*ASKED, Requirement(missing)], extra)
     assert raised.value.state == state
@@ -93,9 +93,7 @@ def test_a_package_that_is_too_old_or_not_there_is_found(missing: str, extra: st
         ("print('hello'); import warnings; warnings.warn('x')", ""),
     ],
 )
-def test_an_extra_that_is_there_and_fails_is_broken(
-    site: Path, body: str, reported: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_extra_that_is_there_and_fails_is_broken(site, body, reported, monkeypatch):
     monkeypatch.setattr(doctor, "TIMEOUT_S", 3)
     asked = [module(site, "fragile", body)]
     if not reported:
@@ -107,7 +105,7 @@ def test_an_extra_that_is_there_and_fails_is_broken(
 
 
 @pytest.mark.usefixtures("without_extras")
-def test_what_is_broken_is_reported_with_advice_and_status_1(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_broken_is_reported_with_advice_and_status_1(monkeypatch):
     def fail() -> str:
         raise ZeroDivisionError("by\nzero")
 
@@ -125,7 +123,7 @@ def test_what_is_broken_is_reported_with_advice_and_status_1(monkeypatch: pytest
     assert said.stderr == ""
 
 
-def test_loops_in_c_are_compared_with_numpy(monkeypatch: pytest.MonkeyPatch):
+def test_loops_in_c_are_compared_with_numpy(monkeypatch):
     if native.loops() is not None:
         assert doctor.loops().endswith("give what NumPy gives")
     monkeypatch.setenv("FEDPOWER_NATIVE", "0")
@@ -134,7 +132,7 @@ def test_loops_in_c_are_compared_with_numpy(monkeypatch: pytest.MonkeyPatch):
     assert raised.value.state == "absent"
 
 
-def test_noise_that_is_constant_or_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch):
+def test_noise_that_is_constant_or_too_small_is_noticed(monkeypatch):
     draw = "fedpower.privacy.noise.gaussian_integers"
     monkeypatch.setattr(draw, lambda source, n, scale: np.full(n, scale))
     with pytest.raises(doctor.FailedError, match="same twice"):
@@ -146,7 +144,7 @@ def test_noise_that_is_constant_or_too_small_is_noticed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.programs
-def test_a_folder_that_keeps_no_ledger_is_broken(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_keeps_no_ledger_is_broken(here, monkeypatch):
     before = sorted(here.iterdir())
     assert str(here) in doctor.ledger(here)
     assert sorted(here.iterdir()) == before
@@ -161,7 +159,7 @@ def test_a_folder_that_keeps_no_ledger_is_broken(here: Path, monkeypatch: pytest
 
 @pytest.mark.programs
 @pytest.mark.parametrize("gone", ["rich", "numpy"])
-def test_without_a_package_that_is_needed_the_doctor_still_reports(gone: str):
+def test_without_a_package_that_is_needed_the_doctor_still_reports(gone):
     code = f"import sys; sys.modules[{gone!r}] = None\nfrom fedpower.cli import main; main(['doctor'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stdout + done.stderr

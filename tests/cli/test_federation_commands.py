@@ -59,10 +59,7 @@ def keys() -> list[str]:
     return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
 
 
-# --- study -----------------------------------------------------------------------------------------
-
-
-def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here: Path) -> None:
+def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_read(here):
     listed = keys()
     said = run("study", "init", "s.toml", *STUDY, "--epsilon", "inf", *listed)
     assert (said.exit_code, said.stdout) == (2, "")
@@ -75,7 +72,7 @@ def test_exact_secure_sums_are_refused_when_a_study_is_written_and_when_it_is_re
     assert "aggregation='secure' must have a finite epsilon, got epsilon=inf" in said.stderr
 
 
-def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: Path) -> None:
+def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here):
     rounds = ("--min-silos", 2, "--deadline", 30, "--grace", 5, "--host", "a.example.org")
     solver = ("--solver", "krylov", "--noise", "step", "--seed", 7, "--weights", "noise")
     path = write_study(*rounds, *solver, "--no-standardize", "--no-center")
@@ -91,7 +88,7 @@ def test_init_writes_a_study_of_every_parameter_that_check_finds_in_order(here: 
     assert reported == {"study": str(path), "name": "heart", "hash": study.digest}
 
 
-def test_init_replaces_a_file_only_by_force(here: Path) -> None:
+def test_init_replaces_a_file_only_by_force(here):
     path = write_study()
     before = path.read_bytes()
     said = run("study", "init", path, *PRIVATE_STUDY, "-k", 3)
@@ -101,7 +98,7 @@ def test_init_replaces_a_file_only_by_force(here: Path) -> None:
     assert read_study(path).options.n_components == 3
 
 
-def test_show_fills_in_what_was_left_out(here: Path) -> None:
+def test_show_fills_in_what_was_left_out(here):
     study = read_study(write_study())
     facts = json.loads(succeed("study", "show", "study.toml", "--json").stdout)
     assert facts["hash"] == study.digest
@@ -114,7 +111,7 @@ def test_show_fills_in_what_was_left_out(here: Path) -> None:
     assert facts["why_this_solver"].split()[0] in shown
 
 
-def test_an_exact_study_has_no_delta(here: Path) -> None:
+def test_an_exact_study_has_no_delta(here):
     succeed("study", "init", "study.toml", *STUDY, "--epsilon", "inf", "-k", "auto")
     study = read_study(Path("study.toml"))
     assert (math.isinf(study.options.epsilon), study.options.delta) == (True, None)
@@ -122,7 +119,7 @@ def test_an_exact_study_has_no_delta(here: Path) -> None:
     assert (facts["noise"], facts["n_components"], facts["solver"]) == ("none", "auto", "moment")
 
 
-def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
+def test_public_centres_and_scales_go_into_the_study_from_files(here):
     (here / "usual.csv").write_text("b,20\na,10\n")
     (here / "units.csv").write_text("a,2\nb,4\n")
     common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns", "a,b",
@@ -136,7 +133,7 @@ def test_public_centres_and_scales_go_into_the_study_from_files(here: Path):
     assert read_study(here / "study.toml").options.center is True
 
 
-def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
+def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here):
     common = ("study", "init", "--name", "heart", "--silos", "north,south", "--columns-of",
               "north.csv", "-k", 1, "--epsilon", 1)  # fmt: skip
     succeed(*common)
@@ -148,9 +145,6 @@ def test_a_study_may_agree_on_no_bound_or_on_a_code_book(here: Path):
     again = read_study(here / "study.toml")
     assert again.treatment == read_code_book("book.toml").treatment
     assert again.options.standardize
-
-
-# --- node ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +201,7 @@ def change_study(*changes: tuple[str, str]) -> None:
     kit.write_text(text)
 
 
-def test_approval_shows_what_would_leave_and_touches_nothing(place: Path) -> None:
+def test_approval_shows_what_would_leave_and_touches_nothing(place):
     before = files_in(place)
     said = succeed(*APPROVE).stdout
     assert "What would leave north" in said
@@ -226,7 +220,7 @@ def test_approval_shows_what_would_leave_and_touches_nothing(place: Path) -> Non
     assert facts()["affordable"] is False
 
 
-def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place: Path) -> None:
+def test_approval_advises_an_operator_whose_rows_are_mostly_clipped(place):
     change_study(("row_norm = .*", "row_norm = 0.1"))
     shown = facts()
     assert shown["rows_clipped_by_the_bound"] == shown["rows"]
@@ -257,9 +251,7 @@ UNCENTRED = ("center = true", "standardize = false\ncenter = false")
     ],
     ids=["prepared", "exact", "uncentred", "step", "paper"],
 )
-def test_what_leaves_is_said(
-    place: Path, changes: list[tuple[str, str]], leaves: str, without_mean: bool
-) -> None:
+def test_what_leaves_is_said(place, changes, leaves, without_mean):
     change_study(*changes)
     shown = facts()
     assert shown["leaves"] == leaves or leaves is STEP
@@ -272,7 +264,7 @@ def test_what_leaves_is_said(
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_approval_of_a_network_speaks_of_nodes_and_edges(here: Path, secure: bool) -> None:
+def test_approval_of_a_network_speaks_of_nodes_and_edges(here, secure):
     write_nodes(Path("nodes.txt"), 20)
     write_layer(Path("north.csv"), planted(20)[0])
     network = ("--network", "edge", "--nodes", "nodes.txt", "--edge-weight", 40)
@@ -289,7 +281,7 @@ def test_approval_of_a_network_speaks_of_nodes_and_edges(here: Path, secure: boo
     assert re.search(r"(?<![a-z])(row|column)s?(?![a-z])", json.dumps(shown)) is None
 
 
-def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> None:
+def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here):
     write_study(*keys())
     kit_for("north")
     silo_file(more=IDENTITY)
@@ -311,9 +303,7 @@ def test_approval_of_a_secure_sum_speaks_of_a_share_under_masks(here: Path) -> N
 @pytest.mark.parametrize(
     "words", [("node", "start", "kits/north", "north.toml"), ("node", "start", "kits/coordinator")]
 )
-def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(
-    place: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_party_that_another_process_started_holds_on_to_it_before_anything_else(place, words, monkeypatch):
     """To read its rows may take minutes, in which its starter may be killed."""
 
     def end_with_starter() -> None:
@@ -380,9 +370,7 @@ def own_ledgers(text: str) -> None:
 
 
 @pytest.mark.parametrize("use", WRONG.strip().splitlines())
-def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(
-    consortium: Path, use: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(consortium, use, monkeypatch):
     monkeypatch.chdir(consortium)
     before = files_in(consortium)
     words, reported = use.split(" | ")
@@ -405,9 +393,7 @@ def test_a_wrong_use_by_a_party_is_refused_in_one_sentence(
         "study status study.toml",
     ],
 )
-def test_without_flare_one_sentence_says_what_to_install(
-    consortium: Path, use: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_flare_one_sentence_says_what_to_install(consortium, use, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.chdir(consortium)
     monkeypatch.setattr(
@@ -424,9 +410,7 @@ def test_without_flare_one_sentence_says_what_to_install(
 
 
 @pytest.mark.slow
-def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(here, monkeypatch):
     """Real keys and certificates, all by one party."""
     write_study()
     digest = read_study(Path("study.toml")).digest
@@ -472,7 +456,7 @@ def test_kits_are_made_for_every_party_and_hold_what_theirs_needs(
 
 
 @pytest.mark.slow
-def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here: Path) -> None:
+def test_each_party_makes_its_key_and_the_authority_signs_renews_and_shows(here):
     write_study()
     assert "sign them with" in succeed("node", "ca-init", "study.toml").stdout
     reported = {}

@@ -34,10 +34,7 @@ def spent() -> list[tuple[int, float]]:
     return found
 
 
-# --- exact fits --------------------------------------------------------------------------------------
-
-
-def test_files_give_what_the_estimator_gives(here: Path):
+def test_files_give_what_the_estimator_gives(here):
     said = succeed("fit", *FILES, *EXACT, "-o", "out", "--json")
     reported = json.loads(said.stdout)
     assert (reported["result"], np.shape(reported["components"])) == ("out", (2, 5))
@@ -58,7 +55,7 @@ def test_files_give_what_the_estimator_gives(here: Path):
     assert said.stderr == ""
 
 
-def test_arrays_without_names_and_names_given_on_the_line(here: Path):
+def test_arrays_without_names_and_names_given_on_the_line(here):
     succeed("fit", "a=north.npy", "b=east.npy", *EXACT, "-o", "out")
     assert [silo["name"] for silo in read_result("out").run["silos"]] == ["a", "b"]
     assert read_result("out").feature_names is None
@@ -69,7 +66,7 @@ def test_arrays_without_names_and_names_given_on_the_line(here: Path):
     assert read_result("named").feature_names == COLUMNS
 
 
-def test_columns_are_chosen_and_left_out_and_a_fraction_chooses_the_components(here: Path):
+def test_columns_are_chosen_and_left_out_and_a_fraction_chooses_the_components(here):
     succeed("fit", *FILES, "--columns", "bmi,age", "--epsilon", "inf", "-k", 1, "-o", "chosen")
     assert read_result("chosen").feature_names == ("bmi", "age")
     less = shlex.split("--drop hdl --extra-columns drop --epsilon inf -k 0.6 --columns age,sbp,dbp -o less")
@@ -78,7 +75,7 @@ def test_columns_are_chosen_and_left_out_and_a_fraction_chooses_the_components(h
     assert read_result("less").explained_variance_ratio.sum() > 0.6
 
 
-def test_options_reach_the_estimator(here: Path):
+def test_options_reach_the_estimator(here):
     options = shlex.split(
         "--schedule decaying --local-steps 3 --n-steps 7 --tol 0 --alignment sign --reference broadcast "
         "--iteration-rank 4 --no-center --jobs 2 --max-rounds 50 --min-silos 3"
@@ -95,7 +92,7 @@ def test_options_reach_the_estimator(here: Path):
     assert read_result("steps").run["parameters"]["schedule"] == [2, 4, 5]
 
 
-def test_public_centre_and_scale_come_from_files(here: Path):
+def test_public_centre_and_scale_come_from_files(here):
     center, scale = np.arange(5.0), np.arange(1.0, 6.0)
     lines = [f"{name},{value}" for name, value in zip(COLUMNS, scale, strict=True)]
     Path("scale.csv").write_text("\n".join(["name,value", *lines[::-1]]))
@@ -107,7 +104,7 @@ def test_public_centre_and_scale_come_from_files(here: Path):
     assert np.allclose(read_result("out").transform(all_rows()), model.transform(all_rows()))
 
 
-def test_force_replaces_a_result_and_nothing_else(here: Path):
+def test_force_replaces_a_result_and_nothing_else(here):
     words = ("fit", *FILES, "-k", 1, "--epsilon", "inf", "-o", "model")
     assert run(*words).exit_code == 2
     assert read_result("model").n_components == 2
@@ -119,7 +116,7 @@ def test_force_replaces_a_result_and_nothing_else(here: Path):
     assert Path("model/thesis.tex").read_text() == "years of work"
 
 
-def test_a_warning_is_one_line(here: Path):
+def test_a_warning_is_one_line(here):
     words = ("--max-rounds", 1, "--iteration-rank", 2, "--no-center", "--solver", "fedpower")
     (line,) = succeed("fit", *FILES, *EXACT, *words, "-o", "out").stderr.splitlines()
     assert line.startswith("Warning: ")
@@ -127,7 +124,7 @@ def test_a_warning_is_one_line(here: Path):
 
 
 @pytest.mark.devices
-def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
+def test_a_device_changes_nothing_but_where_it_is_computed(here):
     succeed("fit", *FILES[:2], *EXACT, "--device", "cpu", "-o", "device")
     one, other = read_result("model"), read_result("device")
     np.testing.assert_allclose(one.components, other.components, atol=1e-10)
@@ -137,7 +134,7 @@ def test_a_device_changes_nothing_but_where_it_is_computed(here: Path):
 
 
 @pytest.mark.parametrize("how", [("--drop", ""), ("--columns", ",".join(COLUMNS))])
-def test_the_nameless_index_that_pandas_writes_is_left_out(here: Path, how: tuple[str, str]):
+def test_the_nameless_index_that_pandas_writes_is_left_out(here, how):
     heading, *rows = Path("north.csv").read_text().splitlines()
     numbered = [f"{place},{row}" for place, row in enumerate(rows)]
     Path("index.csv").write_text("\n".join([f",{heading}", *numbered]) + "\n")
@@ -150,17 +147,14 @@ def test_the_nameless_index_that_pandas_writes_is_left_out(here: Path, how: tupl
     )
 
 
-def test_no_component_of_an_exact_fit_is_called_noise(here: Path):
+def test_no_component_of_an_exact_fit_is_called_noise(here):
     np.save("constant.npy", np.full((30, 3), 2.0))
     said = succeed("fit", "constant.npy", *EXACT, "-o", "out")
     assert "pc1" in said.stdout
     assert "noise" not in said.stdout
 
 
-# --- private fits ------------------------------------------------------------------------------------
-
-
-def test_ledgers_are_charged_once_for_the_same_question(here: Path):
+def test_ledgers_are_charged_once_for_the_same_question(here):
     make_ledgers()
     succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "out")
     succeed("fit", *FILES, *PRIVATE, "--ledgers", ".", "-o", "again")
@@ -168,7 +162,7 @@ def test_ledgers_are_charged_once_for_the_same_question(here: Path):
     assert spent() == [(1, pytest.approx(1.0))] * 3
 
 
-def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
+def test_what_one_silo_cannot_afford_costs_nobody(here):
     make_ledgers()
     for owner, reason in (("poor", "poor"), ("east", "this release would spend epsilon=1 ")):
         succeed("ledger", "create", f"{owner}/l", "--silo", owner, "--epsilon", 0.5, "--delta", 1e-6)
@@ -180,9 +174,7 @@ def test_what_one_silo_cannot_afford_costs_nobody(here: Path):
 
 
 @pytest.mark.parametrize("more", [("-k", 1), ("--prepare-only",), ("--network", "edge", "--nodes", "n.txt")])
-def test_a_full_disk_is_found_before_anything_is_charged(
-    here: Path, more: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_is_found_before_anything_is_charged(here, more, monkeypatch):
     make_ledgers()
     Path("n.txt").write_text("ann\nbob\n")
     if "--network" in more:
@@ -198,7 +190,7 @@ def test_a_full_disk_is_found_before_anything_is_charged(
     succeed(*asked)
 
 
-def test_many_columns_want_more_room(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_many_columns_want_more_room(here, monkeypatch):
     """8 bytes for each pair of columns."""
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**12, free=LEAST_ROOM + 1))
     Path("wide.csv").write_text(f"{','.join(f'x{column}' for column in range(50))}\n{'1,' * 49}1\n")
@@ -206,7 +198,7 @@ def test_many_columns_want_more_room(here: Path, monkeypatch: pytest.MonkeyPatch
     assert "must have 17 MB free" in " ".join(found.stderr.split())
 
 
-def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
+def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here):
     succeed("ledger", "create", "north.ledger", "--epsilon", 0.5, "--delta", 1e-6)
     assert "left 0.5 for one further fit" in succeed("ledger", "show", "north.ledger").stdout
     words = ("-k", 2, "--row-norm", 10, "--ledgers", ".", "--delta", 1e-6)
@@ -215,7 +207,7 @@ def test_what_is_left_is_the_same_in_a_budget_and_in_a_refusal(here: Path):
     succeed("fit", "north.csv", *words, "--epsilon", 0.5, "-o", "out")
 
 
-def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(here: Path):
+def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(here):
     said = succeed("fit", *FILES, *PRIVATE, "--delta", 0.5, "-o", "large")
     assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has" in said.stderr
     assert "Private: one row of one silo" in said.stdout
@@ -224,7 +216,7 @@ def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(
     assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
 
 
-def test_as_many_components_are_found_as_are_determined(here: Path):
+def test_as_many_components_are_found_as_are_determined(here):
     rng = np.random.default_rng(0)
     rows = 0.01 * rng.standard_normal((30_000, 8))
     rows[:, :2] += rng.standard_normal((30_000, 2)) * [0.3, 0.2]
@@ -242,7 +234,7 @@ def test_as_many_components_are_found_as_are_determined(here: Path):
     assert "The likely cause is " in said
 
 
-def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here: Path):
+def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here):
     shown = {name: succeed("node", "key", f"{name}.pem").stdout.strip() for name in SIZES}
     assert succeed("node", "key", "north.pem").stdout.strip() == shown["north"]
     assert (len(shown["north"]), int(shown["north"], 16) > 0) == (64, True)
@@ -259,12 +251,10 @@ def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here: Path)
     assert record["privacy"]["notes"]
 
 
-# --- preparation, alone and in fits that get nothing but epsilon ----------------------------------------
-
 PREPARE = ("fit", "--prepare-only", *FILES, "--epsilon", 4)
 
 
-def test_a_fit_is_told_nothing_but_epsilon(here: Path):
+def test_a_fit_is_told_nothing_but_epsilon(here):
     said = succeed("fit", *FILES, "-k", 2, "--epsilon", 8, "--verbose", "-o", "out")
     assert "NOT PRIVATE" not in said.stdout
     assert "found privately, out of the same epsilon" in said.stdout
@@ -274,7 +264,7 @@ def test_a_fit_is_told_nothing_but_epsilon(here: Path):
     assert read_code_book("out/codebook.toml").treatment == found.code_book.treatment
 
 
-def test_a_code_book_is_charged_once_and_used_for_nothing(here: Path):
+def test_a_code_book_is_charged_once_and_used_for_nothing(here):
     make_ledgers(9.0)
     terms = ("--epsilon", 4, "--delta", 1e-6, "--ledgers", ".")
     said = succeed(*PREPARE, *terms)
@@ -293,7 +283,7 @@ def test_a_code_book_is_charged_once_and_used_for_nothing(here: Path):
     assert "found privately" not in str(one.privacy)
 
 
-def test_ranges_are_kept_and_spare_their_part(here: Path):
+def test_ranges_are_kept_and_spare_their_part(here):
     said = succeed(*PREPARE, "--range", f"{COLUMNS[0]}=-7:7", "--json", "-o", "b.toml")
     assert "no ledger was given, so what this preparation spent is on no record" in said.stderr
     told = json.loads(said.stdout)

@@ -38,7 +38,7 @@ def write_parts(name: str) -> None:
         pd.DataFrame(part, columns=COLUMNS).to_csv(f"{name}/part-000{place}.csv", index=False)
 
 
-def test_every_way_to_write_the_same_rows_gives_the_same_fit(here: Path) -> None:
+def test_every_way_to_write_the_same_rows_gives_the_same_fit(here):
     succeed("fit", "north.csv", "south.parquet", "east.csv", *EXACT)
     write_parts("north")
     own = frame("south").rename(columns={"bmi": "koerper"})
@@ -54,7 +54,7 @@ def test_every_way_to_write_the_same_rows_gives_the_same_fit(here: Path) -> None
     same_axes(components("pattern"), components())
 
 
-def test_parts_given_as_silos_of_their_own_are_noted(here: Path) -> None:
+def test_parts_given_as_silos_of_their_own_are_noted(here):
     write_parts("north")
     files = sorted(map(str, Path("north").glob("*.csv")))
     noted = succeed("fit", *files, *EXACT)
@@ -64,7 +64,7 @@ def test_parts_given_as_silos_of_their_own_are_noted(here: Path) -> None:
     assert "look like parts" not in silent.stderr
 
 
-def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_they_are(here: Path) -> None:
+def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_they_are(here):
     renamed = frame("north").rename(columns={"age": "Alter, Jahre"})
     renamed.to_csv("north.csv", sep=";", decimal=",", index=False, encoding="cp1252")
     words = ("north.csv", "south.parquet", *EXACT, "--rename", "Alter, Jahre=age")
@@ -86,7 +86,7 @@ def test_what_text_files_leave_in_doubt_is_told_and_columns_are_renamed_where_th
     assert '"age"' in Path("study.toml").read_text()
 
 
-def test_groups_are_told_apart_in_renamed_text_too(here: Path) -> None:
+def test_groups_are_told_apart_in_renamed_text_too(here):
     everybody = pd.read_csv("everybody.csv").rename(columns={"site": "haus"})
     everybody.to_csv("german.csv", sep=";", decimal=",", index=False)
     succeed("fit", "german.csv", "--rename", "haus=site", "--groups", "site", *EXACT)
@@ -94,7 +94,7 @@ def test_groups_are_told_apart_in_renamed_text_too(here: Path) -> None:
     same_axes(components(), components("plain"))
 
 
-def test_the_promise_is_four_lines_unless_more_is_asked_for(here: Path) -> None:
+def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
     brief = succeed("fit", "north.csv", "east.csv", *PRIVATE).stdout
     whole = succeed("fit", "north.csv", "east.csv", *PRIVATE, "--verbose", "-o", "more").stdout
     assert "Assumptions:" not in brief
@@ -102,9 +102,6 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for(here: Path) -> None:
     assert "Assumptions:" in whole
     assert Path("result/privacy.txt").read_text().startswith("Private: one row of one silo.\nNeighbours")
     assert "Assumptions:" in Path("result/privacy.txt").read_text()
-
-
-# --- databases -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -124,7 +121,7 @@ def ward(here: Path) -> Path:
     return path
 
 
-def test_a_query_gives_what_the_file_gives(ward: Path, here: Path) -> None:
+def test_a_query_gives_what_the_file_gives(ward, here):
     succeed("fit", ward, "south.parquet", *EXACT, "-o", "sql")
     files, sql = (json.loads((here / name / "run.json").read_text()) for name in ("model", "sql"))
     assert sql["silos"][0]["source"] == str(ward)
@@ -136,7 +133,7 @@ def test_a_query_gives_what_the_file_gives(ward: Path, here: Path) -> None:
     assert planned["silos"] == {"north": 60, "south": 50}
 
 
-def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Path) -> None:
+def test_columns_can_be_dropped_and_silos_split_in_a_query(ward, here):
     ward.write_text('[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT * FROM visits"\n')
     refused = run("fit", ward, "south.parquet", *EXACT, "-o", "a")
     assert refused.exit_code == 2
@@ -146,9 +143,7 @@ def test_columns_can_be_dropped_and_silos_split_in_a_query(ward: Path, here: Pat
     assert (silo["name"], silo["rows"]) == ("x", 60)
 
 
-def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_declared(
-    ward: Path, here: Path
-) -> None:
+def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_declared(ward, here):
     for silo in ("north", "south"):
         succeed("ledger", "create", here / f"{silo}.ledger", "--epsilon", 3, "--delta", 1e-4)
 
@@ -176,7 +171,7 @@ def test_an_unchanged_table_gets_its_release_again_and_a_changed_one_must_be_dec
     assert third[1] != first[1]
 
 
-def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
+def test_a_private_fit_makes_a_single_pass(ward, here):
     succeed("ledger", "create", here / "north.ledger", "--epsilon", 3, "--delta", 1e-4)
     columns = ", ".join(f"random() / 1e19 AS {name}" for name in COLUMNS)  # other rows in every pass
     ward.write_text(f'[data]\ndatabase = "sqlite:///north.db"\nquery = "SELECT {columns} FROM visits"\n')
@@ -184,7 +179,7 @@ def test_a_private_fit_makes_a_single_pass(ward: Path, here: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["fit", "plan"])
-def test_a_query_that_cannot_be_run_is_one_sentence(ward: Path, command: str) -> None:
+def test_a_query_that_cannot_be_run_is_one_sentence(ward, command):
     ward.write_text(ward.read_text().replace("visits", "vists"))
     words = (*EXACT, "-o", "a") if command == "fit" else ("-k", 2, "--epsilon", 1)
     refused = run(command, ward, *words)
@@ -192,8 +187,6 @@ def test_a_query_that_cannot_be_run_is_one_sentence(ward: Path, command: str) ->
     assert refused.stderr.count("\n") == 1
     assert f"{ward} must be a query that its database can run, got 'no such table" in (refused.stderr)
 
-
-# --- genotypes -------------------------------------------------------------------------------------
 
 N_VARIANTS = 20
 IDS = tuple(f"rs{place}" for place in range(N_VARIANTS))
@@ -220,7 +213,7 @@ def beds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 FIT = ("fit", "north.bed", "south.bed", "east.bed", "-k", 2, "--variants", "public.afreq")
 
 
-def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds: Path):
+def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds):
     succeed(*FIT, "--epsilon", "inf", "-o", "out")
     result = read_result("out")
     assert result.n_features == N_VARIANTS - 2
@@ -255,14 +248,12 @@ def test_a_fit_scores_with_ids_outliers_and_plink_s_own_files(beds: Path):
         ((*FIT[:-2], "--epsilon", "inf"), "give frequencies, or public offsets of 2p"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(beds: Path, words, sentence):
+def test_what_cannot_be_is_refused_in_one_sentence(beds, words, sentence):
     refused = run(*words, "-o", "out")
     assert refused.exit_code == 2
     assert sentence in " ".join(refused.stderr.split())
     assert not Path("out").exists()
 
-
-# --- networks --------------------------------------------------------------------------------------
 
 N_NODES = 60
 NETWORKS = ("north.csv", "south.npz", "east.graphml", "west.parquet")
@@ -284,7 +275,7 @@ def layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 FIND = ("analyze", "communities", "result")
 
 
-def test_exact_communities_are_printed_and_kept(layers: Path):
+def test_exact_communities_are_printed_and_kept(layers):
     said = succeed("fit", *NETWORKS, *EDGES, "--epsilon", "inf").stdout
     assert "`fedpower analyze communities result -k K`" in said
     assert "NOT PRIVATE" in said
@@ -300,7 +291,7 @@ def test_exact_communities_are_printed_and_kept(layers: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("edge",), ("row",), ("edge", "--aggregation", "secure")])
-def test_private_communities_say_what_is_protected(layers: Path, words: tuple[str, ...]):
+def test_private_communities_say_what_is_protected(layers, words):
     succeed("fit", *NETWORKS, "--nodes", "nodes.txt", "--epsilon", 1, "--network", *words)
     facts = json.loads(succeed(*FIND, "-k", 2, "--labels", "truth.csv", "--json", "-o", "communities").stdout)
     unit = "one row of one silo" if "row" in words else "one edge of one layer of one silo"
@@ -323,7 +314,7 @@ HEAVY = "source,target,weight\nv000,v001,9\nv001,v002,1\nv002,v003,2\nv003,v004,
         ("heavy.csv", 5, "edges heavier than --edge-weight were capped: 1 in heavy (25.0%)"),
     ],
 )
-def test_what_a_maximum_does_to_edges_is_for_the_operator(layers: Path, file: str, most: object, said: str):
+def test_what_a_maximum_does_to_edges_is_for_the_operator(layers, file, most, said):
     Path("heavy.csv").write_text(HEAVY)
     found = succeed("fit", file, *EDGES, "--epsilon", "inf", "--edge-weight", most)
     assert said in found.stderr

@@ -49,7 +49,7 @@ def wards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards: Path):
+def test_an_owner_sees_types_missing_cells_levels_and_what_to_doubt(wards):
     columns = json.loads(succeed("inspect", "north.csv", "--json").stdout)["files"]["north.csv"]
     found = {each["name"]: each for each in columns}
     types = ["number", "number", "text", "yes/no", "date", "number"]
@@ -77,7 +77,7 @@ def drafted(name: str, *words: str) -> str:
     return Path("draft.toml").read_text()
 
 
-def test_a_draft_has_names_and_stored_types_alone(wards: Path):
+def test_a_draft_has_names_and_stored_types_alone(wards):
     """Text has no types; a Parquet file tells numbers, and its texts may be anything."""
     assert drafted("north.csv").endswith(f"[rules]{RULES_OF_TEXT}")
     typed = RULES_OF_TEXT.replace(f"age = {OPEN}", f"age = {NUMBER}")
@@ -106,7 +106,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("column", ["smoker", "sex", "seen", "note"])
 @pytest.mark.parametrize("kind", WRITERS)
-def test_tables_that_differ_in_one_cell_have_the_same_draft(kind: str, column: str, wards: Path):
+def test_tables_that_differ_in_one_cell_have_the_same_draft(kind, column, wards):
     """Among yes and no, among levels, among dates, and in a column with nothing else."""
     table = ward(1).assign(note=pd.Series([None] * 300, dtype=str))
     drafts = []
@@ -117,7 +117,7 @@ def test_tables_that_differ_in_one_cell_have_the_same_draft(kind: str, column: s
     assert drafts[0] == drafts[1]
 
 
-def test_a_draft_from_rows_says_in_its_first_line_that_it_is_confidential(wards: Path):
+def test_a_draft_from_rows_says_in_its_first_line_that_it_is_confidential(wards):
     said = drafted("north.csv", "--from-rows")
     assert said.splitlines()[0] == (
         "# Confidential: drafted from rows. Do not send; propose a code book from what you know instead."
@@ -129,7 +129,7 @@ def test_a_draft_from_rows_says_in_its_first_line_that_it_is_confidential(wards:
     assert run("inspect", "north.csv", "--from-rows").exit_code == 2
 
 
-def test_a_query_of_duckdb_tells_its_types(wards: Path):
+def test_a_query_of_duckdb_tells_its_types(wards):
     duckdb = pytest.importorskip("duckdb")
     pytest.importorskip("adbc_driver_duckdb")
     with duckdb.connect("ward.duckdb") as connection:
@@ -147,7 +147,7 @@ GERMAN = "größe;gewicht;ort\n1,75;70,5;Köln\n1,62;;München\n1,80;81,25;Köln
 
 
 @pytest.mark.parametrize("said", [(), ("--separator", ";", "--decimal", ",")])
-def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], wards: Path):
+def test_decimal_commas_and_other_encodings_are_read(said, wards):
     Path("ward.csv").write_bytes(GERMAN.encode("latin-1"))
     words = ("--encoding", "latin-1", *said)
     columns = json.loads(succeed("inspect", "ward.csv", "--json", *words).stdout)["files"]["ward.csv"]
@@ -161,7 +161,7 @@ def test_decimal_commas_and_other_encodings_are_read(said: tuple[str, ...], ward
     assert "größe" in drafted("ward.csv", *words)
 
 
-def test_tables_go_from_rules_to_scores_with_commands_alone(wards: Path):
+def test_tables_go_from_rules_to_scores_with_commands_alone(wards):
     files = ("north.csv", "south.parquet")
     succeed("fit", "--prepare-only", *files, "--epsilon", 4, "--codebook", "codebook.toml", "-o", "full.toml")
     full = read_code_book("full.toml")
@@ -182,7 +182,7 @@ def test_tables_go_from_rules_to_scores_with_commands_alone(wards: Path):
     assert "700 rows of 7 columns" in shown.stdout
 
 
-def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards: Path):
+def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards):
     said = run("fit", "north.csv", "south.parquet", "-k", 1, "--epsilon", 1, "-o", "out")
     assert said.exit_code == 2
     first, *lines = said.stderr.splitlines()
@@ -192,7 +192,7 @@ def test_all_problems_of_all_files_are_one_list_and_no_cell_is_in_it(wards: Path
     assert not Path("out").exists()
 
 
-def test_ids_and_constants_are_pointed_out_before_a_fit_and_dropped_on_request(wards: Path):
+def test_ids_and_constants_are_pointed_out_before_a_fit_and_dropped_on_request(wards):
     table = ward(3)[["patient_id", "age", "cd4"]].replace(".", "0").fillna(50.0).assign(ward=7)
     table.to_csv("west.csv", index=False)
     said = succeed("fit", "west.csv", "-k", 1, "--epsilon", "inf", "-o", "out")
@@ -207,7 +207,7 @@ def test_ids_and_constants_are_pointed_out_before_a_fit_and_dropped_on_request(w
     assert "--drop" not in said.stderr
 
 
-def test_a_study_takes_its_columns_and_rules_from_a_code_book(wards: Path):
+def test_a_study_takes_its_columns_and_rules_from_a_code_book(wards):
     words = ("--name", "trial", "--silos", "north,south", "-k", 2, "--epsilon", 4)
     succeed("study", "init", *words, "--codebook", "codebook.toml")
     shown = json.loads(succeed("study", "show", "study.toml", "--json").stdout)

@@ -26,7 +26,7 @@ def used(here: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "owner"), [(["north.ledger"], "north"), (["o.db"], None), (["o.db", "--silo", "west"], "west")]
 )
-def test_a_new_ledger_is_private_and_named_after_its_file(here: Path, words: list[str], owner: str | None):
+def test_a_new_ledger_is_private_and_named_after_its_file(here, words, owner):
     made = json.loads(succeed("ledger", "create", *words, *CAP, "--json").stdout)
     assert (made["ledger"], made["silo"], made["cap"]) == (words[0], owner, {"epsilon": 2, "delta": 1e-6})
     assert stat.S_IMODE(Path(words[0]).stat().st_mode) == 0o600
@@ -34,7 +34,7 @@ def test_a_new_ledger_is_private_and_named_after_its_file(here: Path, words: lis
         assert opened.owner.silo == owner
 
 
-def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used: Path):
+def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used):
     said = succeed("ledger", "show", used).stdout
     for part in (
         "silo 'north'",
@@ -54,7 +54,7 @@ def test_what_is_shown_is_the_ledgers_statement_and_charges_nothing(used: Path):
     assert reported == statement
 
 
-def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used: Path):
+def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(used):
     shown = succeed("ledger", "show", used).stdout
     used.chmod(0o400)
     used.parent.chmod(0o500)
@@ -66,7 +66,7 @@ def test_a_ledger_that_may_only_be_read_is_shown_and_nothing_is_made_beside_it(u
     assert [path.name for path in used.parent.iterdir()] == [used.name]
 
 
-def test_a_cap_is_changed_on_record(used: Path):
+def test_a_cap_is_changed_on_record(used):
     words = ("ledger", "set-cap", used, "--delta", 1e-6)
     assert "is epsilon=3 at delta=1e-06 now" in succeed(*words, "--epsilon", 3, "--reason", "a study").stdout
     said = succeed("ledger", "show", used).stdout

@@ -1,7 +1,6 @@
 """`fedpower plan`: a table or JSON from public facts, with nothing charged."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ def invoke(*words: str) -> str:
     return result.stdout
 
 
-def test_a_table_tells_every_way_and_the_one_to_be_taken() -> None:
+def test_a_table_tells_every_way_and_the_one_to_be_taken():
     out = invoke(*FACTS, "--no-standardize", "--gap", "0.05")
     assert "→" in out
     assert "4 silos, 20,000 rows of 30 columns; epsilon=1" in out
@@ -35,7 +34,7 @@ def test_a_table_tells_every_way_and_the_one_to_be_taken() -> None:
     assert json.loads(invoke(*FACTS[:-1], "inf", "--json"))["epsilon"] == "inf"
 
 
-def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
+def test_a_plan_takes_the_options_that_its_own_sentences_name():
     words = ["--aggregation", "secure", "--colluders", "2", "--min-silos", "3", "--json"]
     ways = json.loads(invoke(*FACTS, *words))["candidates"]
     assert [way["aggregation"] for way in ways if way["chosen"]] == ["secure"]
@@ -47,7 +46,7 @@ def test_a_plan_takes_the_options_that_its_own_sentences_name() -> None:
     assert "(1 rows)" not in invoke(*uneven, "--weights", "noise")
 
 
-def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing() -> None:
+def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing():
     out = invoke(*FACTS)
     assert "It would first find offset, scale and bound of the columns privately: 1" in out
     assert "give a spectrum" in out
@@ -60,7 +59,7 @@ def test_without_knowing_anything_a_plan_tells_what_is_known_and_what_is_missing
     assert 0 < record["preparation"] < 0.2
 
 
-def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> None:
+def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given():
     one = json.loads(invoke(*FACTS, "--row-norm", "4", "--gap", "0.8", "--json"))
     other = json.loads(invoke(*FACTS, "--row-norm", "1", "--gap", "0.05", "--json"))
     for left, right in zip(one["candidates"], other["candidates"], strict=True):
@@ -69,7 +68,7 @@ def test_a_guess_is_in_the_units_of_the_rows_where_their_bound_is_given() -> Non
     assert "For a predicted sin θ of 0.1, epsilon=0.61 would be needed with these 20,000 rows" in out
 
 
-def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -> None:
+def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path):
     rows = np.random.default_rng(1).standard_normal((9000, 5))
     rows = rows + 3 * rows[:, :1] + 20  # one strong factor: all columns go together
     model = FedPCA(2, epsilon=4.0).fit_silos({"a": rows[:5000], "b": rows[5000:]})
@@ -88,7 +87,7 @@ def test_an_earlier_result_tells_silos_columns_and_eigenvalues(tmp_path: Path) -
         invoke(*words, "--n-features", "6", "--rows", "50")
 
 
-def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
+def test_a_ledger_is_asked_and_not_charged(tmp_path):
     path = tmp_path / "north.ledger"
     Ledger.create(path, epsilon=2.0, delta=1e-6).close()
     before = path.read_bytes()
@@ -107,7 +106,7 @@ def test_a_ledger_is_asked_and_not_charged(tmp_path: Path) -> None:
         ("0.00001", "It would determine no component for -k auto.", 0),
     ],
 )
-def test_a_plan_tells_how_many_a_spectrum_would_give(spectrum: str, sentence: str, rank: int) -> None:
+def test_a_plan_tells_how_many_a_spectrum_would_give(spectrum, sentence, rank):
     words = ("--n-features", "8", "--rows", "2x20000", "--epsilon", "1", "-k", "auto", "--spectrum", spectrum)
     ways = json.loads(invoke(*words, "--json"))["candidates"]
     assert {(way["solver"], way["aggregation"]) for way in ways} == {

@@ -22,10 +22,7 @@ def reported(*words: object) -> dict:
     return json.loads(succeed(*words, "--json").stdout)
 
 
-# --- show --------------------------------------------------------------------------------------------
-
-
-def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here, monkeypatch):
     monkeypatch.setattr("webbrowser.open", lambda _: True)
     said = succeed("fit", *FILES, *PRIVATE, "-o", "out").stdout
     assert said.splitlines()[-1].startswith(f"Result: out (open {Path('out/report.html')};")
@@ -43,7 +40,7 @@ def test_a_folder_gives_the_lines_and_the_page_of_its_fit(here: Path, monkeypatc
     assert Path("elsewhere/report.html").read_bytes() == before
 
 
-def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here: Path):
+def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here):
     for name in SIZES:
         succeed("ledger", "create", f"l/{name}.ledger", "--epsilon", 2, "--delta", 1e-6)
     succeed("fit", *FILES, *PRIVATE, "--ledgers", "l", "-o", "out")
@@ -58,7 +55,7 @@ def test_ledgers_of_a_fit_are_on_its_record_and_in_its_report(here: Path):
 
 
 @pytest.mark.programs
-def test_the_page_is_opened_in_the_browser_that_there_is(here: Path):
+def test_the_page_is_opened_in_the_browser_that_there_is(here):
     browser = here / "browser"
     browser.write_text('#!/bin/sh\necho "$1" > opened\n')
     browser.chmod(0o755)
@@ -71,15 +68,10 @@ def test_the_page_is_opened_in_the_browser_that_there_is(here: Path):
     assert "no browser could be started" in said.stderr
 
 
-# --- show --against ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("turned", "tilted", "angles"), [(0, 30, [0, 30]), (40, 0, [0, 0]), (40, 10, [0, 10]), (40, 30, [0, 30])]
 )
-def test_a_known_angle_is_found_and_turns_within_a_plane_are_pointed_out(
-    turned: float, tilted: float, angles: list[float], here: Path
-):
+def test_a_known_angle_is_found_and_turns_within_a_plane_are_pointed_out(turned, tilted, angles, here):
     turn, tilt = np.radians(turned), np.radians(tilted)
     first, second = np.eye(4)[:, :2], np.zeros((4, 2))
     second[0] = np.cos(turn), -np.sin(turn)
@@ -98,7 +90,7 @@ def test_a_known_angle_is_found_and_turns_within_a_plane_are_pointed_out(
     assert ("compare the angles" in said) == (turned > 0 and tilted < 15)
 
 
-def test_a_result_is_compared_with_one_of_other_order_and_of_fewer_columns(here: Path):
+def test_a_result_is_compared_with_one_of_other_order_and_of_fewer_columns(here):
     backwards = ("--columns", ",".join(COLUMNS[::-1]))
     succeed("fit", "north.csv", "south.parquet", *EXACT, *backwards, "-o", "reversed")
     assert reported("show", "model", "--against", "reversed")["sin_theta"] < 1e-7
@@ -115,16 +107,13 @@ def test_a_result_is_compared_with_one_of_other_order_and_of_fewer_columns(here:
         ((), "5 and 9 columns"),
     ],
 )
-def test_results_of_different_questions_are_not_compared(here: Path, words: tuple[str, ...], reason: str):
+def test_results_of_different_questions_are_not_compared(here, words, reason):
     np.save("other.npy", np.eye(9)[:, :2])
     if words:
         succeed("fit", "north.csv", *EXACT, *words, "-o", "other")
     said = run("show", "model", "--against", "other" if words else "other.npy")
     assert said.exit_code == 2
     assert reason in said.stderr
-
-
-# --- transform ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -144,7 +133,7 @@ def with_ids(path: str, ids: list) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy"])
-def test_every_format_holds_the_estimators_scores(scores: np.ndarray, ending: str):
+def test_every_format_holds_the_estimators_scores(scores, ending):
     words = ("transform", "model", "east.csv", "-o", f"scores.{ending}")
     assert reported(*words) == {"file": f"scores.{ending}", "rows": 40, "scores": ["pc1", "pc2"]}
     if ending == "npy":
@@ -158,7 +147,7 @@ def test_every_format_holds_the_estimators_scores(scores: np.ndarray, ending: st
     succeed(*words, "--force")
 
 
-def test_columns_are_matched_by_name_and_others_left_out(scores: np.ndarray):
+def test_columns_are_matched_by_name_and_others_left_out(scores):
     with_ids("ids.csv", IDS)
     by_name = succeed("transform", "model", "ids.csv").stdout
     assert by_name == succeed("transform", "model", "east.csv").stdout
@@ -173,7 +162,7 @@ def test_columns_are_matched_by_name_and_others_left_out(scores: np.ndarray):
     [(("holes.csv",), "bmi"), (("east.csv", "--plot", "east.svg"), "east.svg"),
      (("east.csv", "--plot", "nowhere/east.svg"), "nowhere/east.svg")],
 )  # fmt: skip
-def test_a_failure_half_way_leaves_no_file(scores: np.ndarray, words: tuple[str, ...], at_fault: str):
+def test_a_failure_half_way_leaves_no_file(scores, words, at_fault):
     Path("east.svg").write_text("an earlier one")
     before = sorted(Path().iterdir())
     said = run("transform", "model", *words, "-o", "scores.csv")
@@ -183,7 +172,7 @@ def test_a_failure_half_way_leaves_no_file(scores: np.ndarray, words: tuple[str,
 
 @pytest.mark.parametrize("given", ["ids.csv", "ids.parquet"])
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_an_id_column_comes_first_and_is_no_feature(scores: np.ndarray, given: str, ending: str):
+def test_an_id_column_comes_first_and_is_no_feature(scores, given, ending):
     with_ids(given, IDS)
     succeed("transform", "model", given, "--id-column", "patient_id", "-o", f"scores.{ending}")
     found = (pl.read_csv if ending == "csv" else pl.read_parquet)(f"scores.{ending}")
@@ -192,7 +181,7 @@ def test_an_id_column_comes_first_and_is_no_feature(scores: np.ndarray, given: s
     np.testing.assert_allclose(found["pc2"], scores[:, 1], atol=1e-12)
 
 
-def test_ids_keep_their_type_and_stand_next_to_columns_without_names(scores: np.ndarray):
+def test_ids_keep_their_type_and_stand_next_to_columns_without_names(scores):
     with_ids("ids.parquet", list(range(40)))
     succeed("transform", "model", "ids.parquet", "--id-column", "patient_id", "-o", "s.parquet")
     assert pl.read_parquet("s.parquet")["patient_id"].to_list() == list(range(40))
@@ -204,9 +193,6 @@ def test_ids_keep_their_type_and_stand_next_to_columns_without_names(scores: np.
     plain = succeed("transform", "nameless", "east.npy").stdout.splitlines()
     found = pl.read_csv("scores.csv")
     np.testing.assert_allclose(found["pc1"], [float(line.split(",")[0]) for line in plain[1:]])
-
-
-# --- export ------------------------------------------------------------------------------------------
 
 
 TABLE, PLINK = "5 features by 2 components", ("--rows", "ids.csv", "--id-column", "patient_id")
@@ -223,7 +209,7 @@ CELLS = "40 cells with 2 scores each, components and variances"
         ("anndata", ("--rows", "cells.h5ad"), {"new": CELLS}),
     ],
 )
-def test_every_format_is_written_and_named(here: Path, kind: str, words: tuple[str, ...], files: dict):
+def test_every_format_is_written_and_named(here, kind, words, files):
     """What is in the files is tested where they are written."""
     with_ids("ids.csv", [f"p{number}" for number in range(40)])
     write_h5ad(parts()["east"], here / "cells.h5ad", COLUMNS)
@@ -236,12 +222,9 @@ def test_every_format_is_written_and_named(here: Path, kind: str, words: tuple[s
         assert "numbered from 1" in succeed(*command[:-4], "-o", "numbered").stderr
 
 
-# --- a reader who may go -----------------------------------------------------------------------------
-
-
 @pytest.mark.programs
 @pytest.mark.parametrize("words", [("transform", "model", "many.csv"), ("ledger", "show", "many.ledger")])
-def test_a_reader_who_has_enough_ends_the_command_quietly(here: Path, words: tuple[str, ...]):
+def test_a_reader_who_has_enough_ends_the_command_quietly(here, words):
     """The pipe is closed before a word is written: nothing depends on who is faster."""
     rows = Path("north.csv").read_text().splitlines(keepends=True)
     Path("many.csv").write_text(rows[0] + "".join(rows[1:]) * 100)

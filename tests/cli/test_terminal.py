@@ -84,9 +84,6 @@ class Terminal:
             pass
 
 
-# --- progress ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory, with two silos of many rows, and a model of them."""
@@ -97,7 +94,7 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_fit_shows_rows_and_rounds(wide: Path) -> None:
+def test_a_fit_shows_rows_and_rounds(wide):
     words = ("--solver", "fedpower", "--n-steps", "3", "--tol", "0", "-o", "out")
     with Terminal("fit", "north.npy", "south.npy", *EXACT, *words) as terminal:
         terminal.wait_for(r"rows .* \d+/400000 .* left")
@@ -115,21 +112,19 @@ def test_a_fit_shows_rows_and_rounds(wide: Path) -> None:
     ],
     ids=["fit", "transform", "plan"],
 )
-def test_rows_are_counted_also_where_their_number_is_unknown(
-    here: Path, words: tuple[str, ...], rows: str
-) -> None:
+def test_rows_are_counted_also_where_their_number_is_unknown(here, words, rows):
     with Terminal(*words) as terminal:
         terminal.wait_for(rf"rows .* {rows}")
         assert terminal.end() == 0
 
 
-def test_quiet_shows_nothing(here: Path) -> None:
+def test_quiet_shows_nothing(here):
     with Terminal("fit", "north.csv", *EXACT, "-o", "out", "--quiet") as terminal:
         assert terminal.end() == 0
     assert terminal.said == ""
 
 
-def test_a_pipe_gets_the_sentences_only(here: Path) -> None:
+def test_a_pipe_gets_the_sentences_only(here):
     done = subprocess.run(
         [*PROGRAM, "fit", "north.csv", "--epsilon", "1", "--row-norm", "3", "-k", "2"],
         capture_output=True, text=True, check=True,
@@ -137,8 +132,6 @@ def test_a_pipe_gets_the_sentences_only(here: Path) -> None:
     assert [line.split()[0] for line in done.stderr.splitlines()] == ["Note:", "Note:"]
     assert "\x1b" not in done.stdout + done.stderr
 
-
-# --- interrupts --------------------------------------------------------------------------------------
 
 STEPS = 120
 SECURE = ("--aggregation", "secure")
@@ -167,7 +160,7 @@ def spent(name: str) -> tuple[int, float]:
     return reported.n_releases, reported.epsilon
 
 
-def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_rows_are_read(tmp_path, monkeypatch):
     """A file of zeros that takes no disk, and longer to read than anybody waits."""
     monkeypatch.chdir(tmp_path)
     shape = (200_000_000, 20)
@@ -184,7 +177,7 @@ def test_while_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in tmp_path.iterdir()] == ["north.npy"]
 
 
-def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path) -> None:
+def test_between_noised_steps_what_was_charged_is_not_charged_again(place):
     """T steps and the mean are charged over both attempts together, as they would be over one."""
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result")
     noised = ("--no-standardize", "--noise", "step", "--solver", "fedpower", "--n-steps", STEPS)
@@ -211,8 +204,8 @@ def test_between_noised_steps_what_was_charged_is_not_charged_again(place: Path)
     ids=["plain", "secure"],
 )
 def test_what_was_charged_when_a_fit_is_interrupted_before_its_result(
-    place: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], sentence: str, releases: int
-) -> None:
+    place, monkeypatch, more, sentence, releases
+):
     words = ("fit", "north.npy", "south.npy", *NOISED, "--ledgers", ".", "-o", "result", *more)
 
     def interrupted(*_: object, **__: object) -> None:

@@ -443,7 +443,7 @@ def cases() -> list[object]:
 
 
 @pytest.mark.parametrize(("use", "at_fault"), cases())
-def test_a_wrong_use_names_what_is_at_fault_and_leaves_no_trace(place: Path, use: str, at_fault: str) -> None:
+def test_a_wrong_use_names_what_is_at_fault_and_leaves_no_trace(place, use, at_fault):
     before = contents(place)
     said = run(*words_of(use))
     check(place, before, (said.exit_code, said.stdout, said.stderr), at_fault)
@@ -466,16 +466,14 @@ def in_a_process(use: str, *, room: int = resource.RLIM_INFINITY) -> tuple[int, 
 
 @pytest.mark.programs
 @pytest.mark.parametrize(("use", "at_fault"), NO_PERMISSION.items())
-def test_without_permission_nothing_is_read_or_written(place: Path, use: str, at_fault: str) -> None:
+def test_without_permission_nothing_is_read_or_written(place, use, at_fault):
     before = contents(place)
     check(place, before, in_a_process(use), at_fault)
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize(("use", "at_fault"), FULL_DISK.items())
-def test_on_a_full_disk_nothing_is_written_or_charged(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str, at_fault: str
-) -> None:
+def test_on_a_full_disk_nothing_is_written_or_charged(prepared, tmp_path, monkeypatch, use, at_fault):
     place = tmp_path / "full"
     shutil.copytree(prepared, place, ignore=shutil.ignore_patterns("sealed*", "shut"))
     monkeypatch.chdir(place)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,9 +47,7 @@ PLACED = [
 
 
 @pytest.mark.parametrize(("form", "value"), PLACED)
-def test_a_missing_or_infinite_value_is_refused_with_its_column_and_row(
-    form: str, value: float, tmp_path: Path
-) -> None:
+def test_a_missing_or_infinite_value_is_refused_with_its_column_and_row(form, value, tmp_path):
     rows = sample_rows()
     rows[16, 1] = rows[16, 3] = rows[40, 0] = value
     message = refused(FORMS[form](rows, tmp_path))
@@ -116,7 +113,7 @@ FLAWED: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", FLAWED)
-def test_what_is_in_memory_is_refused_by_what_is_wrong(case: str) -> None:
+def test_what_is_in_memory_is_refused_by_what_is_wrong(case):
     data, options, sentence = FLAWED[case]
     assert re.search(sentence, refused(data, **options))
 
@@ -155,15 +152,15 @@ TEXTS: dict[str, tuple[str, str, dict[str, Any], str]] = {
        for bad in (f"1 x{CELL}", f"1 2:{CELL}z", "1 1:2:3", "1 a:2", "1 3:", "1 1.5:2")},
     "svmlight of a width": ("t.svm", "1 1:2\n0 1:1\n1 a:2\n", {"n_features": 4}, SVM),
     "another ending": ("t.ods", "", {}, r"must end in one of .*\.parquet, .* got '\.ods'"),
-    "TOML that is none": ("t.toml", "query = ", {}, "must be a TOML file in UTF-8, got one that cannot be"),
-    "TOML without data": ("t.toml", "data = 5", {}, r"must have a table \[data\]"),
+    "TOML that is none": ("t.toml", "query = ", {}, "must be TOML, got something else"),
+    "TOML without data": ("t.toml", "data = 5", {}, "data in .* must be a table, got a whole number"),
     "TOML with an unknown key": ("t.toml", "[data]\npath = 'a.csv'\nsep = ','", {}, "got 'sep'"),
     "TOML of an array": ("t.toml", "[data]\npath = 'none.npy'", {}, "must be a file that exists"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TEXTS)
-def test_a_text_is_refused_by_what_is_wrong(case: str, tmp_path: Path) -> None:
+def test_a_text_is_refused_by_what_is_wrong(case, tmp_path):
     file, text, options, sentence = TEXTS[case]
     (tmp_path / file).write_text(text)
     assert re.search(sentence, refused(tmp_path / file, **options))
@@ -184,15 +181,13 @@ def test_a_text_is_refused_by_what_is_wrong(case: str, tmp_path: Path) -> None:
         (".csv", "a,b\nTRUE,1\nfalse,2\n", [[1, 1], [0, 2]]),
     ],
 )
-def test_how_a_text_is_written_is_seen_in_its_beginning(
-    ending: str, text: str, rows: list[list[float]], tmp_path: Path
-) -> None:
+def test_how_a_text_is_written_is_seen_in_its_beginning(ending, text, rows, tmp_path):
     path = tmp_path / f"a{ending}"
     path.write_text(text)
     assert read_all(open_source(path)).tolist() == rows
 
 
-def test_a_separator_decimal_and_encoding_may_be_given(tmp_path: Path) -> None:
+def test_a_separator_decimal_and_encoding_may_be_given(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("Größe, cm;b\n1,500;2\n", encoding="cp1252")
     assert "delimited text in UTF-8" in refused(path)
@@ -203,7 +198,7 @@ def test_a_separator_decimal_and_encoding_may_be_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".feather"])
-def test_a_typed_file_is_refused_by_its_columns(ending: str, tmp_path: Path) -> None:
+def test_a_typed_file_is_refused_by_its_columns(ending, tmp_path):
     path = tmp_path / f"a{ending}"
     write = pa.parquet.write_table if ending == ".parquet" else pyarrow.feather.write_feather
     write(pa.table({"a": [1.0], "city": [CELL]}), path)
@@ -214,7 +209,7 @@ def test_a_typed_file_is_refused_by_its_columns(ending: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", ["npy", "npz", "csr npz", "parquet", "feather", "csv.gz"])
-def test_a_truncated_or_damaged_file_is_refused(form: str, tmp_path: Path) -> None:
+def test_a_truncated_or_damaged_file_is_refused(form, tmp_path):
     path = FORMS[form](sample_rows(), tmp_path)
     data = path.read_bytes()
     for share in (0.0, 0.02, 0.6, 0.97):
@@ -228,7 +223,7 @@ def test_a_truncated_or_damaged_file_is_refused(form: str, tmp_path: Path) -> No
     assert str(path) in refused(path)
 
 
-def test_files_of_arrays_must_be_real_and_two_dimensional(tmp_path: Path) -> None:
+def test_files_of_arrays_must_be_real_and_two_dimensional(tmp_path):
     np.save(tmp_path / "o.npy", np.array([[CELL, None]], dtype=object), allow_pickle=True)
     assert "object dtype" in refused(tmp_path / "o.npy")
     np.save(tmp_path / "c.npy", np.ones((2, 2), dtype=complex))
@@ -239,7 +234,7 @@ def test_files_of_arrays_must_be_real_and_two_dimensional(tmp_path: Path) -> Non
     assert "got 1-d" in refused(tmp_path / "flat.npz")
 
 
-def test_calls_that_a_source_refuses(tmp_path: Path) -> None:
+def test_calls_that_a_source_refuses(tmp_path):
     rows = np.ones((2, 3))
     assert "must be a file that exists" in refused(tmp_path / "none.csv")
     assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(tmp_path)

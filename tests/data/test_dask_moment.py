@@ -54,7 +54,7 @@ def assert_alike(found: Any, plain: Any, center: Any = None) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("collection", [array, frame])
-def test_dask_answers_as_numpy_does(rule: RowTreatment, collection: Any) -> None:
+def test_dask_answers_as_numpy_does(rule, collection):
     rows = sample()
     found, plain = kernels(open_source(collection(rows)), rule), kernels(open_source(rows), rule)
     for one, other in zip(found, plain, strict=True):
@@ -63,7 +63,7 @@ def test_dask_answers_as_numpy_does(rule: RowTreatment, collection: Any) -> None
 
 
 @pytest.mark.slow
-def test_workers_in_other_processes_answer_alike() -> None:
+def test_workers_in_other_processes_answer_alike():
     rows = sample()
     with dask.config.set(scheduler="processes", num_workers=2):
         found = local_moment(open_source(array(rows)), RULES[2], rank=1, steps=10_000)
@@ -84,7 +84,7 @@ def tracing() -> tuple[list[int], Any]:
 
 @pytest.mark.parametrize("center", [None, np.array([0.1, 0.0, -0.1, 0.0, 0.2])])
 @pytest.mark.parametrize("collection", [array, frame])
-def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any, center: Any) -> None:
+def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection, center):
     """Bit for bit, and nothing but sums comes back."""
     rows = sample(3000)
     came_back, traced = tracing()
@@ -101,7 +101,7 @@ def test_clipped_sums_over_dask_are_the_whole_numbers_of_arrays(collection: Any,
     assert max(came_back) < 2_000 < rows.nbytes / 50
 
 
-def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
+def test_a_fit_over_dask_silos_is_the_fit_over_arrays():
     rows = sample(3000)
     plain = FedPCA(2, epsilon=float("inf")).fit_silos([rows[:1200], rows[1200:]])
     given = [array(rows[:1200]), array(rows[1200:])]
@@ -111,7 +111,7 @@ def test_a_fit_over_dask_silos_is_the_fit_over_arrays() -> None:
     assert private.privacy_.is_private
 
 
-def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways_out() -> None:
+def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways_out():
     rows = sample(3000)
     refused = r"must be rows in memory, a file or a query to be prepared, got rows at Dask's"
     with pytest.raises(InputError, match=f"{refused} workers; give a code book, or row_norm"):
@@ -122,7 +122,7 @@ def test_rows_at_dask_s_workers_are_not_prepared_and_the_sentence_names_the_ways
     assert found.treatment == book.treatment
 
 
-def test_partitions_without_rows_do_not_matter() -> None:
+def test_partitions_without_rows_do_not_matter():
     rows = sample(50)
     table = frame(rows)
     thin = table[table["a"] > 1.0]
@@ -137,7 +137,7 @@ def test_partitions_without_rows_do_not_matter() -> None:
         nobody.prepare()
 
 
-def test_rows_of_unknown_number_are_counted_and_bad_values_named_by_partition() -> None:
+def test_rows_of_unknown_number_are_counted_and_bad_values_named_by_partition():
     source = open_source(frame(sample(300)).to_dask_array())
     assert source.n_rows is None
     assert local_moment(source, rank=1, steps=100).n_rows == 300
@@ -148,7 +148,7 @@ def test_rows_of_unknown_number_are_counted_and_bad_values_named_by_partition() 
         silo.prepare()
 
 
-def test_what_is_no_table_of_rows_is_refused() -> None:
+def test_what_is_no_table_of_rows_is_refused():
     with pytest.raises(InputError, match="must be a 2-d array of rows by columns, got 1-d"):
         open_source(dask.array.ones(5))
     with pytest.raises(InputError, match="must be a Dask array or data frame, got Delayed"):

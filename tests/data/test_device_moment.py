@@ -46,7 +46,7 @@ def kernels(source: Any, rule: RowTreatment, device: str | None) -> list[Any]:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("center", [None, np.full(12, 0.1)], ids=["origin", "centre"])
-def test_a_device_answers_as_numpy_does(rule: RowTreatment, center: Any) -> None:
+def test_a_device_answers_as_numpy_does(rule, center):
     rows = sample()
     basis = np.linalg.qr(np.random.default_rng(1).standard_normal((12, 3)))[0]
     device = open_device(DEVICE)
@@ -64,9 +64,7 @@ def test_a_device_answers_as_numpy_does(rule: RowTreatment, center: Any) -> None
 @pytest.mark.skipif(DEVICE == "cpu" and find_spec("triton") is None, reason="there is no Triton")
 @pytest.mark.parametrize("width", [3, 50, 130])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_tensor_cores_sums_are_the_processor_s(
-    width: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tensor_cores_sums_are_the_processor_s(width, dtype, monkeypatch):
     """By Triton's interpreter where there is no GPU; a row of extreme length is summed by PyTorch."""
     if DEVICE == "cpu":
         monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -92,7 +90,7 @@ def test_the_tensor_cores_sums_are_the_processor_s(
         np.testing.assert_allclose(two.to_float().about(), one.to_float().about(), atol=2.0**-19)
 
 
-def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
+def test_a_private_fit_bounds_and_sums_float32_rows_in_float64():
     rows = sample().astype(np.float32)
     rule = RowTreatment(row_norm=4.0)
     tensor = open_source(torch.tensor(rows, device=DEVICE))
@@ -105,7 +103,7 @@ def test_a_private_fit_bounds_and_sums_float32_rows_in_float64() -> None:
     np.testing.assert_allclose(found.moment(), plain.moment(), rtol=0, atol=1e-14)
 
 
-def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
+def test_a_fit_on_a_device_is_the_cpu_s_fit():
     rows = sample(4000)
     silos = [rows[:1500], rows[1500:]]
     plain = FedPCA(3, epsilon=float("inf")).fit_silos(silos)
@@ -119,7 +117,7 @@ def test_a_fit_on_a_device_is_the_cpu_s_fit() -> None:
     assert all("in float64" in reason for reason in private.kernels_.values())
 
 
-def test_a_missing_value_is_named_and_told_by_place() -> None:
+def test_a_missing_value_is_named_and_told_by_place():
     rows = sample(300)
     rows[123, 4] = np.nan
     for form in (rows, torch.tensor(rows), torch.tensor(rows).float()):
@@ -130,7 +128,7 @@ def test_a_missing_value_is_named_and_told_by_place() -> None:
             silo.prepare()
 
 
-def test_what_a_device_cannot_do_is_refused_in_one_sentence() -> None:
+def test_what_a_device_cannot_do_is_refused_in_one_sentence():
     with pytest.raises(InputError, match=r"device must be one that PyTorch has here.*'warp'"):
         open_device("warp")
     with pytest.raises(InputError, match="device must be text, got 3"):

@@ -111,9 +111,6 @@ def test_lists_that_are_none_are_refused(tmp_path, text, sentence):
         read_variants(path)
 
 
-# --- .pgen ------------------------------------------------------------------------------------------------
-
-
 def write_pgen(path, counts, *, alleles=ALLELES, ids=IDS):
     """Write counts of each variant's first allele, as ALT, with .pvar and .psam; -1 is missing."""
     n, d = counts.shape

@@ -64,7 +64,7 @@ def integers(rows: Any, rule: RowTreatment) -> list[list[int]]:
 
 @given(ANY, st.data())
 @settings(max_examples=15)
-def test_no_row_is_longer_than_its_side_and_each_is_itself_in_any_company(rows: Any, data: Any) -> None:
+def test_no_row_is_longer_than_its_side_and_each_is_itself_in_any_company(rows, data):
     rule = data.draw(rules(rows.shape[1]))
     found = integers(rows, rule)
     assert max(sum(value * value for value in row) for row in found) <= SIDE * SIDE
@@ -82,7 +82,7 @@ def test_no_row_is_longer_than_its_side_and_each_is_itself_in_any_company(rows: 
 
 @given(ANY, st.data())
 @settings(max_examples=15)
-def test_a_row_is_close_to_the_bounded_row_and_to_numpy_s(rows: Any, data: Any) -> None:
+def test_a_row_is_close_to_the_bounded_row_and_to_numpy_s(rows, data):
     """√d for truncation, and 1 for the margin below S; clipping itself is `RowTreatment.apply`'s."""
     rule = data.draw(rules(rows.shape[1]))
     rows = np.clip(rows, -1e100, 1e100)  # beyond, dividing by a bound of 1e-150 overflows there
@@ -97,7 +97,7 @@ def test_a_row_is_close_to_the_bounded_row_and_to_numpy_s(rows: Any, data: Any) 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("bound", [{"row_norm": 1.0}, {"normalize": True}])
-def test_a_missing_or_infinite_value_is_refused(bad: float, bound: Any) -> None:
+def test_a_missing_or_infinite_value_is_refused(bad, bound):
     rows, treated = np.ones((5, 3)), LatticeRows(RowTreatment(**bound), 3)
     rows[2, 1] = bad
     for read, block in ((treated.of_dense, rows), (treated.of_sparse, sparse.csr_array(rows))):
@@ -111,7 +111,7 @@ def test_a_missing_or_infinite_value_is_refused(bad: float, bound: Any) -> None:
 
 
 @pytest.mark.parametrize("bound", [{"row_norm": 1.0}, {"normalize": True}])
-def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bound: Any) -> None:
+def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bound):
     """A refusal would tell others that there is such a row."""
     rule = RowTreatment(center=np.array([-1e308, 1.0]), **bound)
     rows = np.array([[1e308, 1.0], [1e308, 3e307], [0.5, 1.0], [-1e308, 1.5]])
@@ -122,8 +122,6 @@ def test_rows_that_overflow_where_they_are_centred_are_clipped_like_any_other(bo
     assert np.hypot(*found[1]) == pytest.approx(2**20 - 1, abs=2)
     assert n_clipped == (0 if "normalize" in bound else 3)
 
-
-# --- sums -------------------------------------------------------------------------------------------------
 
 RULES = {
     "none too long": RowTreatment(row_norm=50.0),
@@ -142,7 +140,7 @@ def some_rows(n_rows: int, width: int) -> Any:
 
 @given(ANY, st.data())
 @settings(max_examples=20)
-def test_every_way_gives_the_integers_of_a_plain_loop(rows: Any, data: Any) -> None:
+def test_every_way_gives_the_integers_of_a_plain_loop(rows, data):
     rule = RULES[data.draw(st.sampled_from(sorted(RULES)))]
     z = np.array(integers(rows, rule), dtype=object)
     for form in (rows, np.asfortranarray(rows), rows[::-1]):
@@ -155,7 +153,7 @@ def test_every_way_gives_the_integers_of_a_plain_loop(rows: Any, data: Any) -> N
 
 @EACH_RULE
 @pytest.mark.parametrize("width", [1, 30, pytest.param(1100, marks=pytest.mark.slow)])
-def test_blocks_threads_forms_and_merging_do_not_change_a_bit(rule: RowTreatment, width: int) -> None:
+def test_blocks_threads_forms_and_merging_do_not_change_a_bit(rule, width):
     rows = some_rows(2000 if width < 100 else 1500, width)
     expected = exact_moment(open_source(rows), rule)
     for block_rows, workers in ((100, 2), (700, 3)):
@@ -175,7 +173,7 @@ def test_blocks_threads_forms_and_merging_do_not_change_a_bit(rule: RowTreatment
 
 @given(st.lists(st.integers(-(2**84), 2**84), min_size=1, max_size=5), st.integers(-(2**61), 2**61))
 @settings(max_examples=15)
-def test_words_are_the_numbers_they_stand_for(numbers: list[int], more: int) -> None:
+def test_words_are_the_numbers_they_stand_for(numbers, more):
     low = np.array([number & 0xFFFFFFFF for number in numbers], dtype=np.int64)
     high = np.array([number >> 32 for number in numbers], dtype=np.int64)
     words = Words(low=low, high=high)
@@ -187,7 +185,7 @@ def test_words_are_the_numbers_they_stand_for(numbers: list[int], more: int) -> 
     assert small.shifted(-5).tolist() == small.two().shifted(-5).tolist() == [(more + 16) >> 5]
 
 
-def test_full_blocks_of_the_longest_rows_are_still_exact() -> None:
+def test_full_blocks_of_the_longest_rows_are_still_exact():
     """Rows along one axis, whose squares add up to nearly 2⁵³ in a block and to more in two."""
     assert EXACT_ROWS * SIDE**2 == 2**53
     assert all(1 <= product_rows(width) <= EXACT_ROWS for width in (1, 64, 512, 2048, 100_000))
@@ -200,7 +198,7 @@ def test_full_blocks_of_the_longest_rows_are_still_exact() -> None:
     np.testing.assert_array_equal(found.squares.low, whole.T @ whole)
 
 
-def test_sums_past_one_word_carry_into_a_second_and_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_past_one_word_carry_into_a_second_and_merge(monkeypatch):
     monkeypatch.setattr(lattice, "WORD_ROWS", 2**13)
     rows = np.tile([[1.0, 0.0], [0.6, -0.8]], (2**14 + 300, 1))
     rule = RowTreatment(row_norm=1.0)
@@ -220,7 +218,7 @@ def test_sums_past_one_word_carry_into_a_second_and_merge(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", STAGES)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_numpy_tallies_as_the_loops_do_even_where_a_range_has_no_width(kind, weighted) -> None:
+def test_numpy_tallies_as_the_loops_do_even_where_a_range_has_no_width(kind, weighted):
     rows = some_rows(300, 5)
     rows[::7, 1], rows[:, 2], rows[::3, 3] = np.nan, 4.0, 4.0
     vectors = {
@@ -237,7 +235,7 @@ def test_numpy_tallies_as_the_loops_do_even_where_a_range_has_no_width(kind, wei
     assert plain.sum() > 0
 
 
-def test_versions_for_other_processors_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_for_other_processors_give_the_same_sums(monkeypatch):
     if native.loops() is None or not native.suffix():
         pytest.skip("there is one version")
     versions = ["", "_avx2", "_avx512"]

@@ -58,8 +58,6 @@ def rise_of(small: Path, large: Path, **terms: Any) -> tuple[int, float, float]:
     return int(rows), float(rise), float(base)
 
 
-# --- a pass over 200 MB -----------------------------------------------------------------------------------
-
 N_FEATURES = 16
 BLOCK = 50_000
 N_BLOCKS = 32
@@ -102,8 +100,6 @@ def test_a_pass_over_200_mb_takes_less_than_120_mb(ending: str, tmp_path: Path) 
     assert rise < 120
 
 
-# --- private fits of wide rows ----------------------------------------------------------------------------
-
 WIDTH = 20_000  # a d×d array would take 3 GB
 
 
@@ -133,8 +129,8 @@ def test_memory_of_a_fit_does_not_follow_wide_rows(
     assert base + rise < 700
 
 
-def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path: Path) -> None:
-    """Questions and answers in float32 (T bases), one of each in float64, and what the C library keeps."""
+def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_path):
+    """Answers in float32 (T/2 bases), nine in float64 of a step, and what the C library keeps."""
     n_rows, width, columns = 20, 14, 100_000
     rng = np.random.default_rng(0)
     small, large = tmp_path / "small.npy", tmp_path / "large.npy"
@@ -143,4 +139,4 @@ def test_ten_noised_steps_take_the_room_of_few_bases_beside_a_block_of_rows(tmp_
     _, rise, _ = rise_of(small, large, n_components=4, row_norm=1.0, n_steps=10, noise="step")
     held = (rise * 2**20 - 8 * n_rows * columns) / (8 * columns * width)
     print(f"{held:.1f} bases beside a block")
-    assert held < 33
+    assert held < 24

@@ -56,7 +56,7 @@ def rules(draw: Any, width: int) -> RowTreatment:
 
 @pytest.mark.slow
 @given(ROWS, st.data())
-def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -> None:
+def test_every_path_gives_the_moment_of_the_bounded_rows(rows, data):
     rule = data.draw(rules(rows.shape[1]))
     size, workers = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 3))
     forms = [rows, np.asfortranarray(rows), sparse.csr_array(rows)]
@@ -81,7 +81,7 @@ def test_every_path_gives_the_moment_of_the_bounded_rows(rows: Any, data: Any) -
     np.testing.assert_allclose(found.about(late), about, **close)
 
 
-def test_rows_given_are_never_written_to() -> None:
+def test_rows_given_are_never_written_to():
     for order in "CF":
         rows = np.array(spread_rows(200, 5) + 3, order=order)  # type: ignore[call-overload]
         kept = rows.copy()
@@ -94,9 +94,7 @@ def test_rows_given_are_never_written_to() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("rule", [RowTreatment(), RowTreatment(row_norm=2.0, scale=np.full(6, 2.0))])
 @pytest.mark.parametrize(("value", "what"), [(np.nan, "a missing value"), (-np.inf, "an infinite value")])
-def test_a_value_that_is_no_number_is_refused_with_its_place(
-    value: float, what: str, rule: RowTreatment, workers: int
-) -> None:
+def test_a_value_that_is_no_number_is_refused_with_its_place(value, what, rule, workers):
     rows = spread_rows(100, 6)
     rows[41, 2] = value
     match = rf"column 3 of silo 'north' must hold finite numbers, got {what} .*at row 42"
@@ -118,7 +116,7 @@ def covariance_of(rows: Any) -> Any:
     return (about.T @ about / len(rows)).astype(np.float64)
 
 
-def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
+def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits():
     far = spread_rows(3000, 5, seed=8)
     far[64:] += 1e6
     drifting = spread_rows(3000, 5, seed=9) + np.linspace(0, 1e5, 3000)[:, None]
@@ -141,7 +139,7 @@ def test_rows_far_from_the_origin_and_from_each_other_lose_no_digits() -> None:
     np.testing.assert_allclose(found.covariance, expected, atol=1e-11 * np.abs(expected).max())
 
 
-def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused(monkeypatch):
     plain = LocalMoment(open_source(np.ones((3, 4)), name="silo 'north'"), RowTreatment())
     np.testing.assert_array_equal(plain.moment(), np.ones((4, 4)))
     with pytest.raises(InputError, match="finite 4×r matrix for these rows, got shape"):
@@ -154,7 +152,7 @@ def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         LocalMoment(plain.source, RowTreatment(), PRODUCTS).moment()
 
 
-def test_the_choice_follows_size_steps_and_memory() -> None:
+def test_the_choice_follows_size_steps_and_memory():
     def kind(**changes: Any) -> str:
         facts = {"n_rows": 100_000, "n_features": 100, "rank": 5, "steps": 50} | changes
         choice = choose_kernel(**facts)
@@ -169,7 +167,7 @@ def test_the_choice_follows_size_steps_and_memory() -> None:
 
 @given(ROWS, st.integers(1, 9))
 @settings(max_examples=15)
-def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows: Any, row: int) -> None:
+def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows, row):
     digest = fingerprint(open_source(rows))
     assert digest == fingerprint(open_source(sparse.coo_array(rows)))
     assert digest == fingerprint(open_source(np.asfortranarray(np.where(rows == 0, -0.0, rows))))
@@ -183,7 +181,7 @@ def test_a_fingerprint_sees_rows_and_order_and_nothing_else(rows: Any, row: int)
     assert fingerprint(open_source(wide)) != fingerprint(open_source(np.roll(wide, 1, axis=0)))
 
 
-def test_the_largest_row_norm_is_that_of_the_treated_rows() -> None:
+def test_the_largest_row_norm_is_that_of_the_treated_rows():
     rows = np.array([[3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
     assert largest_row_norm(open_source(rows), RowTreatment()) == 10.0
     assert largest_row_norm(open_source(rows), RowTreatment(scale=[2.0, 2.0])) == 5.0

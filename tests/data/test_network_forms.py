@@ -1,6 +1,5 @@
 """Networks are read alike from every form, and are in bounds before anything is made of them."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ def dense(network: NetworkSource) -> Any:
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet", "npz", "npy", "graphml"])
-def test_every_form_is_the_same_network(tmp_path: Path, ending: str):
+def test_every_form_is_the_same_network(tmp_path, ending):
     adjacency, _ = planted(20)
     path = write_layer(tmp_path / f"north.{ending}", adjacency)
     found = open_network(path, unit="edge", nodes=names_of(20))
@@ -89,7 +88,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_is_refused_in_a_sentence(case: str):
+def test_is_refused_in_a_sentence(case):
     data, changed, said = REFUSED[case]
     with pytest.raises(InputError, match=said) as caught:
         open_network(data, **{"unit": "edge", "nodes": NODES, **changed})
@@ -99,14 +98,14 @@ def test_is_refused_in_a_sentence(case: str):
 @pytest.mark.parametrize(
     "text", ["<graphml><graph><edge/></graph></graphml>", "no xml", "<graphml><node", "<!DOCTYPE a><b/>"]
 )
-def test_what_is_no_graphml_is_refused(tmp_path: Path, text: str):
+def test_what_is_no_graphml_is_refused(tmp_path, text):
     path = tmp_path / "bad.graphml"
     path.write_text(text)
     with pytest.raises(InputError, match="GraphML"):
         open_network(path, unit="edge")
 
 
-def test_graphml_has_weights_by_the_key_of_that_name(tmp_path: Path):
+def test_graphml_has_weights_by_the_key_of_that_name(tmp_path):
     path = tmp_path / "weighted.graphml"
     path.write_text(
         '<graphml><key id="d1" for="edge" attr.name="weight"/><key id="d2" attr.name="colour"/><graph>'

@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -68,9 +67,7 @@ def test_words_that_are_no_level_are_counted_by_every_pass_anew():
     assert "X" not in told
 
 
-def test_what_only_an_operator_may_know_is_in_no_file_of_a_result(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_what_only_an_operator_may_know_is_in_no_file_of_a_result(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="fedpower.protocol.silo")
     north, south = table(2000), table(300, fahrenheit=True, seed=1)
     north["sex"], south["sex"] = ["F", "M"] * 1000, ["F", "X"] * 150

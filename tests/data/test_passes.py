@@ -1,7 +1,5 @@
 """Every pass over rows that feeds a release is over the rows that were enrolled, or refused."""
 
-from pathlib import Path
-
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -198,15 +196,12 @@ def test_a_digest_tells_rows_with_another_cell_or_two_cells_swapped_apart(rows, 
         assert (seen_in(altered, key) == seen_in(rows, key)) == same
 
 
-# --- rows that are watched -------------------------------------------------------------------------------
-
-
 def watched(rows: Array, watch: Watch, steps: int) -> LocalMoment:
     return local_moment(open_source(rows), rank=1, steps=steps, watch=watch)
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("product", 1), ("moment", 1000)])
-def test_every_row_of_every_pass_is_told(kind: str, steps: int) -> None:
+def test_every_row_of_every_pass_is_told(kind, steps):
     seen: list[int] = []
     rows = np.random.default_rng(0).standard_normal((300, 400))
     moment = watched(rows, Watch(seen.append), steps)
@@ -220,7 +215,7 @@ def test_every_row_of_every_pass_is_told(kind: str, steps: int) -> None:
     assert sum(seen) == (passes + 1) * 300
 
 
-def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one() -> None:
+def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one():
     moment = watched(np.ones((10, 3)), Watch(), 5)
     moment.watch.stop()
     with pytest.raises(Stopped):
@@ -230,7 +225,7 @@ def test_a_stopped_pass_ends_and_no_handler_of_errors_takes_it_for_one() -> None
     other.prepare()
 
 
-def test_ctrl_c_in_one_silo_s_reading_stops_the_others(tmp_path: Path) -> None:
+def test_ctrl_c_in_one_silo_s_reading_stops_the_others(tmp_path):
     """The first block raises as a signal would; the other silo's pass is far from its end then."""
     shape = (50_000_000, 20)
     with (tmp_path / "long.npy").open("wb") as file:

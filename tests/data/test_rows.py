@@ -1,6 +1,5 @@
 """Row treatment: the bound holds in floating point, sparse stays sparse, identity is canonical."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +42,7 @@ def dense(block: Any) -> Any:
 
 @given(BLOCKS, st.floats(1e-3, 1e3), st.booleans())
 @settings(max_examples=20)
-def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: bool) -> None:
+def test_no_treated_row_is_longer_than_one(block, bound, normalize):
     rule = RowTreatment(row_norm=None if normalize else bound, normalize=normalize)
     if not normalize and np.abs(block).max() > bound * 1e305:
         return
@@ -55,7 +54,7 @@ def test_no_treated_row_is_longer_than_one(block: Any, bound: float, normalize: 
 
 @given(MILD)
 @settings(max_examples=20)
-def test_only_rows_beyond_the_bound_are_clipped(block: Any) -> None:
+def test_only_rows_beyond_the_bound_are_clipped(block):
     treated, clipped = RowTreatment(row_norm=4.0).apply(block)
     norms = np.linalg.norm(block, axis=1) / 4
     assert clipped == np.count_nonzero(norms > 1 + 1e-14)
@@ -63,7 +62,7 @@ def test_only_rows_beyond_the_bound_are_clipped(block: Any) -> None:
     np.testing.assert_allclose(treated, expected, rtol=1e-13, atol=1e-300)
 
 
-def test_extreme_rows_keep_their_direction() -> None:
+def test_extreme_rows_keep_their_direction():
     block = np.array([[3e300, 4e300], [3e-300, 4e-300], [5e-324, 0]])
     np.testing.assert_allclose(RowTreatment(normalize=True).apply(block)[0][:2], [[0.6, 0.8]] * 2)
     treated, clipped = RowTreatment(row_norm=1.0).apply(block)
@@ -75,7 +74,7 @@ def test_extreme_rows_keep_their_direction() -> None:
 
 @given(MILD, st.booleans(), st.booleans())
 @settings(max_examples=20)
-def test_sparse_and_dense_blocks_are_treated_alike(block: Any, center: bool, bounded: bool) -> None:
+def test_sparse_and_dense_blocks_are_treated_alike(block, center, bounded):
     width = block.shape[1]
     rule = RowTreatment(
         center=np.arange(width) if center else None,
@@ -89,7 +88,7 @@ def test_sparse_and_dense_blocks_are_treated_alike(block: Any, center: bool, bou
     np.testing.assert_allclose(dense(treated), expected, rtol=1e-13, atol=1e-13)
 
 
-def test_equal_treatments_have_equal_digests_and_others_differ() -> None:
+def test_equal_treatments_have_equal_digests_and_others_differ():
     rules = [
         RowTreatment(),
         RowTreatment(center=[0.0, 1.0]),
@@ -120,25 +119,22 @@ def test_equal_treatments_have_equal_digests_and_others_differ() -> None:
         ({"center": [1.0], "scale": [1.0, 2.0]}, "got 1 and 2"),
     ],
 )
-def test_bad_parameters_are_refused(options: Any, words: str) -> None:
+def test_bad_parameters_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         RowTreatment(**options)
-
-
-# --- a public centre or scale ----------------------------------------------------------------------------
 
 
 COLUMNS = ("a", "b", "c")
 
 
-def test_labels_are_matched_to_the_columns() -> None:
+def test_labels_are_matched_to_the_columns():
     values = pd.Series({"c": 3.0, "a": 1.0, "b": 2.0})
     assert public_vector("scale", values, columns=COLUMNS).tolist() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("values", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), pd.Series([1.0, 2.0, 3.0])])
 @pytest.mark.parametrize("columns", [None, COLUMNS])
-def test_values_without_labels_are_taken_by_place(values: Any, columns: tuple[str, ...] | None) -> None:
+def test_values_without_labels_are_taken_by_place(values, columns):
     vector = public_vector("scale", values, columns=columns)
     assert vector.tolist() == [1, 2, 3]
     assert not vector.flags.writeable
@@ -160,27 +156,24 @@ def test_values_without_labels_are_taken_by_place(values: Any, columns: tuple[st
         (["x"], None, "must be a vector of finite numbers"),
     ],
 )
-def test_what_fits_no_column_is_refused(values: Any, columns: tuple[str, ...] | None, sentence: str) -> None:
+def test_what_fits_no_column_is_refused(values, columns, sentence):
     with pytest.raises(InputError) as caught:
         public_vector("scale", values, columns=columns, positive=True)
     assert sentence in str(caught.value)
-
-
-# --- names that steer a terminal or turn text around are refused  ----------------------------------------
 
 
 BAD = ["\x1b[2Jage", "a\nb", "\x7f", "safe\u202egnp", "\ufeffage", "zero\u200bwidth", "a\x00b", "\x85"]
 ROWS = np.random.default_rng(0).standard_normal((20, 2))
 
 
-def test_what_people_call_columns_can_be_shown() -> None:
+def test_what_people_call_columns_can_be_shown():
     names = ["age", "Körpergröße (cm)", "体重", "naïve B", "a\N{NO-BREAK SPACE}b", "µg/l", "émission – CO₂"]
     assert all(map(is_showable, names))
     assert not any(map(is_showable, BAD))
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_columns_of_tables_and_of_python_are_refused(bad: str, tmp_path: Path) -> None:
+def test_columns_of_tables_and_of_python_are_refused(bad, tmp_path):
     table = pd.DataFrame(ROWS, columns=["x", bad])
     pyarrow.parquet.write_table(pa.table({"x": ROWS[:, 0], bad: ROWS[:, 1]}), tmp_path / "t.parquet")
     uses = [
@@ -198,7 +191,7 @@ def test_columns_of_tables_and_of_python_are_refused(bad: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_silos_are_refused(bad: str) -> None:
+def test_silos_are_refused(bad):
     with pytest.raises(FedpowerError, match="control characters"):
         FedPCA(1, epsilon=float("inf")).fit_silos({bad: ROWS})
     with pytest.raises(FedpowerError, match="control characters"):

@@ -253,9 +253,6 @@ def test_more_persons_than_sums_have_room_for_are_refused(monkeypatch):
         _ = with_ids(open_source(rows), ids).n_units
 
 
-# --- keys -------------------------------------------------------------------------------------------------
-
-
 WHERE = {"name": "t", "column": "person", "rows": 0}
 
 

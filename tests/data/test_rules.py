@@ -95,14 +95,14 @@ def typed_table() -> pa.Table:
     )  # fmt: skip
 
 
-def test_cells_of_text_become_what_the_rules_say(tmp_path: Path):
+def test_cells_of_text_become_what_the_rules_say(tmp_path):
     source = ruled(open_source(text_file(tmp_path)), rules())
     assert source.columns == FEATURES
     np.testing.assert_array_equal(rows_of(text_file(tmp_path)), WANTED)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow table", "data frame"])
-def test_every_kind_of_table_gives_the_same_numbers(tmp_path: Path, kind: str):
+def test_every_kind_of_table_gives_the_same_numbers(tmp_path, kind):
     table: Any = typed_table()
     if kind == "parquet":
         pa.parquet.write_table(table, tmp_path / "t.parquet")
@@ -160,7 +160,7 @@ def clinic(n_rows: int, seed: int = 0) -> pd.DataFrame:
 CLINIC = {"sex": ["F", "M"], "age": {"kind": "number", "range": [0, 120], "missing": 50.0}}
 
 
-def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path: Path):
+def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tmp_path):
     silos = [clinic(1500, seed) for seed in (1, 2)]
     told = {"sex": ["F", "M"], "age": CLINIC["age"], "weight": {"kind": "number", "range": [0, 200]}}
     model = FedPCA(2, epsilon=4.0, codebook=CodeBook(rules=rules(told))).fit_silos(silos)
@@ -180,7 +180,7 @@ def test_a_private_fit_prepares_features_and_spends_nothing_on_what_rules_say(tm
     np.testing.assert_array_equal(reused.result_.center, book.offset)
 
 
-def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_path: Path):
+def test_columns_are_dropped_where_they_are_and_matched_by_their_own_names(tmp_path):
     one, other = clinic(9).assign(pid=1), clinic(9, 1)[["weight", "age", "sex"]]
     opened = {"one": open_source(one), "other": open_source(other)}
     columns, sources = match_tables(opened, rules({"pid": "drop", **CLINIC}))
@@ -213,7 +213,7 @@ def test_all_problems_of_all_tables_are_told_in_one_list_and_no_cell_is():
     assert NOBODY not in str(caught.value)
 
 
-def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
+def test_nothing_is_charged_for_tables_that_are_refused(tmp_path):
     from fedpower.privacy import Ledger
 
     Ledger.create(tmp_path / "a.ledger", epsilon=2.0, delta=1e-6).close()
@@ -225,8 +225,6 @@ def test_nothing_is_charged_for_tables_that_are_refused(tmp_path: Path):
     with Ledger.open(tmp_path / "a.ledger") as ledger:
         assert ledger.statement()["spent"]["epsilon"] == 0
 
-
-# --- comparisons ------------------------------------------------------------------------------------------
 
 BOOK = comparisons(["ash", "birch", "oak"])
 MARGINS = comparisons(["ash", "birch", "oak"], winner="home", loser="away", margin="goals", range=(-5, 5))
@@ -303,7 +301,7 @@ def test_columns_beside_comparisons_are_refused_unless_they_are_dropped():
     assert signed(table, CodeBook(rules=table_rules(said, ""))).tolist() == [[1, -1, 1]]
 
 
-def test_the_book_is_the_same_after_it_was_written_and_has_no_other_numbers(tmp_path: Path):
+def test_the_book_is_the_same_after_it_was_written_and_has_no_other_numbers(tmp_path):
     path = write_code_book(MARGINS, tmp_path / "items.toml")
     again = read_code_book(path)
     assert again.rules == MARGINS.rules

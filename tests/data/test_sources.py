@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -27,7 +26,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return open_source(FORMS[request.param](ROWS, tmp_path_factory.mktemp("rows")))
 
 
-def test_a_source_keeps_the_protocol(source: RowSource) -> None:
+def test_a_source_keeps_the_protocol(source):
     assert isinstance(source, RowSource)
     assert source.n_features == N_FEATURES
     assert source.n_rows in (None, N_ROWS)
@@ -47,7 +46,7 @@ def test_a_source_keeps_the_protocol(source: RowSource) -> None:
         np.testing.assert_allclose(read_all(source, max_rows), ROWS, rtol=1e-12, atol=1e-12)
 
 
-def test_selecting_reorders_and_drops(source: RowSource) -> None:
+def test_selecting_reorders_and_drops(source):
     chosen = open_source(source, columns=NAMES).select(("ß", "age"), extra="drop")
     assert chosen.columns == ("ß", "age")
     np.testing.assert_array_equal(read_all(chosen, 9), read_all(source)[:, [4, 0]])
@@ -59,9 +58,7 @@ def test_selecting_reorders_and_drops(source: RowSource) -> None:
         chosen.select(("age", "dose"))
 
 
-def test_every_table_is_renamed_and_converted_and_nothing_else_is(
-    source: RowSource, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_every_table_is_renamed_and_converted_and_nothing_else_is(source, request, tmp_path):
     form = request.node.callspec.params["source"]
     harmony: Reading = {
         "rename": {"age": "years", "dose": "age"},  # one takes the name that another had
@@ -91,7 +88,7 @@ def test_every_table_is_renamed_and_converted_and_nothing_else_is(
     ],
     ids=lambda values: values.dtype.name,
 )
-def test_every_real_dtype_is_read_as_float64(values: Any, tmp_path: Path) -> None:
+def test_every_real_dtype_is_read_as_float64(values, tmp_path):
     expected = values.astype(np.float64)
     np.testing.assert_array_equal(read_all(open_source(values)), expected)
     np.save(tmp_path / "v.npy", values)
@@ -100,7 +97,7 @@ def test_every_real_dtype_is_read_as_float64(values: Any, tmp_path: Path) -> Non
         np.testing.assert_array_equal(read_all(open_source(pd.DataFrame(values))), expected)
 
 
-def test_svmlight_indices_count_from_one_unless_said_otherwise(tmp_path: Path) -> None:
+def test_svmlight_indices_count_from_one_unless_said_otherwise(tmp_path):
     path = tmp_path / "z.svm"
     path.write_text("1 0:5 2:7\n-1 1:3\n0\n")
     expected = [[5, 0, 7], [0, 3, 0], [0, 0, 0]]
@@ -113,7 +110,7 @@ def test_svmlight_indices_count_from_one_unless_said_otherwise(tmp_path: Path) -
         open_source(path, n_features=2)
 
 
-def test_importing_the_package_imports_no_table_library() -> None:
+def test_importing_the_package_imports_no_table_library():
     code = (
         "import sys, fedpower.rows.opening; "
         "sys.exit(any(m in sys.modules for m in ('pyarrow', 'pandas', 'sklearn', 'adbc_driver_manager')))"
@@ -121,15 +118,12 @@ def test_importing_the_package_imports_no_table_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# --- cells by genes --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return write_h5ad(sparse.csr_matrix(ROWS), tmp_path / "cells.h5ad")
 
 
-def test_files_are_silos_and_genes_are_matched_by_name(tmp_path: Path):
+def test_files_are_silos_and_genes_are_matched_by_name(tmp_path):
     shuffled = annotated(ROWS[30:])[:, ::-1].copy()
     shuffled.write_h5ad(tmp_path / "south.h5ad")
     silos = {
@@ -142,7 +136,7 @@ def test_files_are_silos_and_genes_are_matched_by_name(tmp_path: Path):
     np.testing.assert_allclose(model.components_, pooled.components_, atol=1e-8)
 
 
-def test_names_that_may_be_missing_are_read(path: Path):
+def test_names_that_may_be_missing_are_read(path):
     with h5py.File(path, "r+") as file:
         del file["var/_index"]
         group = file["var"].create_group("_index")
@@ -153,20 +147,20 @@ def test_names_that_may_be_missing_are_read(path: Path):
 
 
 @pytest.mark.parametrize("part", ["X/indptr", "X/indices", "X", "var"])
-def test_a_file_without_a_part_is_refused(path: Path, part: str):
+def test_a_file_without_a_part_is_refused(path, part):
     with h5py.File(path, "r+") as file:
         del file[part]
     assert "complete .h5ad file" in refused(path)
 
 
 @pytest.mark.parametrize("damage", [("indptr", 3, 10**6), ("indices", 0, 99), ("indptr", 0, 1)])
-def test_pointers_that_lead_astray_are_refused(path: Path, damage: tuple[str, int, int]):
+def test_pointers_that_lead_astray_are_refused(path, damage):
     part, place, value = damage
     with h5py.File(path, "r+") as file:
         file["X"][part][place] = value
     assert "complete .h5ad file" in refused(path)
 
 
-def test_without_h5py_the_way_to_get_it_is_named(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_h5py_the_way_to_get_it_is_named(path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert "pip install '.[h5ad]'" in refused(path)

@@ -34,9 +34,6 @@ def frame(**columns: Any) -> pd.DataFrame:
 NORTH = frame(a=[1.0, 2], b=[3.0, 4], c=[5.0, 6])
 
 
-# --- columns that silos agree on, and silos in one table --------------------------------------------------
-
-
 BARE = open_source(np.ones((2, 3)), name="one.npy")
 TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
     "the first sets the order": ([NORTH, frame(c=[9.0], a=[7.0], b=[8.0])], {}, ("a", "b", "c")),
@@ -55,7 +52,7 @@ TOGETHER: dict[str, tuple[list[Any], dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", TOGETHER)
-def test_columns_are_matched_by_name_or_place(case: str) -> None:
+def test_columns_are_matched_by_name_or_place(case):
     data, options, wanted = TOGETHER[case]
     sources = [open_source(each) for each in data]
     if isinstance(wanted, str):
@@ -82,7 +79,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_value_of_a_column_is_a_silo(kind: str, tmp_path: Path) -> None:
+def test_each_value_of_a_column_is_a_silo(kind, tmp_path):
     silos = split_by_group(KINDS[kind](PATIENTS, tmp_path), "site", drop=["id"])
     assert list(silos) == ["NA", "east", "west"]
     assert [silo.n_rows for silo in silos.values()] == [2, 1, 2]
@@ -106,12 +103,12 @@ def test_each_value_of_a_column_is_a_silo(kind: str, tmp_path: Path) -> None:
         (frame(a=np.arange(10_001), b=np.ones(10_001)), {"column": "a"}, "must name silos, got 10001 values"),
     ],
 )
-def test_a_split_needs_a_table_and_one_of_its_columns(data: Any, options: Any, sentence: str) -> None:
+def test_a_split_needs_a_table_and_one_of_its_columns(data, options, sentence):
     with pytest.raises(InputError, match=sentence):
         split_by_group(data, **options)
 
 
-def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path: Path) -> None:
+def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path):
     path = tmp_path / "index.csv"
     path.write_text(",a,b\n0,1,3\n1,2,5\n")
     with pytest.raises(InputError, match=r"must have a name, got one without"):
@@ -123,9 +120,6 @@ def test_a_nameless_column_is_refused_only_where_it_is_used(tmp_path: Path) -> N
     assert np.vstack(list(chosen.blocks(7))).tolist() == [[3, 1], [5, 2]]
 
 
-# --- folders ----------------------------------------------------------------------------------------------
-
-
 def hive(folder: Path) -> Path:
     """Write a table whose folders tell the year and the ward, and return where it is."""
     table = pa.table(
@@ -135,7 +129,7 @@ def hive(folder: Path) -> Path:
     return folder / "hive"
 
 
-def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_path: Path) -> None:
+def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_path):
     source = open_source(hive(tmp_path), columns=["year", "x"], extra="drop")
     assert read_all(source).tolist() == [[2019, 4], [2019, 3], [2020, 1], [2020, 2]]
     assert source.n_rows == 4
@@ -146,7 +140,7 @@ def test_what_folders_tell_are_columns_and_rows_come_in_the_order_of_paths(tmp_p
     assert read_all(chosen).ravel().tolist() == [4, 3]
 
 
-def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(tmp_path: Path) -> None:
+def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tell(tmp_path):
     folder = hive(tmp_path)
     before = fingerprint(open_source(folder))
     moved = folder.rename(tmp_path / "elsewhere")
@@ -155,7 +149,7 @@ def test_the_fingerprint_of_a_folder_is_of_its_parts_and_of_what_its_folders_tel
     assert fingerprint(open_source(moved)) != before
 
 
-def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:
+def test_parts_that_are_no_parts_are_refused(tmp_path):
     folder = tmp_path / "p"
     folder.mkdir()
     assert "must hold CSV, TSV, Parquet, Feather or Arrow files, got nothing" in refused(folder)
@@ -180,25 +174,20 @@ def test_parts_that_are_no_parts_are_refused(tmp_path: Path) -> None:
     assert "must hold CSV" in refused(folder / "*.parquet")
 
 
-def test_silos_are_called_by_their_folder_file_or_sheet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silos_are_called_by_their_folder_file_or_sheet(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {"a/north.csv.gz": "north", "north.d": "north", "a/*.csv": "a", "w.xlsx#Ost": "Ost"}
     assert {path: name_of_silo(path) for path in names} == names
     assert name_of_silo(".") == tmp_path.name.split(".")[0]
 
 
-def test_a_file_and_its_folder_hold_the_same_rows(tmp_path: Path) -> None:
+def test_a_file_and_its_folder_hold_the_same_rows(tmp_path):
     parts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
     assert rows_at(parts / "a.csv") < rows_at(parts) == rows_at(f"{parts}/**/*.csv")
     assert rows_at("w.xlsx#A").isdisjoint(rows_at("w.xlsx#B"))
 
 
-# --- new formats, sheets and queries ----------------------------------------------------------------------
-
-
-def test_a_registered_format_is_read_like_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_format_is_read_like_all_others(tmp_path, monkeypatch):
     rows = pl.DataFrame(np.random.default_rng(0).standard_normal((90, 3)), schema=["a", "b", "c"])
     (tmp_path / "north.avro").write_bytes(b"")
     with pytest.raises(InputError, match=r"must end in one of .*\.parquet, .* got '\.avro'"):
@@ -237,20 +226,20 @@ def book(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_first_sheet_is_read_unless_another_is_named(book: Path) -> None:
+def test_the_first_sheet_is_read_unless_another_is_named(book):
     source = open_source(book, columns=["age", "smokes"], extra="drop")
     assert read_all(source).tolist() == [[41.5, 0], [42.5, 0], [43.5, 1], [44.5, 1]]
     assert read_all(open_source(f"{book}#Ward 2")).tolist() == [[1, 2], [3, 4]]
 
 
-def test_text_dates_and_formulas_without_a_value_are_refused(book: Path) -> None:
+def test_text_dates_and_formulas_without_a_value_are_refused(book):
     assert "column 'site' of" in refused(book)
     assert "must hold numbers, got text at row 1" in refused(book)
     assert "got text at row 1" in refused(book, columns=["seen"], extra="drop")
     assert "got a missing value" in refused(book, columns=["double"], extra="drop")
 
 
-def test_a_sheet_must_be_there_and_hold_something(book: Path, tmp_path: Path) -> None:
+def test_a_sheet_must_be_there_and_hold_something(book, tmp_path):
     assert "one of 'Visits', 'Ward 2', 'Empty'" in refused(f"{book}#Ward 3")
     assert "got an empty sheet; name another one" in refused(f"{book}#Empty")
     assert "must be a file that exists" in refused(tmp_path / "none.xlsx#A")
@@ -262,12 +251,12 @@ def test_a_sheet_must_be_there_and_hold_something(book: Path, tmp_path: Path) ->
     assert "must have at least one row, got none" in refused(tmp_path / "heading.xlsx")
 
 
-def test_a_dataset_of_csv_is_read(tmp_path: Path) -> None:
+def test_a_dataset_of_csv_is_read(tmp_path):
     texts = in_parts(ROWS, tmp_path, pyarrow.csv.write_csv, ".csv")
     np.testing.assert_array_equal(read_all(open_source(ds.dataset(texts, format="csv")), 7), ROWS)
 
 
-def test_a_query_is_run_in_batches_and_in_order() -> None:
+def test_a_query_is_run_in_batches_and_in_order():
     rows = np.arange(30_000.0).reshape(-1, 3)
     frame = pl.DataFrame(rows, schema=["a", "b", "c"]).lazy().with_columns(pl.col("b") * 2)
     source = open_source(frame.filter(pl.col("a") > 30))

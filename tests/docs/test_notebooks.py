@@ -1,7 +1,5 @@
 """Notebooks run from top to bottom, and are kept without the outputs of somebody's machine."""
 
-from pathlib import Path
-
 import nbclient
 import nbformat
 import pytest
@@ -10,7 +8,7 @@ from pages import ROOT
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
-def test_notebooks_are_kept_without_outputs() -> None:
+def test_notebooks_are_kept_without_outputs():
     cells = [cell for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells]
     code = [cell for cell in cells if cell.cell_type == "code"]
     assert code
@@ -19,7 +17,7 @@ def test_notebooks_are_kept_without_outputs() -> None:
 
 @pytest.mark.pages
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()

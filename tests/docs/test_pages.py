@@ -81,7 +81,7 @@ def compare(block: Block, shown: str, got: str) -> None:
 
 @pytest.mark.pages
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_every_block_runs_and_gives_what_is_shown(page: str, tmp_path: Path) -> None:
+def test_every_block_runs_and_gives_what_is_shown(page, tmp_path):
     GROUNDS.get(page, lambda folder: None)(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     printed: str | None = None
@@ -98,14 +98,14 @@ def test_every_block_runs_and_gives_what_is_shown(page: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_of_a_language_that_is_known(page: str) -> None:
+def test_every_block_is_of_a_language_that_is_known(page):
     for block in blocks(page):
         assert block.language in RUN | SHOWN, block.place
         if block.language == "toml":
             tomllib.loads(block.text)
 
 
-def test_a_block_that_runs_nowhere_or_with_servers_says_why() -> None:
+def test_a_block_that_runs_nowhere_or_with_servers_says_why():
     reasons = set()
     for block in (block for page in RUNNABLE for block in blocks(page)):
         if "not run" in block.remarks:
@@ -196,7 +196,7 @@ def parties(*, gathers: bool) -> Iterator[Parties]:
 @pytest.mark.pages
 @pytest.mark.federation
 @pytest.mark.parametrize("page", SERVED)
-def test_blocks_that_need_servers_give_what_is_shown(page: str, tmp_path: Path) -> None:
+def test_blocks_that_need_servers_give_what_is_shown(page, tmp_path):
     own = [block for block in blocks(page) if block.language == SHELL or "file" in block.remarks]
     three_hospitals(tmp_path)
     makes_its_own = any("node ca-init" in block.text for block in own)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ BIBLIOGRAPHY = (ROOT / "docs" / "references.bib").read_text(encoding="utf-8")
 ENTRIES = re.findall(r"^@\w+\{(\w+),\s*title = \{(.+)\},$", BIBLIOGRAPHY, flags=re.MULTILINE)
 
 
-def test_every_file_array_and_key_of_a_result_is_explained(tmp_path: Path) -> None:
+def test_every_file_array_and_key_of_a_result_is_explained(tmp_path):
     model = FedPCA(2, codebook=CodeBook(row_norm=1.0, offset=np.zeros(6), scale=np.ones(6)))
     rows, written = spiked_rows(200, 6), tmp_path / "result"
     model.fit_silos([rows[:100], rows[100:]]).save(written)
@@ -33,7 +32,7 @@ def test_every_file_array_and_key_of_a_result_is_explained(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_work_that_a_page_cites_is_in_the_bibliography(page: str) -> None:
+def test_every_work_that_a_page_cites_is_in_the_bibliography(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     cited = re.findall(r"[\[;] ?(FP|LocalPower|[A-Z][A-Za-z]*\d\d)(?=[\] ;])", text)
     assert set(cited) <= {key for key, _ in ENTRIES}

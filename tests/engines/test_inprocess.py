@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,14 @@ import threadpoolctl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.engines.inprocess import Pace, available_cores, blas_threads, run_in_process
-from fedpower.errors import ProtocolError
+from fedpower.engines.inprocess import Pace, available_cores, blas_threads, read_silos, run_in_process
+from fedpower.errors import InputError, ProtocolError
 from fedpower.protocol import Coordinator, Silo, decaying, every
 from fedpower.protocol.messages import Message
 from fedpower.protocol.solvers import PowerSettings
+from fedpower.rows.networks import open_network
+from fedpower.rows.opening import open_source
+from fedpower.rules.treatment import RowTreatment
 from problems import spiked_rows, split
 from runs import drive, exact_study, make_coordinator, make_silos
 
@@ -44,9 +48,7 @@ def wrapped(silos: dict[str, Silo], before: Callable[[Message], object]) -> dict
 
 
 @pytest.mark.parametrize("n_jobs", [None, 1, 8])
-def test_the_result_is_the_same_bytes_as_without_threads_and_each_silo_is_asked_once_a_round(
-    silos: dict[str, Silo], n_jobs: int | None
-) -> None:
+def test_the_result_is_the_same_bytes_as_without_threads_and_each_silo_is_asked_once_a_round(silos, n_jobs):
     asked: list[tuple[int, str]] = []
     plain, threaded = make_coordinator(silos, SETTINGS), make_coordinator(silos, SETTINGS)
     drive(plain, silos)
@@ -56,7 +58,7 @@ def test_the_result_is_the_same_bytes_as_without_threads_and_each_silo_is_asked_
     assert sorted(asked) == [(number, name) for number in range(len(plain.history)) for name in silos]
 
 
-def test_silos_answer_at_the_same_time() -> None:
+def test_silos_answer_at_the_same_time():
     """Two silos that each wait for the other can only finish side by side."""
     meeting = threading.Barrier(2, timeout=20)
     silos = make_silos(split(spiked_rows(), [300, 300]), 3, center=True)
@@ -65,7 +67,7 @@ def test_silos_answer_at_the_same_time() -> None:
     assert coordinator.done
 
 
-def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos: dict[str, Silo]) -> None:
+def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos):
     seen: list[int] = []
 
     def now() -> list[int]:
@@ -86,6 +88,15 @@ def test_blas_threads_are_bounded_while_silos_work_and_given_back(silos: dict[st
     assert now() == before
 
 
+def test_edges_are_read_where_the_study_protects_edges_of_that_weight_alone() -> None:
+    edges = open_network(np.zeros((12, 12)), unit="edge", edge_weight=2.0)
+    rows, study = open_source(np.zeros((4, 12))), exact_study(12, 3)
+    others = replace(study, network="edge", edge_weight=3.0)
+    for source, terms, wanted in ((edges, study, "rows"), (rows, others, "edges"), (edges, others, "edges")):
+        with pytest.raises(InputError, match=f"must be read as {wanted}.*, which the study protects, got"):
+            read_silos(terms, {"north": source}, RowTreatment())
+
+
 # When a round is over: the rule, and an engine that obeys it. No test looks at a clock.
 
 EVERY_STEP = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=8, schedule=every(1))
@@ -96,9 +107,7 @@ seconds = st.floats(0, 1e6)
 
 
 @given(seconds, seconds, seconds, seconds)
-def test_the_earlier_of_deadline_and_grace_ends_the_round(
-    deadline: float, grace: float, elapsed: float, since: float
-) -> None:
+def test_the_earlier_of_deadline_and_grace_ends_the_round(deadline, grace, elapsed, since):
     """The deadline counts from the round's opening, grace from when enough had answered."""
     by_deadline, by_grace = max(0.0, deadline - elapsed), max(0.0, grace - since)
     assert Pace().left(elapsed, since) is None
@@ -124,7 +133,7 @@ def held(silo: Silo, gate: threading.Event) -> Wrapped:
     return Wrapped(silo, lambda message: message.round < 1 or gate.wait())
 
 
-def test_grace_does_not_begin_before_enough_have_answered() -> None:
+def test_grace_does_not_begin_before_enough_have_answered():
     """Two are held until the third was asked: without them there are too few, whatever the grace."""
     with three(min_silos=3) as (coordinator, silos, gate):
         for name in ("silo-0", "silo-1"):
@@ -134,7 +143,7 @@ def test_grace_does_not_begin_before_enough_have_answered() -> None:
     assert all(len(each.answers) == 3 for each in coordinator.history)
 
 
-def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_rounds_there_are() -> None:
+def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_rounds_there_are():
     """More rounds than silos: each has a thread of its own, and the silent one only that one."""
     with three(min_silos=2) as (coordinator, silos, gate):
         silos["silo-1"] = held(silos["silo-1"], gate)
@@ -145,7 +154,7 @@ def test_a_silo_that_never_answers_does_not_hold_up_the_others_however_many_roun
     assert all(tuple(closed.answers) == ("silo-0", "silo-2") for closed in others)
 
 
-def test_a_silo_is_not_asked_what_was_closed_while_it_slept() -> None:
+def test_a_silo_is_not_asked_what_was_closed_while_it_slept():
     answered: list[int] = []
 
     def sleep(message: Message) -> None:
@@ -161,7 +170,7 @@ def test_a_silo_is_not_asked_what_was_closed_while_it_slept() -> None:
     assert not set(answered) & {2, 3, 4}
 
 
-def test_too_few_at_the_deadline_end_the_run_although_grace_never_began() -> None:
+def test_too_few_at_the_deadline_end_the_run_although_grace_never_began():
     with three() as (coordinator, silos, gate):
         silos["silo-1"] = held(silos["silo-1"], gate)
         with pytest.raises(ProtocolError, match="needs 3 answers and got 2; bring back silo-1"):

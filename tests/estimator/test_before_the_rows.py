@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("parameters", "sentence"), REFUSED)
-def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters: dict[str, Any], sentence: str) -> None:
+def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters, sentence):
     for n_rows in (40, None):
         silos = [Unread(n_rows=n_rows), Unread(n_rows=n_rows)]
         with pytest.raises(FedpowerError, match=sentence) as caught:
@@ -109,7 +108,7 @@ def test_terms_that_cannot_be_are_refused_in_one_sentence(parameters: dict[str, 
 
 
 @pytest.mark.filterwarnings("error")
-def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path: Path) -> None:
+def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path):
     ledgers_in(tmp_path, ("north", "east"))
     silos = {"north": Unread(), "south": Unread()}
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
@@ -133,7 +132,7 @@ def test_ledgers_of_others_and_for_what_is_not_private_are_refused(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_fewer_rows_than_components_are_known_after_the_pass() -> None:
+def test_fewer_rows_than_components_are_known_after_the_pass():
     rows = iter(np.split(np.random.default_rng(0).normal(size=(4, 6)), 2))
     with pytest.raises(FedpowerError, match=r"min\(n_samples, n_features\)=4"):
         FedPCA(5, epsilon=INF).fit_silos(list(rows))

@@ -25,7 +25,7 @@ def planted_rows(n_rows: int = 40_000, seed: int = 0) -> list[Array]:
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
 @pytest.mark.parametrize("center", [True, False])
-def test_as_many_as_were_planted_are_determined(aggregation: str, center: bool) -> None:
+def test_as_many_as_were_planted_are_determined(aggregation, center):
     for seed in range(5):
         model = fed_pca("auto", center=center, aggregation=aggregation, **PRIVATE)
         model.fit_silos(planted_rows(seed=seed))
@@ -37,7 +37,7 @@ def test_as_many_as_were_planted_are_determined(aggregation: str, center: bool) 
 
 
 @pytest.mark.parametrize("rows", [np.zeros((300, 6)), np.full((300, 6), 0.3)])
-def test_where_nothing_is_determined_one_component_is_kept(rows: Array) -> None:
+def test_where_nothing_is_determined_one_component_is_kept(rows):
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model = fed_pca("auto", **PRIVATE).fit_silos([rows[:100], rows[100:]])
     assert model.n_components_ == 1
@@ -52,7 +52,7 @@ def test_where_nothing_is_determined_one_component_is_kept(rows: Array) -> None:
      ("paper", "fedpower"), ("clipped", "auto")],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_rows_without_a_direction_determine_nothing(noise: str, solver: str, *, center: bool) -> None:
+def test_rows_without_a_direction_determine_nothing(noise, solver, *, center):
     rows = np.random.default_rng(3).standard_normal((400, 40))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     for draw in range(6):
@@ -62,7 +62,7 @@ def test_rows_without_a_direction_determine_nothing(noise: str, solver: str, *, 
         assert min(model.component_angles_) > DETERMINED
 
 
-def test_planted_components_are_determined_with_noised_products_and_without_noise() -> None:
+def test_planted_components_are_determined_with_noised_products_and_without_noise():
     model = fed_pca(2, **{**PRIVATE, "epsilon": 1.0}, noise="step", random_state=0)
     model.fit_silos(planted_rows())
     assert model.result_.determined == [True, True]
@@ -72,7 +72,7 @@ def test_planted_components_are_determined_with_noised_products_and_without_nois
     assert exact.result_.determined == [True, True] + [False] * (exact.n_components_ - 2)
 
 
-def test_a_fraction_is_taken_of_the_variance_without_the_noise() -> None:
+def test_a_fraction_is_taken_of_the_variance_without_the_noise():
     """The three directions hold 44%, 75% and 95% of it; each within 1% but with probability 1e-6."""
     silos = planted_rows()
     exact = FedPCA(PLANTED, epsilon=float("inf"), standardize=False).fit_silos(silos)

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ def central(unit: str) -> tuple[np.ndarray, np.ndarray]:
     return values[order], vectors[:, order]
 
 
-def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path: Path):
+def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path):
     silos = {str(seed): planted(seed=seed)[0] for seed in range(2)}
     paths = ledgers_in(tmp_path, silos, 2.0, 1e-5)
     for k, y, sentence in (
@@ -58,7 +57,7 @@ def test_what_cannot_be_found_is_refused_before_anything_is_released(tmp_path: P
 
 
 @pytest.mark.parametrize("unit", ["edge", "row"])
-def test_without_noise_it_is_what_pooled_networks_give(unit: str):
+def test_without_noise_it_is_what_pooled_networks_give(unit):
     model = FedCommunities(K, unit=unit, epsilon=math.inf)
     model.fit_silos(LAYERS, LABELS)
     values, vectors = central(unit)
@@ -77,7 +76,7 @@ def by_edge() -> FedCommunities:
     return FedCommunities(K, delta=1e-6, nodes=names_of(D)).fit_silos(LAYERS)
 
 
-def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge: FedCommunities):
+def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge):
     moment = by_edge.moment_
     apart = (moment.pooled.moment - sum(LAYERS) / 4)[np.tril_indices(D, -1)]
     # 1770 normal numbers: their mean square is off by 17% with a chance of 10⁻⁶ at most.
@@ -86,7 +85,7 @@ def test_the_noise_of_an_edge_release_is_what_its_budget_says(by_edge: FedCommun
     assert math.isclose(alone.noise_std, 2 * moment.noise_std, rel_tol=1e-3)
 
 
-def test_the_statement_says_what_is_protected_and_what_is_not(by_edge: FedCommunities):
+def test_the_statement_says_what_is_protected_and_what_is_not(by_edge):
     said = str(by_edge.privacy_)
     assert "one edge of one layer of one silo" in said
     assert "somebody with many edges, such as a node, is protected for each of them only" in said
@@ -102,7 +101,7 @@ def test_the_statement_says_what_is_protected_and_what_is_not(by_edge: FedCommun
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path: Path, aggregation: str):
+def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path, aggregation):
     ledgers = ledgers_in(tmp_path, [f"silo-{place}" for place in range(1, 5)], 1.2, 1e-5)
     model = FedCommunities(K, aggregation=aggregation)
     model.fit_silos(LAYERS, ledgers=ledgers)
@@ -115,7 +114,7 @@ def test_a_ledger_books_edges_once_and_refuses_what_it_cannot_pay(tmp_path: Path
         FedCommunities(K, epsilon=1.1).fit_silos(LAYERS, ledgers=ledgers)
 
 
-def test_other_numbers_of_communities_come_from_the_same_release(by_edge: FedCommunities, tmp_path: Path):
+def test_other_numbers_of_communities_come_from_the_same_release(by_edge, tmp_path):
     by_edge.save(tmp_path / "out")
     found = Communities(2, labels={"v000": "x", "v059": "y"}).fit(read_moment(tmp_path / "out"))
     assert found.labels_.max() == 1
@@ -125,7 +124,7 @@ def test_other_numbers_of_communities_come_from_the_same_release(by_edge: FedCom
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["edge", "row"])
-def test_nothing_is_determined_of_networks_without_edges(unit: str):
+def test_nothing_is_determined_of_networks_without_edges(unit):
     empty = [np.zeros((30, 30)), np.zeros((30, 30))]
     wrong = 0
     with warnings.catch_warnings():
@@ -137,7 +136,7 @@ def test_nothing_is_determined_of_networks_without_edges(unit: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("unit", "epsilon"), [("edge", 6.0), ("row", 12.0)])
-def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit: str, epsilon: float):
+def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit, epsilon):
     wanted = FedCommunities(K, unit=unit, epsilon=math.inf).fit_silos(LAYERS).embedding_
     held = claimed = 0
     for _ in range(40):
@@ -149,7 +148,7 @@ def test_the_angle_of_communities_holds_in_nine_of_ten_releases(unit: str, epsil
     assert held >= 30  # of 40 with a chance of 0.9 each: fewer than 30 once in 400
 
 
-def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_owner_alone(tmp_path: Path):
+def test_weights_beyond_the_public_maximum_are_capped_and_that_is_told_their_owner_alone(tmp_path):
     heavy = [4 * layer for layer in LAYERS]
     with pytest.raises(InputError, match="edge_weight"):
         FedCommunities(K).fit_silos(heavy)
@@ -198,7 +197,7 @@ def named(*nodes: tuple[str, str] | None) -> list[Any]:
     ],
 )
 @pytest.mark.parametrize("model", [FedCommunities(1), FedMoment(unit=Edge())])
-def test_networks_on_other_nodes_are_refused_as_networks(model: Any, silos: list[Any], said: str):
+def test_networks_on_other_nodes_are_refused_as_networks(model, silos, said):
     with pytest.raises(InputError, match=said) as caught:
         model.fit_silos(silos)
     assert "column" not in str(caught.value)

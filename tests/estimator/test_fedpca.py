@@ -1,7 +1,6 @@
 """``FedPCA`` in scikit-learn's manners, and equal to scikit-learn's PCA where nothing is private."""
 
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ INF = float("inf")
 
 
 @parametrize_with_checks([FedPCA(epsilon=INF)])
-def test_scikit_learn_s_own_checks_pass(estimator: FedPCA, check: Callable[[FedPCA], None]) -> None:
+def test_scikit_learn_s_own_checks_pass(estimator, check):
     check(estimator)
 
 
@@ -39,7 +38,7 @@ def exact(n_components: float = 3, **more: Any) -> FedPCA:
 
 @pytest.mark.parametrize("load", [load_digits, load_breast_cancer, load_wine])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], Any]) -> None:
+def test_exact_fits_match_scikit_learn_s_pca(solver, load):
     rows: Array = load().data
     cuts = np.sort(np.random.default_rng(10).choice(np.arange(1, len(rows)), 9, replace=False))
     ours = exact(5, solver=solver).fit_silos(np.split(rows, cuts))
@@ -60,7 +59,7 @@ def test_exact_fits_match_scikit_learn_s_pca(solver: str, load: Callable[[], Any
     np.testing.assert_allclose(converted.score(rows), theirs.score(rows), rtol=1e-6)
 
 
-def test_groups_are_silos(rows: Array) -> None:
+def test_groups_are_silos(rows):
     groups = np.repeat(["b", "a", "c"], [100, 200, 300])
     by_groups = exact().fit(rows, groups=groups)
     parts = split(rows, [100, 200, 300])
@@ -69,7 +68,7 @@ def test_groups_are_silos(rows: Array) -> None:
     np.testing.assert_array_equal(by_groups.components_, by_silos.components_)
 
 
-def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
+def test_the_history_has_a_row_for_every_round(rows):
     terms = {"iteration_rank": 3, "n_steps": 10, "tol": 0, "schedule": "decaying", "local_steps": 2}
     model = exact(center=False, solver="fedpower", **terms).fit_silos(split(rows, [200, 400]))
     assert [row["step"] for row in model.history_] == [2, 3, 4, 5, 6, 7, 8, 9, 10]
@@ -79,7 +78,7 @@ def test_the_history_has_a_row_for_every_round(rows: Array) -> None:
     assert [row["kind"] for row in centred.history_] == ["mean", "steps", "steps"]
 
 
-def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
+def test_tol_and_max_rounds_end_the_iteration(rows):
     loose = exact(solver="fedpower", iteration_rank=4, tol=0.01).fit(rows)
     tight = exact(solver="fedpower", iteration_rank=4, tol=1e-12).fit(rows)
     assert len(loose.history_) < len(tight.history_)
@@ -88,7 +87,7 @@ def test_tol_and_max_rounds_end_the_iteration(rows: Array) -> None:
     assert len([row for row in short.history_ if row["kind"] == "steps"]) == 2
 
 
-def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> None:
+def test_scale_and_normalize_are_applied_in_fit_and_transform(rows):
     scale = rows.std(axis=0)
     scaled = exact(scale=scale).fit(rows)
     reference = make_pipeline(StandardScaler(), PCA(3)).fit(rows)
@@ -105,7 +104,7 @@ def test_scale_and_normalize_are_applied_in_fit_and_transform(rows: Array) -> No
         np.testing.assert_allclose(found, model.transform(rows), atol=1e-9)
 
 
-def test_sparse_tables_and_frames_give_what_arrays_give_by_name(rows: Array) -> None:
+def test_sparse_tables_and_frames_give_what_arrays_give_by_name(rows):
     thin = np.where(np.abs(rows) > 1, rows, 0.0)
     names = [f"x{i}" for i in range(12)]
     dense = exact().fit_silos(np.split(thin, 3))
@@ -128,7 +127,7 @@ def test_sparse_tables_and_frames_give_what_arrays_give_by_name(rows: Array) -> 
     exact().fit_silos([frame, frame.assign(extra=1.0)], extra_columns="drop")
 
 
-def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows: Array) -> None:
+def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows):
     """A silo with few rows, constant columns, zero rows, rows all the same, more columns than rows."""
     few = exact(solver="fedpower", schedule="decaying", local_steps=3)
     few.fit_silos([rows[:1], rows[1:3], rows[3:]])
@@ -158,7 +157,7 @@ def test_hard_rows_have_the_variances_that_scikit_learn_finds(rows: Array) -> No
         ([np.ones((1, 3))], "centring needs at least 2 rows, got n_samples = 1"),
     ],
 )
-def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, sentence: str) -> None:
+def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos, sentence):
     with pytest.raises(InputError, match=sentence):
         exact(1).fit_silos(silos)
 
@@ -176,9 +175,7 @@ def test_silos_that_cannot_be_used_are_refused_in_one_sentence(silos: object, se
     ],
 )
 @pytest.mark.parametrize("center", [True, False])
-def test_with_a_large_budget_a_private_fit_nears_the_exact_one(
-    noise: str, solver: str, error: float, center: bool
-) -> None:
+def test_with_a_large_budget_a_private_fit_nears_the_exact_one(noise, solver, error, center):
     """Noise is never seeded; every bound is ten standard deviations away (P < 1e-6)."""
     parts = np.split(spiked_rows(n_rows=60_000, seed=5) + 0.5, 3)
     wanted = exact(center=center, row_norm=12.0).fit_silos(parts)

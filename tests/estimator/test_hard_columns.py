@@ -1,7 +1,6 @@
 """Columns with missing cells, of yes or no, far from 0, and constant ones."""
 
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -52,7 +51,7 @@ def test_a_table_with_gaps_fits_with_nothing_but_epsilon(aggregation, ranges):
     assert np.median(cosines) > 0.98
 
 
-def test_gaps_in_frames_files_persons_and_by_code_books_count_for_nothing(tmp_path: Path):
+def test_gaps_in_frames_files_persons_and_by_code_books_count_for_nothing(tmp_path):
     gaps, rows = rows_with_gaps()
     frame = pd.DataFrame(gaps, columns=list("abcd"))
     frame.to_csv(tmp_path / "north.csv", index=False)

@@ -1,7 +1,6 @@
 """What users of pandas and scikit-learn expect: tables, labels, paths, jobs, and sentences of refusal."""
 
 import datetime as dt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,9 +32,7 @@ def frame(rows: Array) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=NAMES)
 
 
-def test_centres_scales_and_ranges_are_given_by_place_by_name_or_with_labels(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_centres_scales_and_ranges_are_given_by_place_by_name_or_with_labels(frame, tmp_path):
     center, scale = frame.mean(), frame.std() * np.arange(1, 7)
     ranges = {"a": (0, 9)}
     placed = {"offset": center.to_numpy(), "scale": scale.to_numpy(), "ranges": [(0, 9), *[None] * 5]}
@@ -54,7 +51,7 @@ def test_centres_scales_and_ranges_are_given_by_place_by_name_or_with_labels(
         np.testing.assert_allclose(result.transform(frame), scores, atol=1e-10)
 
 
-def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame) -> None:
+def test_labels_that_name_other_columns_are_refused(frame):
     for given, sentence in (
         ({"scale": pd.Series(1.0, [*NAMES[:5], "z"])}, "scale must have .* every column .* got 'f' on one"),
         ({"offset": dict.fromkeys([*NAMES, "shoe"], 1)}, "offset must have a value for .*'shoe' on one"),
@@ -65,9 +62,7 @@ def test_labels_that_name_other_columns_are_refused(frame: pd.DataFrame) -> None
             FedPCA(2, epsilon=INF, codebook=CodeBook(**given)).fit_silos([frame.to_numpy()])
 
 
-def test_what_is_no_list_of_tables_is_refused_with_advice_for_python(
-    frame: pd.DataFrame, rows: Array
-) -> None:
+def test_what_is_no_list_of_tables_is_refused_with_advice_for_python(frame, rows):
     reported = frame.assign(e="text")
     with pytest.raises(InputError, match=r"drop the column \(drop=\['e'\]\)"):
         FedPCA(2, epsilon=INF).fit_silos([reported])
@@ -78,7 +73,7 @@ def test_what_is_no_list_of_tables_is_refused_with_advice_for_python(
         FedPCA(1, epsilon=INF).fit_silos([frame.to_records(index=False)])
 
 
-def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows: Array) -> None:
+def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows):
     large = rows.astype(np.int64)
     large[3, 2] = 2**60
     with pytest.raises(InputError, match="column 3 of X must hold integers that are exact"):
@@ -87,7 +82,7 @@ def test_integers_that_float64_does_not_hold_are_refused_by_fit_too(rows: Array)
         FedPCA(2, epsilon=INF).fit(pd.DataFrame(large, columns=NAMES))
 
 
-def test_transform_takes_the_path_of_a_file(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_transform_takes_the_path_of_a_file(frame, tmp_path):
     model = FedPCA(2, epsilon=INF, codebook=CodeBook(normalize=True)).fit_silos([frame])
     frame[NAMES[::-1]].assign(id="x").to_csv(tmp_path / "one.csv")
     for path in (tmp_path / "one.csv", str(tmp_path / "one.csv")):
@@ -97,13 +92,13 @@ def test_transform_takes_the_path_of_a_file(frame: pd.DataFrame, tmp_path: Path)
         model.transform(tmp_path / "two.csv")
 
 
-def test_jobs_count_from_the_cores_as_joblib_s_do(rows: Array) -> None:
+def test_jobs_count_from_the_cores_as_joblib_s_do(rows):
     cores = available_cores()
     assert [share_cores(1000, n_jobs)[0] for n_jobs in (-1, -2, 3)] == [cores, max(1, cores - 1), 3]
     assert FedPCA(2, epsilon=INF, n_jobs=-1).fit_silos(np.split(rows, 3)).n_samples_ == 90
 
 
-def test_the_same_rows_are_not_two_silos(rows: Array, frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_the_same_rows_are_not_two_silos(rows, frame, tmp_path):
     with pytest.raises(InputError, match="got the same ndarray for both 'silo-1' and 'silo-3'"):
         FedPCA(2, epsilon=INF).fit_silos([rows, rows.copy(), rows])
     frame.to_csv(tmp_path / "one.csv", index=False)
@@ -111,8 +106,6 @@ def test_the_same_rows_are_not_two_silos(rows: Array, frame: pd.DataFrame, tmp_p
     with pytest.raises(InputError, match=r"got .*two\.csv for both 'one' and 'two'"):
         FedPCA(2, epsilon=INF).fit_silos([tmp_path / "one.csv", tmp_path / "two.csv"])
 
-
-# --- tables in memory ---
 
 CELL = "Meier, 4711"
 NUMBERS = np.random.default_rng(3).normal(size=(60, 3)) * [3, 2, 1] + [5, 0, 1]
@@ -142,7 +135,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_text_and_dates_are_refused_in_our_own_sentence(kind: str) -> None:
+def test_text_and_dates_are_refused_in_our_own_sentence(kind):
     data, sentence = REFUSED[kind]
     with pytest.raises(InputError) as caught:
         FedPCA(1, epsilon=INF).fit(data)
@@ -151,7 +144,7 @@ def test_text_and_dates_are_refused_in_our_own_sentence(kind: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_numbers_in_whatever_table_are_fitted_alike() -> None:
+def test_numbers_in_whatever_table_are_fitted_alike():
     expected = FedPCA(2, epsilon=INF).fit(FRAME).components_
     nullable = FRAME.assign(bmi=FRAME["bmi"].astype("Float64"))
     for table in (FRAME.astype(object), pl.from_pandas(FRAME), pa.Table.from_pandas(FRAME), nullable):
@@ -162,7 +155,7 @@ def test_numbers_in_whatever_table_are_fitted_alike() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no component is determined", "ignore:rows longer than")
-def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(tmp_path: Path) -> None:
+def test_the_promise_is_four_lines_and_its_whole_is_in_the_folder(tmp_path):
     model = FedPCA(1, epsilon=1.0, codebook=CodeBook(row_norm=9.0), aggregation="secure")
     said = model.fit_silos([FRAME + place for place in range(3)]).privacy_.brief
     assert len(said.splitlines()) == 4

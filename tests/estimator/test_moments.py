@@ -47,9 +47,7 @@ def same(one: FedPCA, other: FedPCA) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_nothing(
-    way: str, tmp_path: Path
-):
+def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_nothing(way, tmp_path):
     terms, data = WAYS[way], silos(6_000)
     ledgers = ledgers_in(tmp_path, NAMES, 3.0) if np.isfinite(terms["epsilon"]) else None
     released = fed_moment(**terms).fit_silos(data, ledgers=ledgers)
@@ -67,9 +65,7 @@ def test_a_fit_to_the_moment_has_the_numbers_of_the_direct_fit_and_is_charged_no
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("told", [{}, {"row_norm": 8.0}], ids=["prepared", "bounded"])
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(
-    aggregation: str, told: dict[str, Any], tmp_path: Path
-):
+def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(aggregation, told, tmp_path):
     terms = {"epsilon": 2.0, "delta": 1e-6, "aggregation": aggregation, **told}
     model = fed_pca(2, **terms).fit_silos(silos(3000))
     model.save(tmp_path / "result")
@@ -85,7 +81,7 @@ def test_a_fit_gives_its_moment_back_from_memory_and_from_folders(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path: Path):
+def test_what_is_published_is_the_sum_with_a_little_more_noise(tmp_path):
     """The moment of decision 16: another number for every silo's release would give other digits."""
     terms = WAYS["plain"]
     model = fed_moment(**terms).fit_silos(silos())
@@ -136,7 +132,7 @@ def folder(tmp_path: Path) -> Path:
     return FedMoment(epsilon=INF).fit_silos(silos()).save(tmp_path / "moment")
 
 
-def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder: Path, tmp_path: Path):
+def test_changed_and_foreign_folders_are_refused_in_one_sentence(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     FedPCA(2, epsilon=INF).fit_silos(silos()).save(tmp_path / "fitted")
     content = json.loads((folder / RUN).read_text())

@@ -1,6 +1,5 @@
 """Correlations or covariances: the same question at every epsilon, from the same releases."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ def degrees(one: Any, two: Any) -> float:
 
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("standardize", [True, False])
-def test_an_exact_fit_is_scikit_learns(solver: dict[str, Any], standardize: bool) -> None:
+def test_an_exact_fit_is_scikit_learns(solver, standardize):
     scaler = StandardScaler(with_mean=standardize, with_std=standardize).fit(ROWS)
     theirs = PCA(3).fit(scaler.transform(ROWS))
     ours = fed_pca(3, epsilon=INF, standardize=standardize, **solver).fit_silos(SILOS)
@@ -52,7 +51,7 @@ def test_an_exact_fit_is_scikit_learns(solver: dict[str, Any], standardize: bool
 
 
 @pytest.mark.parametrize("solver", ["krylov", "fedpower", "moment"])
-def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver: str) -> None:
+def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver):
     scaled = ROWS / np.sqrt(np.mean(ROWS**2, axis=0))
     truth = np.linalg.eigh(scaled.T @ scaled / len(scaled))[1][:, ::-1][:, :2].T
     model = FedPCA(2, epsilon=INF, center=False, solver=solver).fit_silos(SILOS)
@@ -60,7 +59,7 @@ def test_uncentred_columns_are_divided_by_their_root_mean_squares(solver: str) -
     np.testing.assert_allclose(model.result_.scale, np.sqrt(np.mean(ROWS**2, axis=0)), rtol=1e-9)
 
 
-def test_few_wide_rows_are_standardised_from_their_factors() -> None:
+def test_few_wide_rows_are_standardised_from_their_factors():
     d = 8_200  # wider than moments are uploaded
     rows = np.random.default_rng(0).standard_normal((40, d)) * np.geomspace(1, 100, d) + 5
     rows[:, ::2] *= rows[:, :1]
@@ -72,7 +71,7 @@ def test_few_wide_rows_are_standardised_from_their_factors() -> None:
 
 
 @pytest.mark.parametrize("standardize", [True, False])
-def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize: bool) -> None:
+def test_a_code_book_and_found_scales_change_nothing_but_the_noise(standardize):
     book = FedPCA(1, epsilon=50.0).prepare_silos(SILOS)
     exact = FedPCA(3, epsilon=INF, standardize=standardize).fit_silos(SILOS)
     for solver in ("moment", "krylov"):
@@ -93,13 +92,13 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.usefixtures("seeded")
-def test_private_is_near_exact(standardize: bool) -> None:
+def test_private_is_near_exact(standardize):
     angle, off = measured(standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=0)
     assert angle <= MOST_DEGREES
     assert off <= MOST_OFF
 
 
-def test_units_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_units_are_never_mixed(tmp_path, capsys):
     one, other = (
         str(FedPCA(2, epsilon=INF, standardize=each).fit(ROWS).save(tmp_path / str(each)))
         for each in (True, False)

@@ -1,9 +1,7 @@
 """A plan reads public facts only, and its predictions come true."""
 
 import math
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ def _parameters(way: Candidate) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
-def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
+def test_predicted_errors_come_true(unit_rows, epsilon):
     """The median of 9 private fits is within 1.5 times of the prediction, for every way.
 
     A sine of a principal angle of a noised moment varies by about 20% from run to run; a median of 9
@@ -67,7 +65,7 @@ def test_predicted_errors_come_true(unit_rows: Array, epsilon: float) -> None:
         assert 0.45 < way.bytes_up / way.rounds / (up / rounds) < 2.2
 
 
-def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(unit_rows: Array) -> None:
+def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(unit_rows):
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(normalize=True))
     made = plan(model, sizes=SIZES, n_features=D, spectrum=[0.2, 0.1, 0.05], n_rehearsals=1)
     (chosen,) = [way for way in made.candidates if way.chosen]
@@ -79,7 +77,7 @@ def test_the_way_that_auto_takes_is_marked_once_and_an_exact_plan_has_no_noise(u
     assert all(way.error is not None and way.error < 1e-8 for way in made.candidates)
 
 
-def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left() -> None:
+def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left():
     """Rows of norm at most 1 have a trace of at most 1: repeating .018 over 300 columns made it 5.4."""
     values = spectrum_of_gap(0.05, K, D)
     assert values[K - 1] - values[K] == pytest.approx(0.05)
@@ -91,7 +89,7 @@ def test_spectra_are_completed_from_a_gap_or_the_trace_that_is_left() -> None:
 
 
 @pytest.mark.slow
-def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
+def test_wide_moments_are_rehearsed_with_fewer_columns():
     d = 1500
     model = fed_pca(2, epsilon=1.0, center=False, row_norm=1.0, iteration_rank=6)
     made = plan(model, sizes=[60_000], n_features=d, spectrum=[0.3, 0.2, 0.001])
@@ -101,7 +99,7 @@ def test_wide_moments_are_rehearsed_with_fewer_columns() -> None:
     assert 4 * d * (d + 1) / 2 <= way.bytes_up <= 8.1 * d * (d + 1) / 2
 
 
-def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
+def test_a_model_that_is_told_nothing_is_planned_with_its_preparation():
     mixed = np.eye(6) + [[3, 0, 0, 0, 0, 0]] * 6
     rows = np.random.default_rng(3).standard_normal((40_000, 6)) @ mixed + 30
     model = FedPCA(2, epsilon=1.0)
@@ -126,7 +124,7 @@ def test_a_model_that_is_told_nothing_is_planned_with_its_preparation() -> None:
 
 
 @pytest.mark.slow
-def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it() -> None:
+def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it():
     spectrum = [0.2, 0.15, 0.12, 0.03]
 
     def predicted(epsilon: float, n_rows: int) -> float:
@@ -145,7 +143,7 @@ def test_the_epsilon_and_the_rows_that_an_error_needs_are_predicted_to_give_it()
         assert f"{needed.n_rows:,} rows at epsilon=1" in needed.sentence
 
 
-def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
+def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach():
     model = FedPCA(K, epsilon=1.0, codebook=CodeBook(row_norm=1.0))
     made = plan(model, sizes=[300], n_features=D, spectrum=[0.1, 0.05, 0.04, 0.01], error=1e-3)
     assert made.needed.epsilon is None
@@ -155,7 +153,7 @@ def test_an_error_that_no_epsilon_gives_is_said_to_be_out_of_reach() -> None:
     assert "what an error of 0.1 takes" in unknown.missing
 
 
-def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> None:
+def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path):
     rows = np.random.default_rng(5).standard_normal((30_000, 6)) * [4, 3, 1, 1, 1, 1]
     fit = FedPCA(2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=10.0)).fit(rows)
     values = spectrum_of_result(read_result(fit.save(tmp_path / "earlier")))
@@ -174,7 +172,7 @@ def test_an_earlier_result_is_a_spectrum_without_its_noise(tmp_path: Path) -> No
         spectrum_of_result(useless.result_)
 
 
-def test_the_plan_names_who_costs_more_than_they_bring() -> None:
+def test_the_plan_names_who_costs_more_than_they_bring():
     sizes = {"large": 20_000} | {f"tiny-{place}": 1 for place in range(9)}
     made = plan(FedPCA(2, epsilon=0.5, delta=1e-6), sizes=sizes, n_features=20)
     (remark,) = made.remarks
@@ -197,6 +195,6 @@ def test_the_plan_names_who_costs_more_than_they_bring() -> None:
           for model, wanted in ((FedPCA(K), 1.0), (FedPCA(0.9), 0.1), (FedPCA(K, epsilon=math.inf), 0.1))),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused(wrong: Callable[[], object], sentence: str) -> None:
+def test_what_cannot_be_is_refused(wrong, sentence):
     with pytest.raises(InputError, match=sentence):
         wrong()

@@ -3,7 +3,6 @@
 import warnings
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -47,7 +46,7 @@ def parts() -> dict[str, Array]:
         {"local_steps": 2, "drift_correction": True},
     ],
 )
-def test_what_shows_single_silos_gives_the_public_the_coordinator_s(parts, changed: dict[str, object]):
+def test_what_shows_single_silos_gives_the_public_the_coordinator_s(parts, changed):
     model = fed_pca(2, random_state=0, **{**OPTIONS, "noise": "moment", **changed})
     coordinator, public = epsilons(model.fit_silos(parts))
     assert public == coordinator
@@ -90,7 +89,7 @@ def test_the_same_questions_are_free_and_answered_alike_and_say_so(terms, other,
         assert spent(path).epsilon <= 1.0 * (1 + 1e-9)
 
 
-def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(parts, tmp_path: Path):
+def test_a_study_cannot_be_made_to_spend_more_than_it_agreed_on(parts, tmp_path):
     """The cap would allow it; the study's own ε does not. The same questions are free."""
     paths = ledgers_in(tmp_path, parts)
     model = fed_pca(2, noise="step", n_steps=4, random_state=0, **OPTIONS)
@@ -142,7 +141,7 @@ def test_rows_that_are_not_bounded_as_the_study_says_are_refused(parts):
             federate(unbounded, settings=replace(settings, study=terms), rng=np.random.default_rng(0))
 
 
-def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(parts, tmp_path: Path):
+def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(parts, tmp_path):
     paths = ledgers_in(tmp_path, ("north", "south")) | ledgers_in(tmp_path, ["east"], 0.1)
     with pytest.raises(FedpowerError, match=r"'east' has 0\.\d+ left"):
         fed_pca(2, **OPTIONS).fit_silos(parts, ledgers=paths)
@@ -152,7 +151,7 @@ def test_a_study_that_one_silo_cannot_afford_costs_the_others_nothing(parts, tmp
 @pytest.mark.parametrize("noise", ["moment", "step"])
 @pytest.mark.parametrize("world", [0.0, 1e-12])
 def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_stop(
-    parts, tmp_path, noise, world: float
+    parts, tmp_path, noise, world
 ):
     """One cell moved in between, by 1e-12 or not at all."""
     paths = ledgers_in(tmp_path, parts)
@@ -172,7 +171,7 @@ def test_two_worlds_that_are_asked_twice_differ_in_nothing_but_their_operator_s_
     assert {name: path.read_bytes() for name, path in paths.items()} == before
 
 
-def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(parts, tmp_path: Path):
+def test_a_declared_version_is_charged_and_stated_alike_in_both_worlds(parts, tmp_path):
     stated = []
     for world in (0.0, 1e-12):
         folder = tmp_path / str(world)

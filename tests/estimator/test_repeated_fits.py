@@ -4,7 +4,6 @@ import math
 import re
 import warnings
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ def told(recorded: list[warnings.WarningMessage]) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_search_of_a_pipeline_is_warned_of_once_with_what_it_spent() -> None:
+def test_a_search_of_a_pipeline_is_warned_of_once_with_what_it_spent():
     model = make_pipeline(FunctionTransformer(np.asarray), fed_pca(2, **KNOWN))
     grid = {"fedpca__n_components": [1, 2]}
     search = GridSearchCV(model, grid, scoring=lambda fitted, X, y=None: 1.0, cv=KFold(3, shuffle=True))
@@ -54,7 +53,7 @@ def test_a_search_of_a_pipeline_is_warned_of_once_with_what_it_spent() -> None:
 
 
 @pytest.mark.parametrize("made", [np.asarray, pd.DataFrame])
-def test_clones_and_copies_keep_counting(made: Any) -> None:
+def test_clones_and_copies_keep_counting(made):
     model = fed_pca(2, **KNOWN)
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
@@ -66,7 +65,7 @@ def test_clones_and_copies_keep_counting(made: Any) -> None:
         assert len(told(recorded)) == 1
 
 
-def test_first_exact_and_recorded_fits_go_without_a_warning(tmp_path: Path) -> None:
+def test_first_exact_and_recorded_fits_go_without_a_warning(tmp_path):
     ledgers = ledgers_in(tmp_path, ["north"], 3.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RepeatedFitWarning)
@@ -78,7 +77,7 @@ def test_first_exact_and_recorded_fits_go_without_a_warning(tmp_path: Path) -> N
             FedCommunities(2).fit_silos([np.zeros((6, 6))])
 
 
-def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> None:
+def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum():
     given: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6}
     sources = [rows(9, 3_000)]
     with warnings.catch_warnings():
@@ -89,7 +88,7 @@ def test_preparation_before_a_fit_is_no_second_fit_but_counts_in_the_sum() -> No
         fed_pca(2, codebook=book, **given).fit_silos(sources)
 
 
-def test_files_and_networks_are_known_again(tmp_path: Path) -> None:
+def test_files_and_networks_are_known_again(tmp_path):
     np.save(tmp_path / "north.npy", rows(4))
     model = fed_pca(2, **KNOWN).fit_silos([tmp_path / "north.npy"])
     with pytest.warns(RepeatedFitWarning):

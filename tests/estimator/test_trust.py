@@ -44,7 +44,7 @@ def test_usual_rows_are_announced_nothing_of_and_those_whose_squares_vanish_are(
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_the_same_rows_under_two_names_are_announced(*, private: bool):
+def test_the_same_rows_under_two_names_are_announced(*, private):
     silos = {"north": rows_of(90), "south": rows_of(90).copy(), "east": rows_of(90, 1)}
     terms = {"epsilon": 1.0, "row_norm": 9.0, "delta": 1e-6} if private else EXACT
     with pytest.warns(UserWarning, match="silos 'north' and 'south' hold the same rows"):
@@ -80,7 +80,7 @@ def test_tiny_silos_are_announced_and_weights_make_up_for_them():
     ("solver", "noise"),
     [("moment", "moment"), ("krylov", "moment"), ("krylov", "step"), ("fedpower", "step")],
 )
-def test_weights_count_alike_in_every_solver(solver: str, noise: str):
+def test_weights_count_alike_in_every_solver(solver, noise):
     """Two silos that differ: with weights s² the pooled moment is nearly the larger one's."""
     rng = np.random.default_rng(1)
     large = rng.standard_normal((60_000, 6)) * [0.5, 0.05, 0.05, 0.05, 0.05, 0.05]

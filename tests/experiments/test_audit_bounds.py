@@ -57,9 +57,6 @@ def test_scores_that_show_nothing_are_refused(scores, confidence, sentence):
         audit_scores(scores, [2.0] * 50, delta=1e-5, confidence=confidence)
 
 
-# --- how far apart the worlds are ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("mode", "least", "terms"),
     [

@@ -160,9 +160,6 @@ def test_an_audit_that_cannot_be_is_refused(change, sentence):
             control_factor("secure", epsilon=4.0, delta=1e-5, n_steps=2, of_needed=part)
 
 
-# --- the command -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def run(monkeypatch):
     """Commands cannot be given a seed, so that nobody does by accident; their noise is replaced."""

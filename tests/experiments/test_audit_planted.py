@@ -30,9 +30,6 @@ def least_epsilon(game, n_runs):
     return audit_scores(*game.play(n_runs), delta=1e-5, confidence=0.999).epsilon_lower
 
 
-# --- persons ---------------------------------------------------------------------------------------
-
-
 def _in_full(monkeypatch):
     """Every row of a person counts in full, as it did before persons counted."""
     one = units.Weights
@@ -65,9 +62,6 @@ def test_a_person_who_counts_for_more_than_one_is_caught(mode, plant, monkeypatc
     how = {"n_rows": 20} if mode == "scores" else {"n_steps": 2, "confidence": 1 - 1e-6}
     n_runs = 300 if mode == "scores" else 400
     assert audited(mode, 6 if mode == "scores" else 1, n_runs, unit="person", **how).violation
-
-
-# --- sensitivities ---------------------------------------------------------------------------------
 
 
 def test_noise_for_one_place_that_changes_in_place_of_two_shows_in_endless_runs(monkeypatch):
@@ -115,9 +109,6 @@ def test_too_little_noise_on_the_number_of_missing_cells_is_caught(monkeypatch):
     game = game_with(EMPTY_OR_SMALL, seed=6)
     assert game.mus[STAGES.index("means")] > 2.0 * game.budget.price("means").mu
     assert least_epsilon(game, 300) > 4.0
-
-
-# --- clipped products ------------------------------------------------------------------------------
 
 
 def _without_clipping(monkeypatch):

@@ -120,8 +120,7 @@ class Counted:
             self.n += len(questions)
             return in_turn(self.silos)(questions)
 
-        for _ in driving.rounds(run.coordinator, ask):
-            pass
+        driving.drive(run.coordinator, ask)
 
 
 @contextmanager

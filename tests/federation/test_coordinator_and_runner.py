@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from studies import RUN, SIZES, kit_of, write_study
 
 from federations import NAMES, coordinator_of, parties_of, study_of
-from fedpower.engines.inprocess import Pace, paced
+from fedpower.engines.inprocess import Pace, drive_paced
 from fedpower.errors import ProtocolError, RefusedError
 from fedpower.federation import coordinator as serving
 from fedpower.federation import runner as running
@@ -24,7 +24,7 @@ from fedpower.federation.coordinator import CoordinatorService, Questions, RunTh
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY
 from fedpower.federation.runner import LAST_RUN, CoordinatorLostError, CoordinatorSession, Runner
-from fedpower.protocol.coordinator import Unreadable, drive
+from fedpower.protocol.coordinator import Unreadable
 from fedpower.protocol.messages import Message, Refusal, decode, encode
 
 
@@ -78,7 +78,7 @@ def asking() -> Iterator[Asking]:
     made.questions.leave()
 
 
-def test_an_answer_is_taken_once_under_the_number_of_its_question(asking: Asking) -> None:
+def test_an_answer_is_taken_once_under_the_number_of_its_question(asking):
     """Others are dropped unread: another silo's number or a future one, a stranger's, one after the round."""
     asking.ask()
     assert [(peer, kind) for peer, kind, _, _ in asking.links.sent] == [(name, ASK) for name in NAMES]
@@ -96,7 +96,7 @@ def test_an_answer_is_taken_once_under_the_number_of_its_question(asking: Asking
     assert asking.take("south") is None
 
 
-def test_what_is_no_answer_is_reported_and_not_kept(asking: Asking) -> None:
+def test_what_is_no_answer_is_reported_and_not_kept(asking):
     asking.ask()
     answer = asking.answers["north"]
     for silo, content, problem in (
@@ -111,7 +111,7 @@ def test_what_is_no_answer_is_reported_and_not_kept(asking: Asking) -> None:
         assert problem in arrived.problem
 
 
-def test_a_silo_that_returns_is_asked_again_a_few_times(asking: Asking) -> None:
+def test_a_silo_that_returns_is_asked_again_a_few_times(asking):
     asking.ask()
     for _ in range(10):
         asking.questions.resend("west")
@@ -131,8 +131,8 @@ def test_a_silo_that_returns_is_asked_again_a_few_times(asking: Asking) -> None:
 
 
 def test_a_round_waits_some_seconds_for_a_missing_silo_and_to_the_deadline_for_a_connected_one(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    asking, monkeypatch
+):
     asking.ask()
     for returns, seconds in ((1e-9, 0.1), (0.1, None)):
         monkeypatch.setattr(serving, "_RETURN_S", returns)
@@ -148,9 +148,7 @@ def test_a_round_waits_some_seconds_for_a_missing_silo_and_to_the_deadline_for_a
         asking.questions.wait(None)
 
 
-def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(
-    asking: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(asking, monkeypatch):
     """One refuses and one is not connected."""
     monkeypatch.setattr(serving, "_RETURN_S", 0.05)
     first, *others, last = NAMES
@@ -163,11 +161,8 @@ def test_a_round_ends_without_a_deadline_when_no_silo_is_left_that_could_answer(
 
     asking.links.on_send = lambda peer, number, raw: asking.questions.take(peer, number, answer(decode(raw)))
     coordinator = coordinator_of("fedpower", min_silos=1)
-    drive(coordinator, paced(asking.questions, coordinator, Pace()))
+    drive_paced(coordinator, asking.questions, Pace())
     assert all(tuple(closed.answers) == tuple(others) for closed in coordinator.history)
-
-
-# --- what a runner may call for ---
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +200,7 @@ BAD_IDS: list[Any] = [
 ]  # fmt: skip
 
 
-def test_a_call_that_is_none_or_names_no_run_is_refused_without_a_word_of_what_went_wrong(
-    service: CoordinatorService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_call_that_is_none_or_names_no_run_is_refused_without_a_word_of_what_went_wrong(service, caplog):
     with caplog.at_level(logging.ERROR):
         for content in CALLS:
             failed = {"error": "the coordinator could not do this; its log says why"}
@@ -230,9 +223,7 @@ ODD_FILES = (7, ["run.json"], {"a": 1}, True, "../rounds", "/etc/passwd", "", ".
              "./run.json", "run.json\0")  # fmt: skip
 
 
-def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(
-    service: CoordinatorService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(service, monkeypatch):
     def fetch(**more: Any) -> tuple[Any, bytes]:
         return call(service, {"do": "fetch", "run": RUN, **more})
 
@@ -255,12 +246,7 @@ def test_a_result_is_listed_and_sent_in_pieces_and_nothing_else_is(
             assert reply["error"].startswith("a file must be one of the result's, got another")
 
 
-# --- how runs end ---
-
-
-def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(
-    service: CoordinatorService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_started_again_after_its_end_and_not_twice_and_gives_way_to_another(service, monkeypatch):
     """The silo that is connected says nothing, and is waited for; without any the run ends."""
 
     def start(run: str) -> Any:
@@ -296,9 +282,7 @@ ENDS: list[tuple[Exception, str, bool, str]] = [  # what fails where, whether an
 ]  # fmt: skip
 
 
-def test_how_a_run_ended_says_whether_another_start_could_help(
-    service: CoordinatorService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_how_a_run_ended_says_whether_another_start_could_help(service, caplog):
     """What nobody foresaw is in the log and nowhere else."""
     for error, where, again, reason in ENDS:
         run, known = RunThread(service.kit, RUN, service.links), {"run": RUN, "rounds": [], "waiting_for": []}
@@ -370,16 +354,14 @@ def follow(monkeypatch: pytest.MonkeyPatch, kits: dict[str, Kit], tmp_path: Path
 
 
 @pytest.mark.parametrize("left", ["no json", {"study": 1, "run": 2}, {"study": "0" * 64, "run": RUN}])
-def test_where_no_run_of_this_study_was_begun_none_is_resumed(
-    left: Any, kits: dict[str, Kit], follow: Follow
-) -> None:
+def test_where_no_run_of_this_study_was_begun_none_is_resumed(left, kits, follow):
     (kits[RUNNER].folder / LAST_RUN).write_text(left if isinstance(left, str) else json.dumps(left))
     with pytest.raises(ProtocolError, match=r"must have a run of this study to resume, got"):
         follow(Scripted())
 
 
 @pytest.mark.parametrize("lost", [None, {**AT_WORK, "run": "f" * 16}])
-def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost: Any, follow: Follow) -> None:
+def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost, follow):
     """It was started again, and its checkpoint has the closed rounds."""
     first, second = Scripted(AT_WORK, lost), Scripted(AT_WORK, DONE)
     state, said = follow(first, second)
@@ -400,9 +382,7 @@ def test_a_coordinator_that_knows_nothing_of_the_run_resumes_it(lost: Any, follo
         ),
     ],
 )
-def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(
-    coordinator: Scripted, sentence: str, starts: int, follow: Follow
-) -> None:
+def test_a_run_in_which_nothing_happens_is_given_up_after_some_starts(coordinator, sentence, starts, follow):
     with pytest.raises(ProtocolError, match=sentence):
         follow(coordinator)
     assert coordinator.started == [RUN] * starts
@@ -428,9 +408,7 @@ class Answering:
         return made
 
 
-def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_no_terminal(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_no_terminal(monkeypatch):
     monkeypatch.setattr(running, "_CONNECT_S", 0.01)
     links = Answering(json.dumps({"error": "a run must\x1b[2J be named"}).encode() + b"\n")
     with pytest.raises(ProtocolError, match="a run must") as refused:
@@ -444,7 +422,7 @@ def test_a_reply_that_is_none_or_an_error_is_reported_in_a_sentence_that_steers_
             links.session().status()
 
 
-def test_a_result_is_fetched_piece_by_piece_into_its_folder_and_nowhere_else(tmp_path: Path) -> None:
+def test_a_result_is_fetched_piece_by_piece_into_its_folder_and_nowhere_else(tmp_path):
     place = tmp_path / "result"
     place.mkdir()
     links = Answering(b'{"files": {"a.csv": 7, "empty": 0}}\n', b'{"file": "a.csv"}\n\n\nabc', b"{}\nde")

@@ -43,7 +43,7 @@ HARDENED |= {"ProtectSystem": ["strict"], "CapabilityBoundingSet": [""]}
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name: str) -> None:
+def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name):
     settings = unit(name)
     program, *words = settings["ExecStart"][0].split()
     assert program == "/opt/fedpower/bin/fedpower"
@@ -58,7 +58,7 @@ def test_a_unit_is_hardened_and_starts_a_command_that_there_is(name: str) -> Non
         assert {"seccomp", "capset", "landlock_restrict_self"} <= set(filters[2].split())
 
 
-def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder() -> None:
+def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder():
     """As units, and as services of the compose file, whose image has these users."""
     node, vault = unit("node"), unit("vault")
     assert node["User"] != vault["User"]
@@ -96,7 +96,7 @@ def test_node_and_vault_are_of_different_users_that_share_a_socket_and_no_folder
         assert service["restart"] in ("on-failure", "always")
 
 
-def test_a_vault_needs_no_tls_key(tmp_path: Path) -> None:
+def test_a_vault_needs_no_tls_key(tmp_path):
     """What the comments of the units copy for the vault is enough for it."""
     named = re.search(r"cp kits/north/tls/{([\w.,]+)} ", (EXAMPLES / "fedpower-vault.service").read_text())
     assert named is not None
@@ -113,7 +113,7 @@ def test_a_vault_needs_no_tls_key(tmp_path: Path) -> None:
     assert opened.check(with_key=False) > 0
 
 
-def test_the_image_is_built_from_all_files_that_the_project_names() -> None:
+def test_the_image_is_built_from_all_files_that_the_project_names():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     named = {project["project"]["readme"], *project["project"]["license-files"]}
@@ -123,13 +123,11 @@ def test_the_image_is_built_from_all_files_that_the_project_names() -> None:
     assert all(package.startswith("src/") for package in wheel["packages"])
 
 
-# --- the page ---
-
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 OF_A_SILO = (silo_file.Data, silo_file._Columns, silo_file._Ledger, silo_file._Agrees, silo_file._Identity)
 
 
-def test_every_key_of_a_study_and_of_a_silo_is_explained() -> None:
+def test_every_key_of_a_study_and_of_a_silo_is_explained():
     tables = [*study_file.TABLES.items(), *((kind.__name__.strip("_").lower(), kind) for kind in OF_A_SILO)]
     for table, kind in tables:
         rows = [row for row in PAGE.splitlines() if row.startswith(f"| `[{table}]")]
@@ -137,7 +135,7 @@ def test_every_key_of_a_study_and_of_a_silo_is_explained() -> None:
             assert any(re.search(rf"\b{key}\b", row) for row in rows), (table, key)
 
 
-def test_every_command_and_every_test_that_the_page_and_the_units_name_is_there() -> None:
+def test_every_command_and_every_test_that_the_page_and_the_units_name_is_there():
     for text in (PAGE, *((EXAMPLES / f"fedpower-{name}.service").read_text() for name in UNITS)):
         named = re.findall(r"(?:`|\$ |bin/)fedpower ([a-z]+)", text)
         assert named

@@ -237,7 +237,7 @@ OPEN += NETWORK
 
 
 @needs_landlock
-def test_a_node_opens_no_secret_by_any_name_and_does_what_it_has_to(ground: Ground):
+def test_a_node_opens_no_secret_by_any_name_and_does_what_it_has_to(ground):
     """All that is closed to it succeeds where nothing is confined."""
     tool = ground.folder / "work/tool"
     tool.write_text("#!/bin/sh")
@@ -292,7 +292,7 @@ attempt("socket", lambda: socket.socket(socket.AF_UNIX).connect(server.getsockna
 
 
 @pytest.mark.parametrize("how", ["landlock", "node", "open"])
-def test_nothing_is_had_from_a_process_of_the_same_user(ground: Ground, how: str):
+def test_nothing_is_had_from_a_process_of_the_same_user(ground, how):
     """All of it can be had where nothing is confined."""
     if how == "open" and Path("/proc/sys/kernel/yama/ptrace_scope").exists():
         pytest.skip("Yama keeps processes apart here in any case")
@@ -305,7 +305,7 @@ def test_nothing_is_had_from_a_process_of_the_same_user(ground: Ground, how: str
 
 
 @needs_landlock
-def test_a_vault_has_local_sockets_and_no_network(ground: Ground):
+def test_a_vault_has_local_sockets_and_no_network(ground):
     code = f"allow_sockets(socket.AF_UNIX)\nconfine()\n{LOCAL}{NETWORK}{IO_URING}"
     found = ground.outcomes("vault", code)
     assert {name for name, said in found.items() if said == "done"} == {"make", "connect", "pair"}
@@ -313,7 +313,7 @@ def test_a_vault_has_local_sockets_and_no_network(ground: Ground):
 
 
 @needs_landlock
-def test_with_threads_files_are_not_confined_and_sockets_are_in_all(ground: Ground):
+def test_with_threads_files_are_not_confined_and_sockets_are_in_all(ground):
     code = """
 go = threading.Event()
 
@@ -349,7 +349,7 @@ secrets = (rows, ledger, vault, kit / "silo.toml", vault / "later.db")
 
 
 @needs_landlock
-def test_the_check_passes_in_a_confined_process_and_fails_in_another(ground: Ground):
+def test_the_check_passes_in_a_confined_process_and_fails_in_another(ground):
     """A secret that can only be written is open too."""
     is_root = ground.user is None and os.getuid() == 0  # who reads whatever the mode
     (ground.vault / "ledger.db").chmod(0o200)
@@ -376,9 +376,7 @@ attempt("below", lambda: checked(rows, allowed=[Path("/usr/lib"), ground]))
     assert f"got a readable file; move it out of {ground.folder}, which the node needs" in sentence
 
 
-def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(tmp_path, monkeypatch):
     home, other = tmp_path / "home", tmp_path / "other"
     for folder in (home / "data", other, tmp_path / "here"):
         folder.mkdir(parents=True)
@@ -393,9 +391,7 @@ def test_no_folder_with_a_secret_is_read_because_packages_may_be_in_it(
     assert home in node_reads(kit)
 
 
-def test_what_isolates_is_said_in_one_sentence_also_where_nothing_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_isolates_is_said_in_one_sentence_also_where_nothing_does(tmp_path, monkeypatch):
     assert isolation.describe(confined=False).startswith("NO ISOLATION: ")
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="symbolic links"):  # a check that settles nothing is no pass

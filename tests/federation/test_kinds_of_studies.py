@@ -82,9 +82,7 @@ def stored(folder: Path) -> dict[str, bytes]:
     ("kind", "aggregation"),
     [pytest.param(*case, marks=() if case in FAST else pytest.mark.slow) for case in CASES],
 )
-def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(
-    kind: str, aggregation: str, tmp_path: Path
-) -> None:
+def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(kind, aggregation, tmp_path):
     tables, kinds = KINDS[kind]
     is_plain, rounds = aggregation == "plain", tmp_path / "rounds"
     if not is_plain:
@@ -133,7 +131,7 @@ def test_a_study_is_resumed_after_any_round_and_run_again_and_charged_once(
     assert str(tmp_path) not in page
 
 
-def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path: Path) -> None:
+def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path):
     """Another version or machine may ask otherwise; what it wrote must not hide what follows."""
     study, folder = write_study(tmp_path, **STEPS), tmp_path / "rounds"
     with open_silos(study, tmp_path) as silos:
@@ -151,9 +149,6 @@ def test_cut_short_altered_or_of_other_questions_a_round_is_asked_again(tmp_path
             silos.finish(resumed)
             assert (reported(resumed), stored(folder)) == (expected, files)
         assert silos.charges() == charges
-
-
-# --- a silo that is lost on the way ---
 
 
 LOST: dict[str, tuple[dict[str, Any], str]] = {
@@ -182,9 +177,7 @@ def drive(run: StudyRun, silos: Counted, lost: str, before: Collection[str]) -> 
 
 
 @pytest.mark.parametrize("mode", LOST)
-def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
-    mode: str, tmp_path: Path
-) -> None:
+def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(mode, tmp_path):
     tables, kind = LOST[mode]
     tables = secure_tables(tmp_path) if mode == "secure" else tables
     study = write_study(tmp_path, **tables, rounds={"min_silos": 2})
@@ -205,9 +198,7 @@ def test_rows_of_a_silo_lost_before_its_moment_are_not_counted_and_it_is_named(
 
 
 @pytest.mark.parametrize("tables", [PREPARED, {}], ids=["prepared", "moment"])
-def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
-    tables: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(tables, tmp_path):
     """Other questions are refused; the same ones are answered from the ledgers."""
     study = write_study(tmp_path, **tables, rounds={"min_silos": 2})
     with open_silos(study, tmp_path) as silos:
@@ -224,13 +215,8 @@ def test_a_study_asked_again_while_a_silo_is_away_charges_nothing(
     assert not first.result.record.absent
 
 
-# --- what is analysed, and whose rows are counted ---
-
-
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_a_moment_that_is_kept_gives_the_same_numbers_also_where_their_count_is_found(
-    tmp_path: Path, aggregation: str
-) -> None:
+def test_a_moment_that_is_kept_gives_the_same_numbers_also_where_their_count_is_found(tmp_path, aggregation):
     terms = {"privacy": {"epsilon": 50.0}, "components": {"n_components": "auto"}}
     terms |= secure_tables(tmp_path, epsilon=50.0) if aggregation == "secure" else {}
     study = write_study(tmp_path, **terms)
@@ -250,7 +236,7 @@ def write_visits(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [{}, {"row_norm": None}], ids=["bounded", "prepared"])
-def test_silos_count_persons(tmp_path: Path, rows: dict[str, Any]) -> None:
+def test_silos_count_persons(tmp_path, rows):
     study = write_study(tmp_path, rows={"unit": "patient_id", **rows})
     with pytest.raises(InputError, match=r"unit must be a column of .* got 'patient_id'"):
         run_study(study, tmp_path)
@@ -284,7 +270,7 @@ MIXED = {
 FEATURES = ("age", "sex=F", "sex=M", "sex=other", "cd 4", "cd 4 missing", "seen")
 
 
-def test_a_silo_applies_the_rules_of_the_study_to_its_own_table(tmp_path: Path) -> None:
+def test_a_silo_applies_the_rules_of_the_study_to_its_own_table(tmp_path):
     study, rng = write_study(tmp_path, **MIXED), np.random.default_rng(1)
     assert study.columns == FEATURES
     assert study.terms()[0].groups == ((1, 2, 3),)
@@ -359,7 +345,7 @@ ANALYSED = {
 
 
 @pytest.mark.parametrize("subject", ANALYSED)
-def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject: str, tmp_path: Path) -> None:
+def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject, tmp_path):
     tables, write, model, analysis = ANALYSED[subject]
     study = write_study(tmp_path, **tables, privacy=EXACT, solver={"solver": "moment"})
     run_study(study, tmp_path, write=write)
@@ -371,7 +357,7 @@ def test_what_a_study_leaves_is_analysed_as_what_a_fit_leaves(subject: str, tmp_
     check_made_up(study, tmp_path)
 
 
-def test_other_items_than_were_agreed_on_are_refused_before_a_silo_connects(tmp_path: Path) -> None:
+def test_other_items_than_were_agreed_on_are_refused_before_a_silo_connects(tmp_path):
     own, path = write_silo(tmp_path), tmp_path / "north.csv"
     for tables, text, sentence in (
         (GAMES, "winner,loser\nash,oak\nash,yew\n", "must name items of the public list and nothing else"),

@@ -39,7 +39,7 @@ def signed_kit(authority: Authority, party: str, kit: Path, **days: int) -> Kit:
 
 
 @pytest.mark.slow
-def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_path: Path):
+def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_path):
     """Whatever the umask; names of silos may have dashes and digits."""
     names = ["site-01", "site-02", "3-east-wing"]
     study = write_study(tmp_path, silos={"names": names})
@@ -79,7 +79,7 @@ def test_kits_are_private_have_their_own_keys_and_pass_flare_s_own_checks(tmp_pa
 
 
 def test_certificates_end_with_their_authority_at_the_latest_and_are_refused_before_they_connect(
-    study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study, tmp_path, monkeypatch
 ):
     short = Authority.make(study, tmp_path / "short", days=100)
     assert days_left(short.certificate) == 99
@@ -106,7 +106,7 @@ def test_certificates_end_with_their_authority_at_the_latest_and_are_refused_bef
         assert len(refused.stderr.splitlines()) == 1
 
 
-def test_one_party_is_renewed_with_its_old_key_or_a_new_one(authority: Authority, tmp_path: Path):
+def test_one_party_is_renewed_with_its_old_key_or_a_new_one(authority, tmp_path):
     kit = tmp_path / "north"
     old = fingerprint(signed_kit(authority, "north", kit, days=10).certificate.public_key())
     authority.sign(Request.read(kit / "north.csr"), days=20, renew=True)
@@ -119,9 +119,7 @@ def test_one_party_is_renewed_with_its_old_key_or_a_new_one(authority: Authority
     assert fingerprint(renewed.certificate.public_key()) != old
 
 
-def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
-    study: StudyFile, authority: Authority, tmp_path: Path
-):
+def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(study, authority, tmp_path):
     first = ask(study, "north", tmp_path / "north")
     with pytest.raises(InputError, match=r"must have a certificate to renew, got none"):
         authority.sign(Request.read(first), renew=True)
@@ -146,7 +144,7 @@ def test_an_authority_signs_no_second_key_no_stranger_and_no_other_study(
 
 
 def test_a_kit_takes_its_own_certificate_of_its_own_authority_and_no_other_and_no_other_s_key(
-    study: StudyFile, authority: Authority, tmp_path: Path
+    study, authority, tmp_path
 ):
     foreign = Authority.make(study, tmp_path / "foreign")
     for party in ("north", "south"):

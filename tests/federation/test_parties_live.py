@@ -52,9 +52,6 @@ def test_a_node_needs_a_vault():
     assert "Traceback" not in node.stderr
 
 
-# --- live ---
-
-
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     """A coordinator and three silos; west is started by the tests."""

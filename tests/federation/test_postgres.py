@@ -120,7 +120,7 @@ def source(database: Database) -> RowSource:
     return database.open("SELECT * FROM visits")
 
 
-def test_every_type_of_number_is_read_and_no_other(database: Database) -> None:
+def test_every_type_of_number_is_read_and_no_other(database):
     found = database.open(
         "SELECT 7::int2 AS i2, -7::int4 AS i4, 9007199254740991::int8 AS i8, 0.1::float4 AS f4, "
         "0.1::float8 AS f8, 1234567890.123456789012345678901234567890::numeric(40, 30) AS n, "
@@ -150,9 +150,7 @@ def test_every_type_of_number_is_read_and_no_other(database: Database) -> None:
     assert "at least one column" in database.refusal("SELECT FROM pg_class")
 
 
-def test_the_fingerprint_follows_rows_in_any_order_and_a_pass_over_others_is_refused(
-    database: Database, source: RowSource
-) -> None:
+def test_the_fingerprint_follows_rows_in_any_order_and_a_pass_over_others_is_refused(database, source):
     """A pass sees one moment: what changes on the way is not in it."""
     base = fingerprint(source)
     rows = sample_rows()
@@ -180,7 +178,7 @@ CHANGES = (
 )
 
 
-def test_not_even_the_administrator_s_query_or_connection_changes_anything(database: Database) -> None:
+def test_not_even_the_administrator_s_query_or_connection_changes_anything(database):
     database.sql(
         "CREATE TABLE kept AS SELECT i AS a FROM generate_series(1, 5) i; CREATE SEQUENCE kept_numbers; "
         "CREATE FUNCTION forget() RETURNS int LANGUAGE sql AS 'DELETE FROM kept RETURNING a'"
@@ -227,9 +225,7 @@ FAILING: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", FAILING)
-def test_no_failure_tells_the_password_or_a_cell(
-    database: Database, case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_failure_tells_the_password_or_a_cell(database, case, tmp_path, caplog):
     changes, words = FAILING[case]
     spec = {"query": "SELECT 1 AS a", "database": database.url, "password_env": "PLANTED", **changes}
     spec["database"] = spec["database"].replace("PORT", str(database.port))
@@ -244,9 +240,7 @@ def test_no_failure_tells_the_password_or_a_cell(
         assert secret not in message + reported.output + reported.stderr + caplog.text
 
 
-def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(
-    database: Database, source: RowSource, tmp_path: Path
-) -> None:
+def test_a_private_fit_on_a_server_leaves_no_secret_in_its_result(database, source, tmp_path):
     (tmp_path / "secret").write_text(READER + "\n")
     database.sql("GRANT SELECT ON visits TO reader")
     (tmp_path / "north.toml").write_text(
@@ -290,9 +284,7 @@ print(moments(sys.argv[2]).n_rows, peak() - base)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
-def test_ten_times_the_rows_take_no_more_memory_and_a_lost_or_ended_connection_is_noticed(
-    database: Database,
-) -> None:
+def test_ten_times_the_rows_take_no_more_memory_and_a_lost_or_ended_connection_is_noticed(database):
     """The table has 64 MB as float8."""
     cells = ", ".join(f"sin(i * {place + 1})::float8 AS x{place}" for place in range(N_FEATURES))
     database.sql(f"CREATE TABLE large AS SELECT {cells} FROM generate_series(1, {N_ROWS}) i")

@@ -76,7 +76,7 @@ WRONG = (
 )
 
 
-def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_in_one_sentence(tmp_path):
     path = tmp_path / "silo.toml"
     with pytest.raises(InputError, match="the silo file must exist, got no file at"):
         read_silo(path)
@@ -87,14 +87,11 @@ def test_a_wrong_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
-# --- what it agrees to ---
-
-
 def check_agreed(folder: Path, more: str, study: StudyFile) -> None:
     write_silo(folder, more=f"[agrees]\n{more}").check_agreed(study)
 
 
-def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path: Path) -> None:
+def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path):
     study = write_study(tmp_path, rounds={"min_silos": 2})
     for terms in ("", "epsilon = 1.0\ndelta = 1e-6", "epsilon = inf", "min_silos = 2"):
         check_agreed(tmp_path, terms, study)
@@ -111,7 +108,7 @@ def test_what_was_agreed_to_is_accepted_and_anything_else_refused(tmp_path: Path
             check_agreed(tmp_path, terms, given)
 
 
-def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path: Path) -> None:
+def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path):
     """Two studies that share 12 digits, one of them harmless, were found with 48 million hashes."""
     study = write_study(tmp_path)
     digest = study.digest
@@ -126,7 +123,7 @@ def test_a_study_is_agreed_to_by_its_whole_hash(tmp_path: Path) -> None:
         assert f'paste study = "{digest}"' in str(refused.value)
 
 
-def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_path: Path) -> None:
+def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_path):
     """At epsilon=1 three attempts cost 1.81, as a ledger counts them: an agreement to 1 is too little."""
 
     def study(**privacy: Any) -> StudyFile:
@@ -163,11 +160,8 @@ def test_what_is_agreed_to_is_what_all_attempts_at_a_secure_sum_can_spend(tmp_pa
         assert worst_epsilon(terms) == pytest.approx(spent.epsilon, rel=1e-9)
 
 
-# --- its ledger ---
-
-
 @pytest.mark.parametrize("cap", [2.0, None])
-def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path: Path) -> None:
+def test_a_missing_ledger_is_refused_and_never_made(cap, tmp_path):
     """A disk that was not mounted must not begin a second account of the same rows."""
     silo = write_silo(tmp_path, cap=cap)
     (tmp_path / "north.ledger").unlink(missing_ok=True)
@@ -181,12 +175,7 @@ def test_a_missing_ledger_is_refused_and_never_made(cap: float | None, tmp_path:
             assert (made.owner.silo, made.spent().cap, made.spent().delta) == ("north", 2.0, 1e-5)
 
 
-# --- its rows ---
-
-
-def test_a_silo_s_own_names_units_and_text_become_the_study_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silo_s_own_names_units_and_text_become_the_study_s(tmp_path, monkeypatch):
     study = write_study(tmp_path)
     first, second, *others = study.columns
     heading = ";".join(["Größe", second, *others, "id"])
@@ -209,7 +198,7 @@ def test_a_silo_s_own_names_units_and_text_become_the_study_s(
     assert rows.tolist() == [[3, 1, *[3] * len(others)], [5, 3, *[5] * len(others)]]
 
 
-def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tmp_path: Path) -> None:
+def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tmp_path):
     first, *others = COLUMNS
     cells = ", ".join(f"{place} AS {name}" for place, name in enumerate(others))
     sqlite3.connect(tmp_path / "hunter2.db").close()
@@ -220,9 +209,6 @@ def test_a_query_is_renamed_and_converted_too_and_where_rows_are_is_not_shown(tm
     silo = read_silo(tmp_path / "silo.toml")
     assert "hunter2" not in repr(silo)
     assert np.asarray(next(silo.source(write_study(tmp_path)).blocks(9))).tolist() == [[21, 0, 1, 2, 3]]
-
-
-# --- opened ---
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
@@ -282,14 +268,14 @@ def assert_refused_untouched(study: StudyFile, folder: Path, sentence: str | Non
 
 
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_what_is_refused_is_refused_before_anything_is_charged(spoil: str, tmp_path: Path) -> None:
+def test_what_is_refused_is_refused_before_anything_is_charged(spoil, tmp_path):
     study = write_study(tmp_path)
     write_silo(tmp_path)
     SPOILS[spoil](tmp_path)
     assert_refused_untouched(study, tmp_path)
 
 
-def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(tmp_path: Path) -> None:
+def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(tmp_path):
     study, silo = write_study(tmp_path), write_silo(tmp_path)
     sent: list[Any] = []
     for _ in range(2):
@@ -306,7 +292,7 @@ def test_opening_changes_no_file_and_charges_nothing_and_answering_charges_once(
     np.testing.assert_array_equal(sent[0].words, sent[1].words)
 
 
-def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_checked(tmp_path: Path) -> None:
+def test_an_exact_study_needs_no_ledger_and_answers_for_the_rows_that_were_checked(tmp_path):
     study = write_study(tmp_path, privacy=EXACT)
     silo = write_silo(tmp_path, cap=None)
     with open_silo(study, silo) as node:
@@ -324,7 +310,7 @@ NOISES: dict[str, Any] = {"moment": ASK_MOMENT, "step": AskMoment(label="mean")}
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_path: Path) -> None:
+def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise, tmp_path):
     """The poor one is asked last, and still before any other is charged."""
     study = write_study(tmp_path, privacy={"noise": noise})
     nodes = {name: open_silo(study, write_silo(tmp_path, name)) for name in ("north", "south")}
@@ -343,9 +329,7 @@ def test_nobody_is_charged_for_a_study_that_one_silo_cannot_pay(noise: str, tmp_
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_changed_rows_stop_a_silo_and_a_new_version_of_them_is_public_and_charged(
-    noise: str, tmp_path: Path
-) -> None:
+def test_changed_rows_stop_a_silo_and_a_new_version_of_them_is_public_and_charged(noise, tmp_path):
     """A new version is charged whether or not the rows changed."""
     study = write_study(tmp_path, privacy={"noise": noise})
     with open_silo(study, write_silo(tmp_path)) as node:
@@ -395,9 +379,7 @@ def asked(node: Connection, content: bytes) -> bytes:
     return node.recv_bytes()
 
 
-def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_answer(
-    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_answer(node, study, caplog):
     content = encode(question(study))
     turned = bytes([*content[:40], content[40] ^ 1, *content[41:]])
     spoilt = [b"", content[:-1], turned, content + content, bytes(100), b"GET / HTTP/1.1\r\n\r\n"]
@@ -412,9 +394,7 @@ def test_a_question_is_answered_as_the_silo_does_and_what_is_none_gets_an_empty_
     assert n_charged(node) == 1
 
 
-def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(
-    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_nothing(node, study, caplog):
     """Nor does an answer say anything about rows that cannot be read."""
     changes: list[dict[str, object]] = [
         {"study": "0" * 64},
@@ -436,9 +416,7 @@ def test_a_question_that_is_not_for_this_silo_is_refused_logged_and_charged_noth
     assert caplog.text.count("refused round 0") == len(changes) + 1
 
 
-def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_nothing(
-    node: OpenSilo, study: StudyFile, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_nothing(node, study, caplog):
     most = most_question_bytes(study.terms()[0])
     with caplog.at_level(logging.ERROR), served(Vault(node.silo, study)) as stream:
         os.write(stream.fileno(), struct.pack("!i", most + 1))  # refused before the rest is read
@@ -453,9 +431,7 @@ def test_a_frame_that_is_too_large_or_cut_off_ends_the_connection_and_charges_no
     assert n_charged(node) == 0
 
 
-def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
-    study: StudyFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(study, tmp_path, monkeypatch):
     settings = node_settings(kit_of(study, "north", tmp_path / "kits"), vault=7)
     assert settings.confined == available()
     start = Mock(side_effect=InterruptedError)
@@ -473,7 +449,7 @@ def test_a_node_gets_what_it_needs_and_nothing_of_the_vault_s(
     assert all(separation(uid, 1000).startswith(words) for uid, words in uids)
 
 
-def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) -> None:
+def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path):
     place = tmp_path / "vault.sock"
     first = vault_module._listener(place)
     first.listen(1)
@@ -488,7 +464,7 @@ def test_a_second_vault_does_not_take_the_socket_of_the_first(tmp_path: Path) ->
             vault_module._listener(tmp_path / other)
 
 
-def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path: Path) -> None:
+def test_parts_that_are_links_to_files_elsewhere_are_secrets_too(tmp_path):
     own, elsewhere = write_silo(tmp_path), tmp_path / "elsewhere.csv"
     elsewhere.touch()
     (tmp_path / "parts").mkdir()

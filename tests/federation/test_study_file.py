@@ -1,6 +1,5 @@
 """The study file: what it says, what it comes to, and every wrong one's sentence."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,14 +51,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_a_wrong_study_is_refused_in_one_sentence(fault: str, tmp_path: Path) -> None:
+def test_a_wrong_study_is_refused_in_one_sentence(fault, tmp_path):
     changes, sentence = WRONG[fault]
     with pytest.raises(InputError, match=sentence) as refused:
         write_study(tmp_path, **changes)
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_toml_is_refused(tmp_path):
     path = tmp_path / "study.toml"
     for content, place, sentence in (
         ("", tmp_path / "none.toml", "must exist, got no file at"),
@@ -108,7 +107,7 @@ TOGETHER: list[dict[str, Any]] = [
 ]
 
 
-def test_every_agreed_value_changes_the_digest_and_the_coordinator_s_place_does_not(tmp_path: Path) -> None:
+def test_every_agreed_value_changes_the_digest_and_the_coordinator_s_place_does_not(tmp_path):
     agreed = [{table: {key: value}} for table, keys in ALONE.items() for key, value in keys.items()]
     agreed += TOGETHER
     digests = [write_study(tmp_path, **changes).digest for changes in agreed]
@@ -129,7 +128,7 @@ def test_every_agreed_value_changes_the_digest_and_the_coordinator_s_place_does_
 PLAIN = to_toml(CONTENT)
 
 
-def test_comments_order_spacing_and_spelling_do_not_change_the_digest(tmp_path: Path) -> None:
+def test_comments_order_spacing_and_spelling_do_not_change_the_digest(tmp_path):
     tables = {key: value for key, value in CONTENT.items() if key != "name"}
     turned = {key: dict(reversed(table.items())) for key, table in tables.items()}
     name, *parts = to_toml({"name": CONTENT["name"], **turned}).split("\n\n")
@@ -147,7 +146,7 @@ def test_comments_order_spacing_and_spelling_do_not_change_the_digest(tmp_path: 
     assert len(digests) == 1
 
 
-def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_path: Path) -> None:
+def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_path):
     """Whatever changes the file's hash changes the hash in every message."""
     study = write_study(tmp_path)
     terms, _, choice = study.terms()
@@ -160,7 +159,7 @@ def test_the_study_that_silos_hold_questions_against_is_bound_to_the_file(tmp_pa
     assert later.terms()[0].moment_terms == terms.moment_terms  # and yet the release is shared
 
 
-def test_infinity_is_no_privacy_and_needs_no_bound_and_defaults_are_filled_in(tmp_path: Path) -> None:
+def test_infinity_is_no_privacy_and_needs_no_bound_and_defaults_are_filled_in(tmp_path):
     path = tmp_path / "study.toml"
     study = write_study(tmp_path, privacy=EXACT, rows={"row_norm": None}, coordinator={"port": None})
     assert (study.min_silos, study.grace, study.port) == (3, None, 8002)

@@ -116,7 +116,7 @@ def without_faults(seed: int, run: Run) -> Coordinator:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, N_RUNS, SEEDS_A_TEST))
-def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(first: int, tmp_path: Path) -> None:
+def test_a_run_ends_with_the_same_bytes_and_every_charge_is_made_once(first, tmp_path):
     n_restarted = n_absent = 0
     for seed in range(first, first + SEEDS_A_TEST):
         case = list(CASES)[seed % len(CASES)]

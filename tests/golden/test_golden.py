@@ -8,7 +8,7 @@ from golden.pins import HERE, PINS, as_text, pinned
 
 
 @pytest.mark.parametrize("name", PINS)
-def test_nothing_pinned_has_changed(name: str) -> None:
+def test_nothing_pinned_has_changed(name):
     was = pinned(name)
     differences = difflib.unified_diff(
         as_text(was).splitlines(), PINS[name].text(was).splitlines(), "pinned", "now", lineterm=""
@@ -17,7 +17,7 @@ def test_nothing_pinned_has_changed(name: str) -> None:
     assert not reported, f"{reported}\n\nif this is meant: `make golden`, and commit {name}.json"
 
 
-def test_every_study_has_terms_of_its_own() -> None:
+def test_every_study_has_terms_of_its_own():
     hashes = pinned("studies")
     assert set(hashes) == {path.stem for path in (HERE / "studies").glob("*.toml")}
     for kind in ("agreement", "terms"):

@@ -25,7 +25,7 @@ def random_basis(seed: int, d: int = 9, r: int = 3) -> Array:
 
 
 @given(seeds)
-def test_orth_spans_the_same_and_is_unique(seed: int) -> None:
+def test_orth_spans_the_same_and_is_unique(seed):
     product = np.random.default_rng(seed).standard_normal((9, 3))
     basis = orth(product)
     np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-13)
@@ -36,12 +36,12 @@ def test_orth_spans_the_same_and_is_unique(seed: int) -> None:
 
 
 @pytest.mark.parametrize("product", [np.zeros((5, 3)), np.ones((5, 3)), np.eye(5)[:, [0, 0, 1]]])
-def test_orth_of_a_rank_deficient_product_is_still_orthonormal(product: Array) -> None:
+def test_orth_of_a_rank_deficient_product_is_still_orthonormal(product):
     assert is_orthonormal(orth(product), 1e-12)
 
 
 @given(seeds)
-def test_alignments_are_the_best_of_their_kind_and_bring_a_turned_basis_back(seed: int) -> None:
+def test_alignments_are_the_best_of_their_kind_and_bring_a_turned_basis_back(seed):
     basis, reference = random_basis(seed), random_basis(seed + 1)
     best = ALIGNMENTS["procrustes"](basis, reference)
     np.testing.assert_allclose(best.T @ best, np.eye(3), atol=1e-12)
@@ -58,7 +58,7 @@ def test_alignments_are_the_best_of_their_kind_and_bring_a_turned_basis_back(see
 
 
 @given(seeds)
-def test_the_distances_agree_with_each_other(seed: int) -> None:
+def test_the_distances_agree_with_each_other(seed):
     first, second = random_basis(seed), random_basis(seed + 1)
     angles = principal_angles(first, second)
     assert (np.diff(angles) >= 0).all()
@@ -67,7 +67,7 @@ def test_the_distances_agree_with_each_other(seed: int) -> None:
 
 
 @given(seeds)
-def test_ritz_pairs_of_an_invariant_subspace_are_eigenpairs(seed: int) -> None:
+def test_ritz_pairs_of_an_invariant_subspace_are_eigenpairs(seed):
     vectors = random_basis(seed, 6, 6)
     values = np.array([6.0, 5, 4, 3, 2, 1])
     moment = vectors * values @ vectors.T
@@ -78,18 +78,18 @@ def test_ritz_pairs_of_an_invariant_subspace_are_eigenpairs(seed: int) -> None:
     np.testing.assert_allclose(np.abs(columns.T @ vectors[:, :3]), np.eye(3), atol=1e-8)
 
 
-def test_signs_are_decided_by_the_largest_loading() -> None:
+def test_signs_are_decided_by_the_largest_loading():
     vectors = np.array([[0.1, -0.9], [-0.9, 0.1]])
     np.testing.assert_array_equal(fix_signs(vectors), [[-0.1, 0.9], [0.9, -0.1]])
 
 
-def test_a_basis_with_a_non_finite_entry_is_not_orthonormal() -> None:
+def test_a_basis_with_a_non_finite_entry_is_not_orthonormal():
     for entry, is_sound in ((0.0, True), (np.nan, False), (np.inf, False)):
         basis = np.eye(4)[:, :2].copy()
         basis[3, 0] = entry
         assert is_orthonormal(basis) is is_sound
 
 
-def test_misalignment_is_the_largest_distance() -> None:
+def test_misalignment_is_the_largest_distance():
     reference = np.eye(3)[:, :1]
     assert misalignment([reference, -reference], reference) == pytest.approx(2.0)

@@ -12,7 +12,7 @@ from fedpower.linalg.noised import NoisedProduct, goe_quantile, joint_subspace
 
 
 @pytest.mark.parametrize(("n", "runs"), [(3, 20_000), (15, 8_000)])
-def test_it_is_exceeded_no_more_often_than_it_says(n: int, runs: int) -> None:
+def test_it_is_exceeded_no_more_often_than_it_says(n, runs):
     """Fails with probability below 1e-6 for a sound bound: the count is binomial, at most 2% of runs."""
     drawn = np.random.default_rng(n).standard_normal((runs, n, n))
     largest = np.linalg.eigvalsh((drawn + drawn.swapaxes(1, 2)) / 2)[:, -1]
@@ -20,7 +20,7 @@ def test_it_is_exceeded_no_more_often_than_it_says(n: int, runs: int) -> None:
     assert 0.005 * runs < exceeded <= stats.binom.isf(1e-6, runs, 0.02)
 
 
-def test_large_matrices_come_to_the_tracy_widom_law() -> None:
+def test_large_matrices_come_to_the_tracy_widom_law():
     n, upper = 2000, 2.0234  # its 99% quantile
     limit = math.sqrt(2 * n) + upper * n ** (-1 / 6) / math.sqrt(2)
     assert goe_quantile(n, 0.01) == pytest.approx(limit, rel=3e-4)

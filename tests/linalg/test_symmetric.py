@@ -26,7 +26,7 @@ def symmetric(seed: int, d: int = D) -> Array:
 
 
 @given(seed=st.integers(0, 100))
-def test_a_basis_of_the_whole_space_gives_all_eigenpairs(seed: int) -> None:
+def test_a_basis_of_the_whole_space_gives_all_eigenpairs(seed):
     matrix, basis = symmetric(seed), orth(symmetric(seed + 1))
     values, coefficients = rayleigh_ritz(basis, matrix @ basis)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(matrix)[::-1], atol=1e-12)
@@ -35,7 +35,7 @@ def test_a_basis_of_the_whole_space_gives_all_eigenpairs(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 100))
-def test_the_error_estimate_bounds_the_angle_once_the_next_value_is_known(seed: int) -> None:
+def test_the_error_estimate_bounds_the_angle_once_the_next_value_is_known(seed):
     rng = np.random.default_rng(seed)
     vectors = orth(rng.standard_normal((D, D)))
     spectrum = np.array([5.0, 4.0, 3.0, 1.0, 0.9, 0.5, 0.2, 0.1, 0.0])
@@ -48,7 +48,7 @@ def test_the_error_estimate_bounds_the_angle_once_the_next_value_is_known(seed: 
     assert sin_theta(found, vectors[:, :3]) <= 1.01 * error < 1e-2
 
 
-def test_the_error_estimate_is_one_where_nothing_can_be_said() -> None:
+def test_the_error_estimate_is_one_where_nothing_can_be_said():
     assert subspace_error(np.array([2.0, 1.0]), 0.1, 2, 1e-15) == 1
     assert subspace_error(np.array([2.0, 2.0]), 0.1, 1, 1e-15) == 1
     assert subspace_error(np.zeros(3), 0.1, 1, 0.0) == 1
@@ -56,9 +56,7 @@ def test_the_error_estimate_is_one_where_nothing_can_be_said() -> None:
 
 
 @given(seed=st.integers(0, 100), kept=st.integers(1, 8), scale=st.floats(1e-9, 1.0))
-def test_a_complement_is_orthonormal_and_orthogonal_however_small_the_candidates(
-    seed: int, kept: int, scale: float
-) -> None:
+def test_a_complement_is_orthonormal_and_orthogonal_however_small_the_candidates(seed, kept, scale):
     basis = orth(symmetric(seed))[:, :kept]
     drawn = np.random.default_rng(seed).standard_normal((D, 3))
     block = complement(basis @ drawn[:kept] + scale * drawn, basis, 2, 1e-14)
@@ -66,7 +64,7 @@ def test_a_complement_is_orthonormal_and_orthogonal_however_small_the_candidates
     assert is_orthonormal(np.hstack([basis, block]), 1e-13)
 
 
-def test_a_complement_leaves_out_what_is_negligible_or_depends_on_the_rest() -> None:
+def test_a_complement_leaves_out_what_is_negligible_or_depends_on_the_rest():
     basis = np.eye(D)[:, :2]
     candidates = np.eye(D)[:, [2, 2, 3, 0, 4]] * [1, 1e-3, 1e-15, 1, 1]
     block = complement(candidates, basis, 5, 1e-14)
@@ -76,7 +74,7 @@ def test_a_complement_leaves_out_what_is_negligible_or_depends_on_the_rest() -> 
 
 
 @pytest.mark.parametrize("n_products", [4, 40])
-def test_leading_pairs_are_those_of_an_indefinite_operator(n_products: int) -> None:
+def test_leading_pairs_are_those_of_an_indefinite_operator(n_products):
     matrix = symmetric(3)
     start = orth(symmetric(4))[:, :3]
     values, vectors = leading_pairs(lambda block: matrix @ block, start, n_products)
@@ -85,7 +83,7 @@ def test_leading_pairs_are_those_of_an_indefinite_operator(n_products: int) -> N
     assert sin_theta(vectors, truth[:, -3:]) < 1e-12
 
 
-def test_the_error_of_a_product_is_told_by_its_asymmetry() -> None:
+def test_the_error_of_a_product_is_told_by_its_asymmetry():
     matrix, basis = symmetric(5, 60), orth(symmetric(6, 60))[:, :20]
     exact = matrix @ basis
     off = 1e-6 * np.random.default_rng(7).standard_normal(exact.shape)
@@ -97,7 +95,7 @@ def test_the_error_of_a_product_is_told_by_its_asymmetry() -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 513])
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
-def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size: int, dtype: type) -> None:
+def test_a_symmetric_matrix_is_given_by_its_lower_triangle(size, dtype):
     half = np.random.default_rng(size).integers(-(2**40), 2**40, (size, size)).astype(dtype)
     matrix = half + half.T
     below = lower_of(matrix)

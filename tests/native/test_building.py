@@ -36,7 +36,7 @@ def account_in(project: Path) -> str:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
-def test_a_compiler_makes_a_library_that_is_used_unless_it_is_of_another_source(project: Path) -> None:
+def test_a_compiler_makes_a_library_that_is_used_unless_it_is_of_another_source(project):
     folder = project / "src" / "fedpower" / "native"
     built = hatch_build.compile_loops(project)
     assert built == folder / native.BUILT.name
@@ -51,9 +51,7 @@ def test_a_compiler_makes_a_library_that_is_used_unless_it_is_of_another_source(
 
 
 @pytest.mark.parametrize("compiler", ["/nowhere/cc", "false"])
-def test_without_a_compiler_numpy_is_used_and_one_line_says_so(
-    project: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_compiler_numpy_is_used_and_one_line_says_so(project, compiler, monkeypatch, capsys):
     monkeypatch.setenv("CC", compiler)
     assert hatch_build.compile_loops(project) is None
     said = capsys.readouterr().err

@@ -22,7 +22,7 @@ def plain() -> Table:
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_each_claim_holds_in_a_world_where_it_is_true_and_fails_in_another(name: str, plain: Table) -> None:
+def test_each_claim_holds_in_a_world_where_it_is_true_and_fails_in_another(name, plain):
     for worlds, holds, words in ((TRUE, True, "It holds: "), (FALSE, False, "It does not hold: ")):
         twist = twist_of(worlds, name)
         assert holds or twist is not None, "every claim must have a world in which it is false"
@@ -31,7 +31,7 @@ def test_each_claim_holds_in_a_world_where_it_is_true_and_fails_in_another(name:
         assert verdict.explanation.startswith(words)
 
 
-def test_where_noise_drowns_everything_the_verdict_says_so() -> None:
+def test_where_noise_drowns_everything_the_verdict_says_so():
     drowned = world(error=lambda curve, value: 0.999 if curve.noise == "paper" else value)
     ordered = judge(CLAIMS["epsilon-orders-the-error-II"], drowned)
     assert not ordered.holds
@@ -42,7 +42,7 @@ def test_where_noise_drowns_everything_the_verdict_says_so() -> None:
     assert "though only because the noise drowns the signal" in little.explanation
 
 
-def test_an_estimate_is_student_s_interval_and_test() -> None:
+def test_an_estimate_is_student_s_interval_and_test():
     """Against SciPy's own t test."""
     from scipy.stats import ttest_1samp
 
@@ -57,7 +57,7 @@ def test_an_estimate_is_student_s_interval_and_test() -> None:
     assert twice.p_value == pytest.approx(max(left.pvalue, right.pvalue))
 
 
-def test_the_table_reads_back_from_its_csv_and_gives_the_same_verdicts(plain: Table) -> None:
+def test_the_table_reads_back_from_its_csv_and_gives_the_same_verdicts(plain):
     again = read_table(plain.as_csv())
     assert again.as_csv() == plain.as_csv()
     for claim in CLAIMS.values():

@@ -23,7 +23,7 @@ def rows_of(model: Model, silo: int = 0, max_rows: int = 10**6) -> Array:
 
 
 @pytest.mark.parametrize("make", MODELS)
-def test_rows_and_truth_depend_on_the_seed_and_silo_alone(make: Callable[[], Model]) -> None:
+def test_rows_and_truth_depend_on_the_seed_and_silo_alone(make):
     first, second = make(), make()
     assert first.basis.tobytes() == second.basis.tobytes()
     parts = [rows_of(first, silo) for silo in range(first.n_silos)]
@@ -45,7 +45,7 @@ def test_rows_and_truth_depend_on_the_seed_and_silo_alone(make: Callable[[], Mod
         np.testing.assert_allclose(norms[norms > 0], 1, rtol=1e-12)
 
 
-def test_a_row_of_the_spiked_model_depends_on_seed_silo_and_place_alone() -> None:
+def test_a_row_of_the_spiked_model_depends_on_seed_silo_and_place_alone():
     few, many, other = (
         spiked_covariance(sizes=sizes, seed=seed)
         for sizes, seed in (((10,), 5), ((12_000, 3), 5), ((10,), 6))
@@ -54,7 +54,7 @@ def test_a_row_of_the_spiked_model_depends_on_seed_silo_and_place_alone() -> Non
     assert sin_theta(few.basis, other.basis) > 0.5
 
 
-def test_the_spiked_model_has_mean_zero_and_the_stated_covariance() -> None:
+def test_the_spiked_model_has_mean_zero_and_the_stated_covariance():
     # Entries of the sample moment are within 6 standard errors: fails for one seed in 10⁷ (66
     # entries and 11 means, 2e-9 each); the seed is fixed.
     n_rows = 40_000
@@ -69,7 +69,7 @@ def test_the_spiked_model_has_mean_zero_and_the_stated_covariance() -> None:
     assert (np.abs(rows.mean(axis=0)) < 6 * np.sqrt(variances / n_rows)).all()
 
 
-def test_normalising_keeps_the_planted_eigenspace() -> None:
+def test_normalising_keeps_the_planted_eigenspace():
     # sin θ ≤ 2‖S − E S‖/gap [Davis–Kahan]. Two equal leading eigenvalues are at most 1/2, so matrix
     # Bernstein gives ‖S − E S‖ ≤ 0.04 but for one seed in 10⁹ (20,000 rows); the gap is above 0.2.
     model = spiked_covariance(n_rows=20_000, n_features=8, n_silos=1, rank=2, noise=0.3, seed=2)
@@ -79,7 +79,7 @@ def test_normalising_keeps_the_planted_eigenspace() -> None:
     assert sin_theta(vectors[:, -2:], model.basis) < 0.4
 
 
-def test_networks_have_the_stated_edge_probabilities() -> None:
+def test_networks_have_the_stated_edge_probabilities():
     # Each count is binomial and within 6 standard errors: fails for one seed in 10⁷ (8 counts, 2e-9
     # each, and their normal approximation); the seed is fixed.
     model = stochastic_block(n_nodes=300, n_silos=4, normalize=False, seed=6)
@@ -111,6 +111,6 @@ def test_networks_have_the_stated_edge_probabilities() -> None:
         (lambda: stochastic_block(within=1.5, seed=0), "an edge's probability must be between"),
     ],
 )
-def test_impossible_models_are_refused_in_a_sentence(make: Callable[[], Model], sentence: str) -> None:
+def test_impossible_models_are_refused_in_a_sentence(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()

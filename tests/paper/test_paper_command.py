@@ -40,9 +40,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(tmp_path, capsys):
     folder = tmp_path / "made"
     assert run("--quick", "--repetitions", 2, "-o", folder) == 0
     shown = capsys.readouterr()
@@ -62,7 +60,7 @@ def test_a_quick_run_makes_every_file_and_says_it_is_not_the_paper_s_size(
     assert [each.as_dict() for each in verdicts] == record["claims"]
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short: Path, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short, tmp_path):
     assert run(*SHORT, "-o", tmp_path / "again") == 0
     assert contents(tmp_path / "again") == contents(short)
     assert run(*SHORT, "--seed", 1, "-o", tmp_path / "other") == 0
@@ -71,8 +69,8 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(short: Path,
 
 
 def test_a_finished_folder_is_not_run_again_and_one_of_something_else_is_left_alone(
-    short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    short, tmp_path, monkeypatch
+):
     before = contents(short)
     monkeypatch.setattr("paper.store.run_repetition", lambda *_, **__: pytest.fail("it was run again"))
     assert run(*SHORT, "-o", short) == 0
@@ -94,7 +92,7 @@ def test_a_finished_folder_is_not_run_again_and_one_of_something_else_is_left_al
     assert contents(tmp_path) == {"thesis.tex": b"mine"}
 
 
-def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tmp_path: Path) -> None:
+def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short, tmp_path):
     folder = tmp_path / "killed"
     command = [sys.executable, "-m", "paper", *SHORT, "--repetitions", "500", "-o", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -107,9 +105,7 @@ def test_killed_at_any_point_it_goes_on_and_gives_the_same_bytes(short: Path, tm
     assert contents(folder) == contents(short)
 
 
-def test_every_line_of_communities_is_in_the_table_and_in_the_picture(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_line_of_communities_is_in_the_table_and_in_the_picture(tmp_path, capsys):
     communities.main(["--quick", "--repetitions", "1", "-o", str(tmp_path)])
     with (tmp_path / "communities.csv").open() as stream:
         rows = list(csv.DictReader(stream))

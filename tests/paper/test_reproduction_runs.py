@@ -27,7 +27,7 @@ def errors(made: Run) -> list[float]:
     return [point.error for point in made.points]
 
 
-def test_without_noise_a_round_at_every_step_is_central_power_iteration() -> None:
+def test_without_noise_a_round_at_every_step_is_central_power_iteration():
     curve = replace(PLAIN, local_steps=1, schedule="constant")
     (made,) = run(curve)
     pooled = pooled_moment(keep(QUICK.model("I", 0)))
@@ -41,7 +41,7 @@ def test_without_noise_a_round_at_every_step_is_central_power_iteration() -> Non
     np.testing.assert_allclose(errors(made), expected, rtol=1e-9)
 
 
-def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside() -> None:
+def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside():
     curves = [PLAIN, *(replace(PLAIN, noise=noise, epsilon=0.5) for noise in ("paper", "step"))]
     curves += [MOMENT, replace(MOMENT, solver="krylov", local_steps=1), replace(MOMENT, epsilon=1.0)]
     together = run(*curves, n_jobs=3)
@@ -50,7 +50,7 @@ def test_the_outcome_does_not_depend_on_threads_or_on_what_runs_beside() -> None
         assert repr(alone.points) == repr(together[place].points)
 
 
-def test_the_paper_s_numbers_reach_the_solver() -> None:
+def test_the_paper_s_numbers_reach_the_solver():
     sizes = {f"silo-{place}": 100_000 for place in range(20)}
     curve = replace(PLAIN, noise="paper", epsilon=0.5, participation=0.4)
     study, settings = terms_of(curve, PAPER["I"], sizes)

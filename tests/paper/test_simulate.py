@@ -27,7 +27,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["npy", "parquet", "csv"])
-def test_each_format_reads_back_as_the_models_rows(kind: str, tmp_path: Path) -> None:
+def test_each_format_reads_back_as_the_models_rows(kind, tmp_path):
     folder = tmp_path / "a" / "data"
     result = run("spiked", "-o", folder, "--format", kind, "--json", *SMALL)
     assert result.exit_code == 0, result.output
@@ -46,7 +46,7 @@ def test_each_format_reads_back_as_the_models_rows(kind: str, tmp_path: Path) ->
     assert reported["bytes"] == sum((folder / name).stat().st_size for name in names)
 
 
-def test_sizes_default_to_moderate_and_to_the_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_default_to_moderate_and_to_the_papers(tmp_path, monkeypatch):
     asked: list[Model] = []
     monkeypatch.setattr("paper.simulate.write_model", lambda model, *_, **__: asked.append(model) or [])
     for words, sizes in (
@@ -60,7 +60,7 @@ def test_sizes_default_to_moderate_and_to_the_papers(tmp_path: Path, monkeypatch
         assert asked.pop().sizes == sizes
 
 
-def test_an_earlier_simulation_is_replaced_by_force_alone_and_nothing_else_is(tmp_path: Path) -> None:
+def test_an_earlier_simulation_is_replaced_by_force_alone_and_nothing_else_is(tmp_path):
     folder, other = tmp_path / "data", tmp_path / "other"
     other.mkdir()
     run("spiked", "-o", folder, *SMALL)

@@ -119,9 +119,6 @@ def test_total_variation_costs_one_plus_e_to_the_epsilon():
     assert {given: delta_with_distance(*given) for given in cases} == pytest.approx(cases)
 
 
-# --- the price list, and what float64 sums add to a sensitivity -----------------------------------------
-
-
 def moved(budget, n_rows, center_norm=0.0):
     return math.sqrt(budget.step_sensitivity(n_rows, center_norm).squared)
 
@@ -222,8 +219,6 @@ def test_what_the_data_layer_computes_is_within_half_the_slack_of_the_truth(kind
     error = np.linalg.norm((computed - exact).astype(float))
     assert 2 * error <= moved(budget, s) - ideal
 
-
-# --- levels of noise, by mode ----------------------------------------------------------------------
 
 TRIAL = {"epsilon": 0.5, "delta": 1e-4, "n_rows": 100_000, "n_steps": 10, "iteration_rank": 5}
 

@@ -215,9 +215,6 @@ def reals(bound, size):
     return of_reals(bound, size, largest=2.0 * bound, n_rows=1)
 
 
-# --- a silo by itself ------------------------------------------------------------------------------
-
-
 def test_what_is_added_has_the_stated_standard_deviations():
     noise = noise_for(of_moment(40, mean_weight=MEAN_WEIGHT), 0.8, (1000,))
     source = SeededNoiseForExperiments(3)
@@ -259,9 +256,6 @@ def test_no_low_bit_of_a_release_is_the_values_own():
     steps = np.ldexp(released, noise.exponents[0])
     assert np.array_equal(steps, np.rint(steps))
     assert not np.any(released == values)
-
-
-# --- shares of a secure sum ------------------------------------------------------------------------
 
 
 def sum_distance(share: float, n_shares: int) -> float:

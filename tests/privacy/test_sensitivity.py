@@ -54,9 +54,6 @@ def difference(x, y):
     return np.outer(x, x) - np.outer(y, y)
 
 
-# --- moment, product and mean ----------------------------------------------------------------------
-
-
 def test_the_bounds_are_attained_by_unit_rows_and_the_paper_s_is_root_2r_times_as_large():
     first, second, *_ = np.eye(4)
     assert np.linalg.norm(difference(first, second)) == pytest.approx(moved_by_row("moment"), rel=1e-15)
@@ -85,9 +82,6 @@ def test_random_neighbours_never_exceed_the_bounds(d):
         assert both <= moved_by_row("moment") * (1 + np.linalg.norm(center)) ** 2 * (1 + 1e-12)
 
 
-# --- moment, mean and trace as one release (lemma 1) -----------------------------------------------
-
-
 @pytest.mark.parametrize("d", [1, 2, 7])
 @pytest.mark.parametrize("with_mean", [False, True])
 def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mean):
@@ -107,6 +101,7 @@ def test_packing_is_an_isometry_of_the_norms_and_unpacking_undoes_it(d, with_mea
 
 @pytest.mark.parametrize("c", [0.0, 0.25, 0.5, 0.75])
 def test_no_norms_and_no_angle_pass_the_bound_of_moment_mean_and_trace(c):
+    """Lemma 1."""
     most = moment_bound(1, center=True, mean_weight=c) ** 2
     assert most == pytest.approx(2 * (1 + c * c) ** 2, rel=1e-15)  # the trace is free
     a, b, cosine = np.meshgrid(
@@ -115,9 +110,6 @@ def test_no_norms_and_no_angle_pass_the_bound_of_moment_mean_and_trace(c):
     t = a * b * cosine
     change = a**4 + b**4 - 2 * t**2 + 2 * c**2 * (a**2 + b**2 - 2 * t) + (a**2 - b**2) ** 2
     assert most * (1 - 1e-3) <= change.max() <= most * (1 + 1e-12)
-
-
-# --- the same in whole numbers ---------------------------------------------------------------------
 
 
 def answer(row):
@@ -174,9 +166,6 @@ def test_scales_are_the_least_whole_numbers_of_the_theorem(multiplier, weight):
         of_moment(2, mean_weight=0.8)
 
 
-# --- what computers add ----------------------------------------------------------------------------
-
-
 def test_the_rounding_slack_is_negligible_for_common_sizes_and_smaller_in_blocks():
     assert rounding_slack(100_000, 100) < 2e-6 * moved_by_row("moment") / 100_000
     assert rounding_slack(10**8, 100, longest_sum=20_000) < 1e-3 * moved_by_row("moment") / 10**8
@@ -225,8 +214,6 @@ def test_rounding_to_a_lattice_is_exact_and_what_is_beyond_it_is_brought_back():
     with pytest.raises(InputError, match="must be finite"):
         quantised(np.array([np.nan]), 10)
 
-
-# --- tallies, and what the shares of preparation come to ---------------------------------------------
 
 OPEN = np.array([0, 2])
 CELLS = st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-300, 2.0**-41, np.nan])
@@ -350,9 +337,6 @@ def test_shares_shrink_with_the_rows_and_those_of_ranges_vanish_where_all_are_kn
     assert shares_of(n_rows=4_000, n_open=10, n_noises=16, **terms)[:2] == (0.1, 0.06)
 
 
-# --- clipped products, and how a budget is divided among them -----------------------------------------
-
-
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -457,9 +441,6 @@ def test_a_moment_that_shows_little_gets_more_of_the_budget_and_wide_bases_more_
         assert all(width >= 4 for width in design.widths)
 
 
-# --- one edge of a network ------------------------------------------------------------------------------
-
-
 D = 4
 PAIRS = [(one, two) for one in range(D) for two in range(one)]
 EDGES = st.lists(st.floats(0, 7.5), min_size=len(PAIRS), max_size=len(PAIRS))
@@ -490,9 +471,7 @@ def squared_change(one: NetworkSource, two: NetworkSource, multiplier: float) ->
 
 @settings(max_examples=12)
 @given(EDGES, EDGES, st.integers(0, len(PAIRS) - 1), st.floats(0, 100), st.floats(0.3, 40))
-def test_no_edge_of_any_layer_moves_it_further(
-    one: list[float], two: list[float], place: int, weight: float, multiplier: float
-):
+def test_no_edge_of_any_layer_moves_it_further(one, two, place, weight, multiplier):
     changed = [*two[:place], weight, *two[place + 1 :]]
     found = squared_change(network([one, two], 2.5), network([one, changed], 2.5), multiplier)
     assert found * Fraction(multiplier) ** 2 <= 1

@@ -61,9 +61,7 @@ FEW = "is any cd4 missing", "do two persons share a family"
 @pytest.mark.parametrize(
     ("form", "asked"), [(form, asked) for form in FORMS for asked in (QUESTIONS if form == "file" else FEW)]
 )
-def test_a_second_study_of_a_file_is_answered_in_both_worlds(
-    tmp_path: Path, form: str, asked: str, world: int
-) -> None:
+def test_a_second_study_of_a_file_is_answered_in_both_worlds(tmp_path, form, asked, world):
     question = QUESTIONS[asked]
     path, ledger = tmp_path / "north.csv", make_ledger(tmp_path / "north.ledger")
     write_world(path, question, world)
@@ -75,9 +73,7 @@ def test_a_second_study_of_a_file_is_answered_in_both_worlds(
 
 
 @pytest.mark.parametrize("form", ["file", "query"])
-def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
-    tmp_path: Path, form: str
-) -> None:
+def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(tmp_path, form):
     told: list[Any] = []
     for other in ("", "1e300"):
         folder = tmp_path / f"world {other}"
@@ -109,9 +105,7 @@ def test_a_missing_cell_is_prepared_charged_and_stated_as_an_extreme_one_is(
     ],
     ids=["factors", "offsets", "names", "dropped columns", "chosen columns"],
 )
-def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
-    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], world: int
-) -> None:
+def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(tmp_path, first, second, world):
     rows = np.zeros((20, 3))
     rows[:, 0] = np.arange(20) / 20
     rows[0, 1] = world
@@ -123,7 +117,7 @@ def test_a_silo_s_own_names_and_units_are_answered_in_both_worlds(
         fit(source.select(columns, extra="drop") if "rename" in reading else source, ledger)
 
 
-def test_another_reading_of_a_version_and_silos_by_another_column_are_other_releases(tmp_path: Path) -> None:
+def test_another_reading_of_a_version_and_silos_by_another_column_are_other_releases(tmp_path):
     table = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 2)), columns=["a", "b"])
     path = tmp_path / "north.csv"
     table.to_csv(path, index=False)
@@ -142,7 +136,7 @@ def test_another_reading_of_a_version_and_silos_by_another_column_are_other_rele
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("first", [{"edge_weight": 1.0}, {"unit": "row"}], ids=["edge_weight", "edge or row"])
-def test_a_network_is_answered_in_both_worlds(tmp_path: Path, first: dict[str, Any], world: int) -> None:
+def test_a_network_is_answered_in_both_worlds(tmp_path, first, world):
     path = tmp_path / "north.csv"
     path.write_text(f"source,target,weight\nv0,v{world},1\n")
     held = (path, {"nodes": [f"v{place}" for place in range(12)]}), (sparse.csr_array(planted(12)[0]), {})
@@ -182,7 +176,7 @@ CHANGED: dict[str, Callable[[Path, Question, int], Any]] = {
     ("form", "column"),
     [*((form, "cd4") for form in CHANGED), *(("file", column) for column in NAMES if column != "cd4")],
 )
-def test_data_that_changed_under_a_version_are_refused(tmp_path: Path, form: str, column: str) -> None:
+def test_data_that_changed_under_a_version_are_refused(tmp_path, form, column):
     """Also in columns that the rules drop."""
     ledger, book = make_ledger(tmp_path / "north.ledger"), tmp_path / "book.toml"
     question = Question(column=column, other=rows_of(QUESTIONS[FEW[0]], 0)[1][NAMES.index(column)])
@@ -195,7 +189,7 @@ def test_data_that_changed_under_a_version_are_refused(tmp_path: Path, form: str
 
 
 @pytest.mark.parametrize("made", [np.asarray, sparse.csr_array, np.asfortranarray])
-def test_arrays_are_known_by_their_numbers(tmp_path: Path, made: Callable[..., Any]) -> None:
+def test_arrays_are_known_by_their_numbers(tmp_path, made):
     rows = np.random.default_rng(0).integers(0, 3, (20, 3)).astype(float)
     ledger = make_ledger(tmp_path / "north.ledger")
     for each in (rows, made(rows)):

@@ -53,7 +53,7 @@ def factors(d: int) -> Array:
         pytest.param(100, 40, False, marks=pytest.mark.slow),
     ],
 )
-def test_angles_hold_in_nine_of_ten_releases(d: int, releases: int, gains: bool) -> None:
+def test_angles_hold_in_nine_of_ten_releases(d, releases, gains):
     """Of claims below 45°; the limits are 85% and 97%, and three standard errors of so many releases."""
     moment, rng = factors(d), np.random.default_rng(1)
     factor = 1.0 / np.sqrt(np.diagonal(moment)) if gains else np.ones(d)
@@ -69,7 +69,7 @@ def test_angles_hold_in_nine_of_ten_releases(d: int, releases: int, gains: bool)
     assert 0.85 - error <= np.mean(held) <= 0.97 + error
 
 
-def test_tied_components_are_determined_together() -> None:
+def test_tied_components_are_determined_together():
     """Noise splits a tie, now and then so far that it seems none: in about a fifth of releases."""
     moment, rng = np.diag([0.4, 0.2, 0.2, 0.01, 0.01, 0.01]), np.random.default_rng(2)
     found = [angles_of(released(moment, 0.005, rng), gains=False)[0] for _ in range(40)]
@@ -82,7 +82,7 @@ def test_tied_components_are_determined_together() -> None:
 
 @pytest.mark.parametrize("gains", [False, True], ids=["covariance", "correlation"])
 @pytest.mark.parametrize("level", [0.0, 0.05])
-def test_rows_without_a_direction_determine_nothing(level: float, gains: bool) -> None:
+def test_rows_without_a_direction_determine_nothing(level, gains):
     rng = np.random.default_rng(3)
     for _ in range(20):
         found, _ = angles_of(released(level * np.eye(8), 0.01, rng), gains=gains)
@@ -90,7 +90,7 @@ def test_rows_without_a_direction_determine_nothing(level: float, gains: bool) -
         assert found.components.min() > DETERMINED
 
 
-def test_a_cut_widens_angles_and_leaves_those_of_noise() -> None:
+def test_a_cut_widens_angles_and_leaves_those_of_noise():
     pooled = released(factors(12), 0.01, np.random.default_rng(4))
     values, vectors = np.linalg.eigh(pooled.moment)
     pairs = (values[::-1], vectors[:, ::-1])
@@ -122,18 +122,18 @@ def all_zero(way: dict[str, object], d: int) -> list[float]:
 @pytest.mark.parametrize(
     ("way", "d"), [*((way, 5) for way in WAYS), ("moment", 100), ("clipped", 100), ("step", 100)]
 )
-def test_rows_of_zeros_determine_nothing_in_any_mode(way: str, d: int) -> None:
+def test_rows_of_zeros_determine_nothing_in_any_mode(way, d):
     assert min(all_zero(WAYS[way], d)) > DETERMINED
 
 
-def test_persons_of_zeros_determine_nothing() -> None:
+def test_persons_of_zeros_determine_nothing():
     model = FedPCA(2, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=1.0), unit=Person(None, 2))
     with pytest.warns(NoiseWarning, match="no component is determined"):
         model.fit(np.zeros((400, 5)), units=np.repeat(np.arange(200), 2))
     assert min(model.component_angles_) > DETERMINED
 
 
-def test_exact_components_without_variance_or_with_the_same_are_not_determined() -> None:
+def test_exact_components_without_variance_or_with_the_same_are_not_determined():
     found = exact_angles(np.array([3.0, 2.0, 2.0, 1.0, 0.0]), 5, n_features=5)
     np.testing.assert_array_equal(found.components, [0, 90, 90, 0, 90])
     np.testing.assert_array_equal(found.subspaces, [0, 90, 0, 0, 90])
@@ -145,7 +145,7 @@ def test_exact_components_without_variance_or_with_the_same_are_not_determined()
 
 @pytest.mark.parametrize("gains", [True, False])
 @pytest.mark.parametrize("d", [5, 30, pytest.param(80, marks=pytest.mark.slow)])
-def test_what_a_few_draws_settle_all_draws_confirm(d: int, gains: bool) -> None:
+def test_what_a_few_draws_settle_all_draws_confirm(d, gains):
     """Over noise from negligible to overwhelming, with a mean and a bound that shortens rows."""
     moment, rng, verdicts = factors(d), np.random.default_rng(2), []
     for std in np.geomspace(1e-5, 1.0, 12):

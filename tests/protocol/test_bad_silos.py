@@ -60,7 +60,7 @@ def federation(case: str) -> tuple[Coordinator, Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("case", ["fedpower", "krylov", "upload", "upload, moment", "krylov, step", "secure"])
-def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case: str) -> None:
+def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case):
     coordinator, parties = federation(case)
 
     def ask(questions: tuple[Message, ...]) -> Asking:
@@ -83,8 +83,31 @@ def test_every_way_to_spoil_every_field_is_set_aside_and_the_silo_is_named(case:
         assert result_bytes(case, coordinator) == result_bytes(case, whole)
 
 
+@pytest.mark.parametrize("case", ["fedpower, moment", "fedpower, step", "fedpower, paper", "krylov, step"])
+def test_a_number_beyond_what_rows_and_noise_can_give_is_set_aside(case):
+    coordinator, parties = federation(case)
+
+    def ask(questions: tuple[Message, ...]) -> Asking:
+        for question in questions:
+            answer = parties[question.silo].answer(question)
+            for name in ("mean", "product", "total_variance") if question.silo == BAD else ():
+                if (value := getattr(answer.body, name, None)) is not None:
+                    large = (np.abs(value) + 1.0) * 1e20
+                    large = float(large) if isinstance(value, float) else large
+                    body = structs.replace(answer.body, **{name: large})
+                    yield sent(structs.replace(answer, body=body))
+                    assert " must have " in coordinator.history[-1].set_aside[BAD], name
+                    tried.add(name)
+            yield answer
+
+    tried: set[str] = set()
+    drive(coordinator, ask)
+    assert {"mean", "product"} <= tried
+    assert set(coordinator.outcome.sizes) == set(parties)
+
+
 @pytest.mark.parametrize("bad_round", [0, 1, 2])
-def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round: int) -> None:
+def test_a_spoilt_place_or_upload_costs_a_secure_sum_that_silo_alone(bad_round):
     coordinator, parties = federation("secure")
     spoil = functools.partial(spoilt_last, coordinator)
     carried(coordinator, parties, bad_round=bad_round, spoil=spoil)
@@ -106,7 +129,7 @@ def spoilt_last(coordinator: Coordinator, answer: Message) -> list[Message]:
     return found
 
 
-def test_only_what_passed_is_written_down() -> None:
+def test_only_what_passed_is_written_down():
     case, written = "upload", []
     coordinator = coordinator_of(case, min_silos=3, on_closed=written.append)
     body = Enrolment(n_rows=2**60, n_features=6)
@@ -128,7 +151,7 @@ def test_only_what_passed_is_written_down() -> None:
         (1, {"mean": np.zeros(5)}),
     ],
 )
-def test_a_bad_answer_on_disk_is_asked_for_again(place: int, spoil: dict[str, Any]) -> None:
+def test_a_bad_answer_on_disk_is_asked_for_again(place, spoil):
     case = "upload"
     whole = coordinator_of(case)
     carried(whole, parties_of(case))
@@ -140,7 +163,7 @@ def test_a_bad_answer_on_disk_is_asked_for_again(place: int, spoil: dict[str, An
     assert result_bytes(case, resumed) == result_bytes(case, whole)
 
 
-def test_a_refusal_is_shown_without_what_a_terminal_would_run() -> None:
+def test_a_refusal_is_shown_without_what_a_terminal_would_run():
     coordinator, parties = coordinator_of("upload", min_silos=1), parties_of("upload")
     answer = parties["north"].answer(coordinator.next()[0])
     refusal = Refusal(reason="no\x1b[2J\u202e" + "x" * 10**6)

@@ -1,7 +1,6 @@
 """Late, lost, duplicated, reordered and corrupt messages change nothing but who answered."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def answers_of_first_round() -> tuple[Coordinator, dict[str, Message]]:
     return coordinator, {q.silo: silos[q.silo].answer(q) for q in coordinator.next()}
 
 
-def test_receipts_say_what_was_done_with_an_answer() -> None:
+def test_receipts_say_what_was_done_with_an_answer():
     coordinator, answers = answers_of_first_round()
     first = answers["silo-0"]
     assert coordinator.receive(first) is Receipt.ACCEPTED
@@ -45,7 +44,7 @@ def test_receipts_say_what_was_done_with_an_answer() -> None:
     assert len(coordinator.history) == 2
 
 
-def test_a_refusal_counts_as_no_answer_and_its_reason_is_told() -> None:
+def test_a_refusal_counts_as_no_answer_and_its_reason_is_told():
     coordinator, answers = answers_of_first_round()
     for name in ("silo-0", "silo-1", "silo-2"):
         refusal = structs.replace(answers[name], body=Refusal(reason="no budget is left"))
@@ -54,13 +53,13 @@ def test_a_refusal_counts_as_no_answer_and_its_reason_is_told() -> None:
         coordinator.receive(answers["silo-3"])
 
 
-def test_silos_with_the_same_name_are_refused() -> None:
+def test_silos_with_the_same_name_are_refused():
     with pytest.raises(ProtocolError, match="different names"):
         Coordinator(iter(()), ["a", "a"], study=Study(columns=None, n_features=1, iteration_rank=1), run="r")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [PowerSettings, KrylovSettings])
-def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind: Any) -> None:
+def test_a_silo_whose_mean_came_too_late_is_left_out_of_the_run(kind):
     parts = [*split(spiked_rows(), SIZES)[:3], spiked_rows(n_rows=200, seed=9) + 5.0]
     silos = make_silos(parts, 3, center=True)
     steps = {"n_steps": 60} if kind is PowerSettings else {}
@@ -110,7 +109,7 @@ def spoilt(times: int) -> tuple[Counter[int], object]:
     return asked, ask
 
 
-def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same() -> None:
+def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same():
     whole = make_coordinator(SILOS, PLAIN)
     driving.drive(whole, in_turn(SILOS))
     coordinator = make_coordinator(SILOS, PLAIN)
@@ -121,7 +120,7 @@ def test_what_cannot_be_read_is_asked_for_again_and_the_run_is_the_same() -> Non
     assert not any(each.set_aside for each in coordinator.history)
 
 
-def test_a_silo_that_cannot_be_read_is_given_up_and_named() -> None:
+def test_a_silo_that_cannot_be_read_is_given_up_and_named():
     coordinator = make_coordinator(SILOS, PLAIN)
     asked, ask = spoilt(10**6)
     with pytest.raises(ProtocolError, match=r"needs 3 answers and got 2; .* what silo-1 sent was set"):

@@ -248,8 +248,6 @@ def test_a_far_away_centre_is_paid_for_with_noise_or_refused(tmp_path, size):
             assert np.abs(answer.product - exact).max() > size**2 / 1e3
 
 
-# Silos of exact studies
-
 EXACT = replace(STEP, noise="none", epsilon=math.inf, delta=0.0, n_steps=None)
 
 

@@ -12,7 +12,7 @@ from fedpower.linalg import is_orthonormal, sin_theta
 from fedpower.protocol.messages import AskSteps, LocalSteps, read_only
 from fedpower.protocol.silo import ExactReleases
 from fedpower.protocol.solvers import KrylovSettings, UploadSettings
-from problems import Array, ArrayMoment, spiked_rows, split
+from problems import ArrayMoment, spiked_rows, split
 from runs import exact_study, make_silos
 
 EITHER = pytest.mark.parametrize("local", [True, False])
@@ -20,9 +20,7 @@ EITHER = pytest.mark.parametrize("local", [True, False])
 
 @hypothesis_settings(max_examples=15)
 @given(seed=st.integers(0, 1000), n_silos=st.integers(1, 6), local=st.booleans())
-def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
-    seed: int, n_silos: int, local: bool
-) -> None:
+def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(seed, n_silos, local):
     parts = rotated(seed, n_silos)
     solution, _ = run(parts, seed=seed, tol=1e-9, local=local)
     values, vectors = np.linalg.eigh(pooled(parts))
@@ -35,7 +33,7 @@ def test_the_result_is_the_pooled_eigenspace_however_different_the_silos(
 
 @EITHER
 @pytest.mark.parametrize("tol", [1e-2, 1e-5, 1e-8])
-def test_stopping_by_tol_means_an_error_of_at_most_tol(local: bool, tol: float) -> None:
+def test_stopping_by_tol_means_an_error_of_at_most_tol(local, tol):
     for seed in range(3):
         parts = rotated(seed)
         solution, _ = run(parts, seed=seed, tol=tol, local=local)
@@ -44,7 +42,7 @@ def test_stopping_by_tol_means_an_error_of_at_most_tol(local: bool, tol: float) 
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) <= tol
 
 
-def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone() -> None:
+def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone():
     rows = np.vstack(rotated(1))
     together, _ = run([rows], local=False, max_rounds=4)
     apart, coordinator = run(split(rows, [50, 350]), local=False, max_rounds=4)
@@ -54,9 +52,7 @@ def test_a_run_without_local_steps_sees_the_sum_of_the_moments_alone() -> None:
 
 
 @EITHER
-def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(
-    local: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(local, monkeypatch):
     monkeypatch.setattr("fedpower.protocol.solvers.krylov._MOST_BYTES", 0)
     parts = rotated(2, d=60)
     solution, coordinator = run(parts, tol=1e-9, max_rounds=100, local=local)
@@ -79,7 +75,7 @@ def test_memory_is_bounded_by_restarts_that_cost_no_accuracy(
         (np.repeat(np.eye(8), 2, axis=0), 3, 4),  # no gap anywhere
     ],
 )
-def test_breakdown_and_small_dimensions_end_well(rows: Array, rank: int, width: int, local: bool) -> None:
+def test_breakdown_and_small_dimensions_end_well(rows, rank, width, local):
     for parts in ([rows], [rows[:1], rows[1:]]):
         solution, _ = run(parts, rank=rank, width=width, max_rounds=30, local=local)
         values = np.linalg.eigvalsh(pooled(parts))[::-1]
@@ -89,7 +85,7 @@ def test_breakdown_and_small_dimensions_end_well(rows: Array, rank: int, width: 
         np.testing.assert_allclose(solution.values[:rank], values[:rank], atol=1e-9)
 
 
-def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment() -> None:
+def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment():
     parts = rotated(3)
     for fraction in (0.3, 0.8, 0.99):
         solution, _ = run(parts, rank=fraction, tol=1e-8)
@@ -100,7 +96,7 @@ def test_a_fraction_of_variance_finds_the_same_rank_as_the_moment() -> None:
         assert sin_theta(solution.vectors[:, : solution.rank], truth) < 1e-7
 
 
-def test_centring_is_that_of_the_pooled_rows() -> None:
+def test_centring_is_that_of_the_pooled_rows():
     parts = [part + 3 * place for place, part in enumerate(rotated(4))]
     solution, _ = run(parts, center=True)
     assert sin_theta(solution.basis, leading(pooled(parts, center=True), 3)) < 1e-9
@@ -110,8 +106,8 @@ def test_centring_is_that_of_the_pooled_rows() -> None:
 @EITHER
 @pytest.mark.parametrize("participation", ["first", "sampled"])
 def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing_is_lost(
-    participation: str, local: bool
-) -> None:
+    participation, local
+):
     for seed in range(3):
         parts = rotated(seed)
         chosen = {"n_participants": 2, "participation": participation, "late": True}
@@ -122,7 +118,7 @@ def test_with_two_fifths_of_the_silos_a_round_others_are_asked_again_and_nothing
 
 
 @EITHER
-def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local: bool) -> None:
+def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local):
     class Rounding(ExactReleases):
         def steps(self, ask: AskSteps, *, run: str) -> LocalSteps:
             answer = super().steps(ask, run=run)
@@ -141,7 +137,7 @@ def test_a_run_stops_where_rounding_of_messages_hides_the_rest(local: bool) -> N
         assert sin_theta(solution.basis, leading(pooled(parts), 3)) < 1e-5
 
 
-def test_max_rounds_counts_every_exchange() -> None:
+def test_max_rounds_counts_every_exchange():
     for most in range(1, 9):
         late = {"n_participants": 2, "participation": "first", "late": True}
         _, coordinator = run(rotated(0), max_rounds=most, tol=0.0, **late)
@@ -150,9 +146,7 @@ def test_max_rounds_counts_every_exchange() -> None:
 
 @EITHER
 @pytest.mark.parametrize("dead_from", [1, 2, 4])
-def test_a_silo_that_is_silent_thrice_is_left_out_and_the_others_are_exact(
-    dead_from: int, local: bool
-) -> None:
+def test_a_silo_that_is_silent_thrice_is_left_out_and_the_others_are_exact(dead_from, local):
     parts = rotated(5)
     solution, coordinator = run(
         parts, dead_from={"silo-2": dead_from}, min_silos=3, max_rounds=30, local=local
@@ -165,7 +159,7 @@ def test_a_silo_that_is_silent_thrice_is_left_out_and_the_others_are_exact(
     assert len(in_vain) == 3
 
 
-def test_a_run_whose_rounds_end_while_a_silo_is_missing_returns_the_best_so_far() -> None:
+def test_a_run_whose_rounds_end_while_a_silo_is_missing_returns_the_best_so_far():
     parts = rotated(5)
     whole, _ = run(parts, max_rounds=4, tol=0.0)
     solution, _ = run(parts, dead_from={"silo-2": 5}, min_silos=3, max_rounds=5, tol=0.0)
@@ -174,7 +168,7 @@ def test_a_run_whose_rounds_end_while_a_silo_is_missing_returns_the_best_so_far(
     np.testing.assert_allclose(solution.basis, whole.basis)
 
 
-def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for() -> None:
+def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for():
     for extra in ({}, {"n_participants": 2, "participation": "first", "late": True}):
         _, coordinator = run(rotated(0), n_steps=6, **extra)
         asked = [each for each in coordinator.history if each.kind == "steps"]
@@ -185,7 +179,7 @@ def test_noised_products_are_asked_for_exactly_as_often_as_was_paid_for() -> Non
 
 
 @pytest.mark.parametrize("scale", [1e-60, 1e60, 1e75])
-def test_the_scale_of_the_data_changes_nothing(scale: float) -> None:
+def test_the_scale_of_the_data_changes_nothing(scale):
     parts = [part * scale for part in rotated(0)]
     solution, coordinator = run(parts, seed=0, tol=1e-8)
     assert solution.converged

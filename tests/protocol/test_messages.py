@@ -61,7 +61,7 @@ every = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message
 
 
 @every
-def test_decoding_gives_back_what_was_encoded(message: Message) -> None:
+def test_decoding_gives_back_what_was_encoded(message):
     raw = encode(message)
     assert encoded_size(message) == len(raw)
     decoded = decode(raw)
@@ -76,7 +76,7 @@ def test_decoding_gives_back_what_was_encoded(message: Message) -> None:
 
 
 @every
-def test_a_flipped_bit_or_a_lost_tail_is_noticed(message: Message) -> None:
+def test_a_flipped_bit_or_a_lost_tail_is_noticed(message):
     raw = bytearray(encode(message))
     for position in range(0, len(raw), 5):
         flipped = bytes(raw[:position]) + bytes([raw[position] ^ 1]) + bytes(raw[position + 1 :])
@@ -91,7 +91,7 @@ def signed(header: bytes, blob: bytes = b"") -> bytes:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
+def test_any_bytes_are_a_message_or_a_protocol_error(raw):
     for content in (raw, signed(raw)):
         with pytest.raises(ProtocolError):
             decode(content)
@@ -102,7 +102,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(raw: bytes) -> None:
     [b"\x91" * 200_000, b"\x81\xa4body" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff"],
     ids=["deep list", "deep object", "endless object", "endless bytes"],
 )
-def test_a_header_made_to_break_the_reader_is_refused(header: bytes) -> None:
+def test_a_header_made_to_break_the_reader_is_refused(header):
     with pytest.raises(ProtocolError):
         decode(signed(header))
 
@@ -153,7 +153,7 @@ def raw_steps(**fields: object) -> bytes:
         raw_message("nothing"),
     ],
 )
-def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(raw: bytes) -> None:
+def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(raw):
     for right in (
         raw_steps(n_local_steps=3),
         raw_message("query-answer", bytes(8), words=("<u8", [1])),
@@ -164,7 +164,7 @@ def test_fields_of_the_wrong_type_are_refused_though_the_checksum_is_right(raw: 
         decode(raw)
 
 
-def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
+def test_numbers_that_float32_can_hold_take_half_the_bytes():
     wide = np.random.default_rng(0).standard_normal((100, 5))
     narrow = wide.astype(np.float32).astype(np.float64)
     sizes = [encoded_size(LocalSteps(product=each)) for each in (wide, narrow)]
@@ -172,7 +172,7 @@ def test_numbers_that_float32_can_hold_take_half_the_bytes() -> None:
 
 
 @given(st.integers(0, 1000), st.floats(1e-6, 1e3))
-def test_rounding_to_float32_is_far_below_the_noise_or_does_not_happen(seed: int, noise_std: float) -> None:
+def test_rounding_to_float32_is_far_below_the_noise_or_does_not_happen(seed, noise_std):
     values = np.random.default_rng(seed).standard_normal(50)
     assert np.abs(rounded(values, noise_std) - values).max() <= noise_std * 2.0**-14
     for size, small in ((1.0, 0.0), (1.0, 1e-5), (1e300, 1e299)):  # exact, hardly noised, huge

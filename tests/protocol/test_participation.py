@@ -17,14 +17,14 @@ from runs import exact_study, make_coordinator, make_silos, solve
 SIZES = {"a": 100, "b": 300, "c": 600}
 
 
-def test_everyone_weighs_by_size() -> None:
+def test_everyone_weighs_by_size():
     sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(0))
     assert sampler.draw(None) == ("a", "b", "c")
     assert sampler.weights("abc") == {"a": 0.1, "b": 0.3, "c": 0.6}
     assert sampler.weights("bc") == {"b": pytest.approx(1 / 3), "c": pytest.approx(2 / 3)}
 
 
-def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
+def test_sampled_draws_weigh_in_expectation_as_everyone_does():
     sampler = SiloSampler(sizes=SIZES, rng=np.random.default_rng(1), n_participants=2)
     total = dict.fromkeys(SIZES, 0.0)
     for _ in range(2000):
@@ -38,12 +38,12 @@ def test_sampled_draws_weigh_in_expectation_as_everyone_does() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 4, -1])
-def test_an_impossible_number_of_participants_is_refused(count: int) -> None:
+def test_an_impossible_number_of_participants_is_refused(count):
     with pytest.raises(InputError, match="n_participants must lie between 1 and the 3 silos"):
         SiloSampler(sizes=SIZES, rng=np.random.default_rng(0), n_participants=count)
 
 
-def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_after_the_last_round() -> None:
+def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_after_the_last_round():
     parts = split(spiked_rows(), [100, 100, 200, 200])
     _, coordinator, _ = solve(parts, n_steps=5, schedule=every(2), n_participants=2, seed=3)
     for closed in coordinator.history[1:]:
@@ -54,7 +54,7 @@ def test_sampled_participation_asks_the_drawn_and_the_first_silo_and_the_same_af
     assert trailing.asked == last_round.asked
 
 
-def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked() -> None:
+def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked():
     silos = make_silos(split(spiked_rows(), [150] * 4), 3)
     settings = PowerSettings(
         study=exact_study(12, 3), rank=3, n_steps=4, n_participants=2, participation="first"
@@ -74,7 +74,7 @@ def test_the_first_k_answers_close_a_round_which_lets_go_of_what_was_asked() -> 
     assert left == [each.number for each in coordinator.history]
 
 
-def test_when_the_reference_silo_is_silent_another_takes_its_place() -> None:
+def test_when_the_reference_silo_is_silent_another_takes_its_place():
     parts = split(spiked_rows(), [150] * 4)
     silos = make_silos(parts, 3)
     settings = PowerSettings(study=exact_study(12, 3), rank=3, n_steps=40, schedule=decaying(4))

@@ -30,9 +30,7 @@ def central_power_method(moment: Array, start: Array, n_steps: int) -> list[Arra
 
 @settings(max_examples=8)
 @given(cuts=st.sets(st.integers(1, 599), max_size=6), seed=st.integers(0, 1000))
-def test_a_round_at_every_step_equals_the_central_power_method_step_by_step(
-    cuts: set[int], seed: int
-) -> None:
+def test_a_round_at_every_step_equals_the_central_power_method_step_by_step(cuts, seed):
     rows = spiked_rows(seed=seed)
     parts = np.split(rows, sorted(cuts))
     solution, _, bases = solve(parts, seed=seed, n_steps=8)
@@ -43,9 +41,7 @@ def test_a_round_at_every_step_equals_the_central_power_method_step_by_step(
 
 @pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
 @pytest.mark.parametrize("alignment", ["procrustes", "sign", "identity"])
-def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(
-    rows: Array, alignment: str, reference: str
-) -> None:
+def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(rows, alignment, reference):
     parts = split(rows, [100, 200, 300])
     plain, _, _ = solve(parts, n_steps=5)
     other, _, _ = solve(parts, n_steps=5, alignment=alignment, reference=reference)
@@ -54,9 +50,7 @@ def test_with_a_round_at_every_step_alignment_and_reference_change_nothing(
 
 @pytest.mark.parametrize("schedule", [every(2), every(5), decaying(4), explicit({7})])
 @pytest.mark.parametrize("reference", ["first", "active", "broadcast"])
-def test_identical_silos_make_any_schedule_equal_the_central_power_method(
-    rows: Array, schedule: object, reference: str
-) -> None:
+def test_identical_silos_make_any_schedule_equal_the_central_power_method(rows, schedule, reference):
     solution, _, bases = solve([rows] * 4, n_steps=7, schedule=schedule, reference=reference)
     expected = central_power_method(rows.T @ rows / len(rows), bases[0], 7)[-1]
     assert sin_theta(solution.basis, expected) < 1e-12
@@ -70,9 +64,7 @@ def test_identical_silos_make_any_schedule_equal_the_central_power_method(
     reference=st.sampled_from(["first", "active", "broadcast"]),
     participants=st.one_of(st.none(), st.integers(1, 3)),
 )
-def test_every_broadcast_and_the_output_are_orthonormal(
-    local_steps: int, n_steps: int, seed: int, reference: str, participants: int | None
-) -> None:
+def test_every_broadcast_and_the_output_are_orthonormal(local_steps, n_steps, seed, reference, participants):
     parts = split(spiked_rows(seed=seed), [2, 298, 300])  # the first silo has fewer rows than r
     solution, _, bases = solve(
         parts,
@@ -86,7 +78,7 @@ def test_every_broadcast_and_the_output_are_orthonormal(
     assert solution.n_steps == n_steps
 
 
-def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows: Array) -> None:
+def test_both_output_rules_agree_with_the_formulas_of_the_paper(rows):
     """T inside the schedule: orth of the average product; outside: the average of aligned bases."""
     parts = split(rows, [150, 150, 300])
     moments = [ArrayMoment(part).moment() for part in parts]
@@ -144,9 +136,7 @@ def pooled(parts: list[Array]) -> Array:
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 100), spread=st.sampled_from([0.1, 1.0]))
-def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(
-    seed: int, spread: float
-) -> None:
+def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(seed, spread):
     parts, truth = heterogeneous(seed, spread)
     moment = pooled(parts)
     assert sin_theta(truth, np.linalg.eigh(moment)[1][:, -3:]) < 1e-10
@@ -158,7 +148,7 @@ def test_the_pooled_eigenspace_is_the_fixed_point_whatever_the_heterogeneity(
             assert sin_theta(orth(answer.product), truth) < 1e-9
 
 
-def test_with_one_local_step_it_is_algorithm_1() -> None:
+def test_with_one_local_step_it_is_algorithm_1():
     parts, _ = heterogeneous(2, 0.5)
     plain, _, bases = solve(parts, iteration_rank=4, max_rounds=7)
     corrected, _, others = solve(parts, iteration_rank=4, max_rounds=7, corrected=True)
@@ -169,7 +159,7 @@ def test_with_one_local_step_it_is_algorithm_1() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("local_steps", [4, 8, 16])
-def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
+def test_it_passes_the_bias_floor_of_local_power(local_steps):
     for seed in range(2):
         parts, truth = heterogeneous(seed, 0.5)
         options = {"iteration_rank": 4, "schedule": every(local_steps), "seed": seed}
@@ -179,7 +169,7 @@ def test_it_passes_the_bias_floor_of_local_power(local_steps: int) -> None:
         assert sin_theta(corrected.basis, truth) < 1e-5
 
 
-def test_it_stops_at_tol_and_says_so() -> None:
+def test_it_stops_at_tol_and_says_so():
     parts, truth = heterogeneous(1, 0.3)
     found, coordinator, _ = solve(
         parts, iteration_rank=4, schedule=every(6), corrected=True, tol=1e-7, max_rounds=200
@@ -189,7 +179,7 @@ def test_it_stops_at_tol_and_says_so() -> None:
     assert coordinator.history[-1].notes["change"] <= 1e-7
 
 
-def test_every_silo_must_be_heard_and_the_rank_known() -> None:
+def test_every_silo_must_be_heard_and_the_rank_known():
     usual = {"study": exact_study(6, 3), "corrected": True}
     with pytest.raises(InputError, match="must hear every silo"):
         PowerSettings(rank=2, n_participants=2, **usual)
@@ -197,7 +187,7 @@ def test_every_silo_must_be_heard_and_the_rank_known() -> None:
         PowerSettings(rank=0.5, **usual)
 
 
-def test_in_moment_mode_it_is_post_processing() -> None:
+def test_in_moment_mode_it_is_post_processing():
     plain = private_silos.steps(0, 3)
     with Ledger.in_memory(EPSILON, DELTA, silo="north") as ledger:
         silo = private_silo(MOMENT, ledger)
@@ -210,7 +200,7 @@ def test_in_moment_mode_it_is_post_processing() -> None:
 
 
 @given(p=st.integers(1, 12), n_steps=st.integers(1, 60))
-def test_rounds_are_those_of_the_equations(p: int, n_steps: int) -> None:
+def test_rounds_are_those_of_the_equations(p, n_steps):
     """[FP eqs. 3.1 and 3.11], and intervals that are halved."""
     possible, places = set(range(1, n_steps + 1)), range(n_steps + 1)
     for schedule, interval in ((decaying(p), lambda i: p - i), (halving(p), lambda i: p // 2**i)):
@@ -219,7 +209,7 @@ def test_rounds_are_those_of_the_equations(p: int, n_steps: int) -> None:
     assert every(p).rounds(n_steps) == tuple(t for t in range(1, n_steps + 1) if t % p == 0)
 
 
-def test_the_paper_s_setting_takes_nine_rounds_and_explicit_steps_are_taken_as_they_are() -> None:
+def test_the_paper_s_setting_takes_nine_rounds_and_explicit_steps_are_taken_as_they_are():
     assert decaying(2).rounds(10) == (2, 3, 4, 5, 6, 7, 8, 9, 10)
     assert explicit([5, 2, 9]).rounds(7) == (2, 5)
     assert explicit({10}).rounds(10) == (10,)
@@ -227,6 +217,6 @@ def test_the_paper_s_setting_takes_nine_rounds_and_explicit_steps_are_taken_as_t
 
 
 @pytest.mark.parametrize("bad", [lambda: every(0), lambda: explicit([]), lambda: explicit([0, 2])])
-def test_a_schedule_that_cannot_be_is_refused_in_one_sentence(bad: object) -> None:
+def test_a_schedule_that_cannot_be_is_refused_in_one_sentence(bad):
     with pytest.raises(InputError, match="must be"):
         bad()  # type: ignore[operator]

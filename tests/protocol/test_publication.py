@@ -68,7 +68,7 @@ WEIGHTS = (0.299, 0.701)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_digits_of_a_plain_sum_give_the_pair_away_and_those_that_are_published_do_not(seed: int) -> None:
+def test_the_digits_of_a_plain_sum_give_the_pair_away_and_those_that_are_published_do_not(seed):
     coordinator, answers = published(seed=seed)
     released = read(answers)
     step = 1 / (701 * SIDE)
@@ -86,7 +86,7 @@ def test_the_digits_of_a_plain_sum_give_the_pair_away_and_those_that_are_publish
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(center: bool) -> None:
+def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(center):
     coordinator, answers = published(center=center)
     released = read(answers, center=center)
     moment, total = symmetric_of(mean_of(released, 0), D), float(mean_of(released, 2))
@@ -102,7 +102,7 @@ def test_a_result_is_the_sum_of_what_the_silos_sent_with_that_noise_and_no_more(
     assert not set(solution.values) & set(np.linalg.eigvalsh(moment))
 
 
-def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
+def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there():
     budget = priced("moment", n_features=60, center=True)
     smooth = smoothing(budget, SIZES.values())
     assert smooth is not None
@@ -114,7 +114,7 @@ def test_what_is_added_is_a_2_to_the_7th_of_the_noise_that_is_there() -> None:
     assert np.all(np.rint(added / smooth.spacing) == added / smooth.spacing)
 
 
-def test_the_same_releases_give_the_same_noise_and_others_give_other_noise() -> None:
+def test_the_same_releases_give_the_same_noise_and_others_give_other_noise():
     first, _ = published(seed=0)
     again, _ = published(seed=0)
     np.testing.assert_array_equal(first.outcome.center, again.outcome.center)
@@ -134,9 +134,7 @@ def test_the_same_releases_give_the_same_noise_and_others_give_other_noise() -> 
     center=st.booleans(),
     seed=st.integers(0, 10**6),
 )
-def test_what_float64_adds_is_within_the_proof_s_bound(
-    sizes: list[int], d: int, center: bool, seed: int
-) -> None:
+def test_what_float64_adds_is_within_the_proof_s_bound(sizes, d, center, seed):
     budget = priced("moment", n_features=d, iteration_rank=1, center=center)
     rng = np.random.default_rng(seed)
     size = summary_size(d, with_mean=center)
@@ -163,13 +161,13 @@ def test_what_float64_adds_is_within_the_proof_s_bound(
 
 @pytest.mark.parametrize("d", [2, 100, 4200])
 @pytest.mark.parametrize("sizes", [[1000, 1000], [100, 900], [10**5] * 10])
-def test_the_price_of_digits_is_next_to_nothing(d: int, sizes: list[int]) -> None:
+def test_the_price_of_digits_is_next_to_nothing(d, sizes):
     budget = priced("moment", n_features=d, iteration_rank=2, center=True)
     smooth = smoothing(budget, sizes)
     assert smooth is not None
     assert smooth.mu <= 1.004 * budget.total_mu / math.sqrt(len(sizes))
 
 
-def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed() -> None:
+def test_where_the_lattice_ends_nothing_is_added_and_nothing_is_claimed():
     budget = priced("moment", epsilon=60.0, n_features=2, iteration_rank=2)
     assert smoothing(budget, [2**24] * 400) is None

@@ -58,7 +58,7 @@ def registered() -> Iterator[None]:
     FLAT.update(known)
 
 
-def test_a_registered_solver_fits() -> None:
+def test_a_registered_solver_fits():
     rows = np.random.default_rng(0).standard_normal((300, 8)) * [5, 4, 3, 1, 1, 1, 1, 1]
     model = FedPCA(3, epsilon=math.inf, standardize=False, solver=Momentum(beta=0.1)).fit_silos(
         np.split(rows, 3)
@@ -68,7 +68,7 @@ def test_a_registered_solver_fits() -> None:
     assert sin_theta(model.components_.T, truth) < 1e-6
 
 
-def test_options_files_and_plans_know_a_registered_solver() -> None:
+def test_options_files_and_plans_know_a_registered_solver():
     assert from_flat({"solver": "momentum", "beta": 0.2, "n_components": 3}).solver == Momentum(beta=0.2)
     made = plan(FedPCA(2, epsilon=math.inf), sizes=[50, 50], n_features=6, spectrum=[0.4, 0.3, 0.1])
     assert "momentum" in [candidate.solver for candidate in made.candidates]

@@ -16,7 +16,7 @@ from federations import (
     result_bytes,
 )
 from fedpower.protocol.coordinator import Round
-from fedpower.protocol.messages import AskMoment, AskSteps, Message, encode, read_only
+from fedpower.protocol.messages import AskSteps, Message, encode, read_only
 
 
 def n_asked(parties: dict[str, Party]) -> list[int]:
@@ -33,7 +33,7 @@ RELEASED_ONCE = ["upload, moment", "krylov, moment"]
         *(pytest.param(case, marks=pytest.mark.slow) for case in CASES if case not in RELEASED_ONCE),
     ],
 )
-def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(case: str) -> None:
+def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(case):
     whole, unbroken = coordinator_of(case), parties_of(case)
     deliver(whole, unbroken)
     expected = result_bytes(case, whole)
@@ -54,7 +54,7 @@ def test_resumed_after_any_round_it_equals_the_uninterrupted_run_bit_for_bit(cas
 
 
 @pytest.mark.parametrize("case", ["fedpower, step", "krylov, moment", "upload, moment"])
-def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(case: str) -> None:
+def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_charge(case):
     whole, unbroken = coordinator_of(case), parties_of(case)
     deliver(whole, unbroken)
     for lost in range(1, len(whole.history)):
@@ -67,7 +67,7 @@ def test_a_round_that_was_answered_but_not_written_down_is_asked_again_free_of_c
         assert all(party.n_charged == unbroken[name].n_charged for name, party in parties.items())
 
 
-def test_what_is_played_back_is_reported_but_not_written_down_again() -> None:
+def test_what_is_played_back_is_reported_but_not_written_down_again():
     case = "krylov"
     first, parties = coordinator_of(case), parties_of(case)
     deliver(first, parties, rounds=3)
@@ -83,7 +83,7 @@ def test_what_is_played_back_is_reported_but_not_written_down_again() -> None:
 
 
 @pytest.mark.parametrize(("altered", "how"), [*enumerate(["study", "run", "question", "asked"])], ids=str)
-def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered: int, how: str) -> None:
+def test_a_record_that_answers_another_question_is_ignored_from_there_on(altered, how):
     case = "fedpower"
     whole, parties = coordinator_of(case), parties_of(case)
     deliver(whole, parties)
@@ -110,7 +110,7 @@ def public_epsilon(case: str, parties: dict[str, Party], run: str) -> tuple[floa
 
 
 @pytest.mark.parametrize("case", RELEASED_ONCE)
-def test_the_first_run_of_an_upload_promises_the_public_more_and_another_does_not(case: str) -> None:
+def test_the_first_run_of_an_upload_promises_the_public_more_and_another_does_not(case):
     """Rounds of products promise the public no more than the coordinator."""
     parties = parties_of(case)
     inside, outside = public_epsilon(case, parties, "first")
@@ -120,7 +120,7 @@ def test_the_first_run_of_an_upload_promises_the_public_more_and_another_does_no
 
 
 @pytest.mark.parametrize("n_asked", [1, 4], ids=["one silo", "a run that was not finished"])
-def test_an_older_release_takes_the_promise_away(n_asked: int) -> None:
+def test_an_older_release_takes_the_promise_away(n_asked):
     case = "upload, moment"
     parties = parties_of(case)
     for name, party in [*parties.items()][:n_asked]:
@@ -134,9 +134,7 @@ def test_an_older_release_takes_the_promise_away(n_asked: int) -> None:
     [ASK_MOMENT, AskSteps(basis=read_only(np.eye(6)[:, :3]), n_local_steps=2, center=np.zeros(6))],
     ids=["moment", "steps"],
 )
-def test_a_silo_s_answer_is_the_same_bytes_for_every_run_and_after_every_restart(
-    body: AskMoment | AskSteps,
-) -> None:
+def test_a_silo_s_answer_is_the_same_bytes_for_every_run_and_after_every_restart(body):
     party = parties_of("upload, moment")["north"]
     sent = set()
     for run in ("first", "second", "first", "third"):

@@ -135,9 +135,6 @@ def looks_uniform(words):
     return np.median(np.abs(words.view(np.int64).astype(np.float64))) > 2.0**57
 
 
-# Totals
-
-
 @EVERY
 def test_uploads_add_up_to_the_noised_sum_of_pooled_rows_exactly_and_parts_of_them_are_uniform(study):
     """Within 7 standard deviations in each of some 1,000 numbers; the noise is seeded."""
@@ -216,9 +213,6 @@ def test_numbers_beyond_what_rows_can_add_are_brought_back_without_a_word():
         assert set(noise.bounded(np.full(noise.sensitivity.size, number), 300).tolist()) == {kept}
 
 
-# Budgets
-
-
 @EVERY
 def test_the_sums_of_an_attempt_compose_to_epsilon_and_the_statement_names_every_observer(study):
     there, coordinator = parties(study), coordinator_of(study)
@@ -278,9 +272,6 @@ def test_the_statement_counts_a_silo_that_was_asked_and_stayed_silent():
     drive(coordinator_of(STUDY, run="earlier"), there)
     assert "east" not in drive(coordinator, there, lost={(2, "east"), (3, "east")}).sizes
     assert stated_mu(coordinator, STUDY) == pytest.approx(math.sqrt(3))
-
-
-# Silos that vanish, and runs that are taken up
 
 
 @pytest.mark.parametrize(
@@ -425,9 +416,6 @@ def test_attempts_end_at_their_bound_and_at_the_fewest_silos(study, lost, words)
         drive(coordinator_of(study), parties(study), lost=lost)
 
 
-# Questions that are refused
-
-
 def test_a_sum_that_is_ahead_or_not_listed_is_refused_and_costs_nothing():
     there = parties(SEVERAL)
     session, north = called(SEVERAL, there), there["north"]
@@ -474,9 +462,6 @@ def test_nothing_but_a_secure_sum_leaves_its_silo_and_none_another(study, body, 
     north = party("north", study)
     assert refused(north.ask(body), words)
     assert north.charges == 0
-
-
-# Studies
 
 
 DESIGN = {"noise": "clipped", "aggregation": "plain", "colluders": 0, "identities": (), "min_silos": 0}

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,7 +59,7 @@ def moments(request: pytest.FixtureRequest) -> tuple[Moment, Moment]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_page_is_whole_and_holds_what_a_program_gets(name: str, moments: Any, tmp_path: Path):
+def test_a_page_is_whole_and_holds_what_a_program_gets(name, moments, tmp_path):
     moment = moments[name == "completion"]
     if moment.noise_std == 0 and name in ("unrotated", "ridge", "components", "correlation", "means"):
         return  # their pages say nothing else of exact numbers

@@ -26,9 +26,7 @@ def full(*_: object) -> None:
 
 
 @pytest.mark.parametrize("which", [1, 2])
-def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
-) -> None:
+def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(tmp_path, monkeypatch, which):
     write(tmp_path / "out", a="earlier")
     renames = iter([RENAME, full] if which == 2 else [full])
 
@@ -45,7 +43,7 @@ def test_an_earlier_folder_survives_under_its_name_whichever_rename_fails(
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
-def test_a_replaced_folder_is_the_new_one_where_it_is_also_when_reached_by_a_link(tmp_path: Path) -> None:
+def test_a_replaced_folder_is_the_new_one_where_it_is_also_when_reached_by_a_link(tmp_path):
     real, link = tmp_path / "real", tmp_path / "link"
     write(real, a="earlier")
     link.symlink_to(real)
@@ -57,9 +55,7 @@ def test_a_replaced_folder_is_the_new_one_where_it_is_also_when_reached_by_a_lin
     assert sorted(tmp_path.iterdir()) == [link, real]
 
 
-def test_a_file_that_could_not_be_written_leaves_the_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_could_not_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
     write_whole(tmp_path / "a", "earlier")
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):

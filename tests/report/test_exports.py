@@ -60,7 +60,7 @@ def scored_by_the_table(columns: dict[str, np.ndarray]) -> np.ndarray:
     return (moved / np.linalg.norm(moved, axis=1, keepdims=True) - columns["mean"]) @ axes
 
 
-def test_tables_are_all_that_scoring_takes_and_hold_where_they_are_from(result: Result, tmp_path: Path):
+def test_tables_are_all_that_scoring_takes_and_hold_where_they_are_from(result, tmp_path):
     write_loadings(result, tmp_path / "t.csv", "csv")
     write_loadings(result, tmp_path / "t.parquet", "parquet")
     for table in (pl.read_csv(tmp_path / "t.csv"), pl.read_parquet(tmp_path / "t.parquet")):
@@ -74,7 +74,7 @@ def test_tables_are_all_that_scoring_takes_and_hold_where_they_are_from(result: 
     assert reported["study"] == result.run["study"]["hash"]
 
 
-def test_an_onnx_graph_gives_the_scores(result: Result, tmp_path: Path):
+def test_an_onnx_graph_gives_the_scores(result, tmp_path):
     write_onnx(result, tmp_path / "m.onnx")
     run = onnx.reference.ReferenceEvaluator(str(tmp_path / "m.onnx"))
     rows = np.vstack([ROWS, np.zeros(6)])
@@ -97,7 +97,7 @@ def eigenvectors(path: Path) -> tuple[list[str], np.ndarray]:
     return [each[0] for each in cells], np.array([each[1:] for each in cells], float)
 
 
-def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
+def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path):
     """Of genotypes standardised by public allele frequencies, against the relationship matrix."""
     rng = np.random.default_rng(5)
     frequency = rng.uniform(0.1, 0.9, (3, 40))
@@ -121,7 +121,7 @@ def test_silos_parts_are_the_plink_files_of_pooled_genotypes(tmp_path: Path):
     np.testing.assert_allclose(written, values[::-1][:3], rtol=1e-9)
 
 
-def test_ids_are_the_iids_and_those_that_plink_cannot_read_are_refused_unquoted(fits: Any, tmp_path: Path):
+def test_ids_are_the_iids_and_those_that_plink_cannot_read_are_refused_unquoted(fits, tmp_path):
     result, targets = fits("uncentred"), {"eigenvec": tmp_path / "a", "eigenval": tmp_path / "b"}
     ids: list[Any] = [f"NA{number:05d}" for number in range(120)]
     assert write_plink(result, scores(result, ids), **targets) == 120
@@ -155,7 +155,7 @@ def check_annotations(found: anndata.AnnData, result: Result) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
-def test_anndata_reads_a_file_with_the_result_in_it(fits: Any, tmp_path: Path, kind: type):
+def test_anndata_reads_a_file_with_the_result_in_it(fits, tmp_path, kind):
     before, result = cells(kind), fits("scaled")
     before.obsm["X_pca"] = np.zeros((120, 50))
     before.uns["pca"] = {"variance": np.ones(50), "old": 1}
@@ -172,13 +172,13 @@ def test_anndata_reads_a_file_with_the_result_in_it(fits: Any, tmp_path: Path, k
     np.testing.assert_array_equal(stored[:, 1:7], ROWS[:, ::-1])
 
 
-def test_an_object_in_memory_gets_the_same(result: Result):
+def test_an_object_in_memory_gets_the_same(result):
     adata = cells()
     assert result.to_anndata(adata) is adata
     check_annotations(adata, result)
 
 
-def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits: Any, tmp_path: Path):
+def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits, tmp_path):
     result = fits("uncentred")
     cells()[:, :4].copy().write_h5ad(tmp_path / "few.h5ad")
     with pytest.raises(InputError, match="must have every column of the fit"):
@@ -188,14 +188,12 @@ def test_cells_that_lack_a_gene_of_the_fit_are_refused(fits: Any, tmp_path: Path
         write_cells(result, tmp_path / "components.csv", tmp_path / "new.h5ad")
 
 
-# --- names that a spreadsheet would run -----------------------------------------------------------
-
 NAMES = ["=HYPERLINK(1)", "+cmd", "-dose", "@sum", "'=quoted", "age", "-5", "+1e3"]
 SHOWN = ["'=HYPERLINK(1)", "'+cmd", "'-dose", "'@sum", "''=quoted", "age", "-5", "+1e3"]
 
 
 @given(st.text())
-def test_a_cell_begins_with_nothing_that_is_run_and_comes_back_by_one_apostrophe(name: str) -> None:
+def test_a_cell_begins_with_nothing_that_is_run_and_comes_back_by_one_apostrophe(name):
     shown = as_text(name)
     if shown == name:
         try:
@@ -207,7 +205,7 @@ def test_a_cell_begins_with_nothing_that_is_run_and_comes_back_by_one_apostrophe
     assert [as_text(cell) for cell in (-1.5, 3, None, "-1.5", "")] == [-1.5, 3, None, "-1.5", ""]
 
 
-def test_components_exports_and_scores_hold_such_names_as_text(tmp_path: Path) -> None:
+def test_components_exports_and_scores_hold_such_names_as_text(tmp_path):
     rows = np.random.default_rng(0).standard_normal((40, len(NAMES)))
     folder = FedPCA(2, epsilon=float("inf")).fit(pd.DataFrame(rows, columns=NAMES)).save(tmp_path / "out")
     result = read_result(folder)

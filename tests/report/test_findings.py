@@ -3,7 +3,6 @@
 import logging
 import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def fitted(rows: Any, **given: Any) -> FedPCA:
         return fed_pca(7, **{**KNOWN, **given}).fit_silos([rows])
 
 
-def test_what_a_tight_bound_does_is_in_the_angles_and_in_words() -> None:
+def test_what_a_tight_bound_does_is_in_the_angles_and_in_words():
     """A fifth of the rows is clipped."""
     rows = visits()
     share, energy = cut(rows, 4.0)
@@ -75,7 +74,7 @@ def test_what_a_tight_bound_does_is_in_the_angles_and_in_words() -> None:
 @pytest.mark.parametrize("law", ["normal", "t5", "alike", "counts"])
 @pytest.mark.parametrize("bound", [2.5, 4.0, 6.0, 9.0])
 @pytest.mark.parametrize("standardize", [False, True])
-def test_the_share_cut_off_is_in_the_range_given(law: str, bound: float, standardize: bool) -> None:
+def test_the_share_cut_off_is_in_the_range_given(law, bound, standardize):
     rng = np.random.default_rng(1)
     rows = visits() if law == "counts" else rng.standard_normal((20_000, 12))
     if law == "t5":
@@ -90,7 +89,7 @@ def test_the_share_cut_off_is_in_the_range_given(law: str, bound: float, standar
     assert clipping["energy_least"] - 0.01 <= energy <= clipping["energy_most"] + 0.01
 
 
-def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path: Path) -> None:
+def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path):
     rows = visits()
     seen: dict[str, tuple[int, int]] = {}
     model = fed_pca(3, **KNOWN).fit_silos({"north": rows}, on_clipped=seen.update)
@@ -107,9 +106,7 @@ def test_a_computed_bound_is_described_by_the_counts_of_norms(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(
-    aggregation: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(aggregation, caplog):
     silos = dict(zip(("north", "south", "east"), np.array_split(visits(3_000), 3), strict=True))
     seen: dict[str, tuple[int, int]] = {}
     with caplog.at_level(logging.INFO, logger="fedpower.protocol.silo"):
@@ -119,9 +116,6 @@ def test_log_of_a_silo_has_the_share_of_rows_that_a_computed_bound_shortens(
     for name, (count, total) in seen.items():
         wanted = f"{100 * count / total:.1f}% of the rows of silo {name!r} ({count} of {total})"
         assert sum(line.startswith(wanted) for line in lines) == 1
-
-
-# --- why nothing was found ----------------------------------------------------------------------------
 
 
 def normal(n_rows: int, n_columns: int = 5) -> Array:
@@ -138,9 +132,7 @@ CAUSES: list[tuple[Array, dict[str, float], str]] = [
 
 
 @pytest.mark.parametrize(("data", "terms", "cause"), CAUSES)
-def test_the_warning_names_the_cause(
-    data: Array, terms: dict[str, float], cause: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_warning_names_the_cause(data, terms, cause, monkeypatch):
     """Noise counts as a component with probability 1% at most by the rule: the noise is seeded."""
     seeded = lambda: SeededNoiseForExperiments(1)  # noqa: E731
     monkeypatch.setattr("fedpower.protocol.silo.SystemNoise", seeded)
@@ -148,7 +140,7 @@ def test_the_warning_names_the_cause(
         fed_pca(2, **{"epsilon": 0.5, "delta": 1e-6, **terms}).fit(data)
 
 
-def test_a_fit_that_found_something_has_no_cause_to_name() -> None:
+def test_a_fit_that_found_something_has_no_cause_to_name():
     found = normal(20_000) * [5, 1, 1, 1, 1]
     private = FedPCA(1, epsilon=1.0, standardize=False, codebook=CodeBook(row_norm=9.0))
     assert cause_of_noise(private.fit(found).result_) is None

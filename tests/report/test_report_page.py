@@ -5,7 +5,6 @@ import hashlib
 import shlex
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,7 @@ def with_angles(result: Result, components: list[float], subspaces: list[float])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "wide"])  # that one takes seconds
-def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(
-    kind: str, folders: Any, result: Any, shown: Any, tmp_path: Path
-):
+def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(kind, folders, result, shown, tmp_path):
     root, found = shown(kind), result(kind)
     check_whole(root)
     contents = ["privacy", "components", "loadings", "scores", "rounds", "silos", "provenance"]
@@ -57,7 +54,7 @@ def test_a_page_is_whole_and_depends_on_arrays_and_record_alone(
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([ARRAYS, RUN, REPORT])
 
 
-def test_the_policy_names_the_style_and_the_script_of_the_page(shown: Any):
+def test_the_policy_names_the_style_and_the_script_of_the_page(shown):
     metas = {each.attributes.get("http-equiv"): each for each in shown("private").every("meta")}
     policy = metas["Content-Security-Policy"].attributes["content"]
     assert "default-src 'none'" in policy
@@ -68,14 +65,14 @@ def test_the_policy_names_the_style_and_the_script_of_the_page(shown: Any):
         assert f"{kind}-src 'sha256-{digest}'" in policy
 
 
-def test_names_are_shown_as_they_are_and_nothing_in_them_is_run(shown: Any):
+def test_names_are_shown_as_they_are_and_nothing_in_them_is_run(shown):
     root = shown("hostile")
     assert {each.text for each in root.every("bdi")} >= set(HOSTILE)
     assert not root.every("img")
     assert shlex.split(root.by_id("provenance").every("pre")[0].text) == list(HOSTILE)
 
 
-def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path: Path):
+def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path):
     """By chance a noised number begins like a planted one once in 10⁴ runs: some 10² against 6 digits."""
     kept = tmp_path / "kept-by-the-silo"
     kept.mkdir()
@@ -90,7 +87,7 @@ def test_where_rows_are_and_what_they_hold_is_not_told(tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["private", "secure", "step", "drowned", "hostile", "federated"])
-def test_a_private_result_states_all_that_its_statement_holds(kind: str, result: Any, shown: Any):
+def test_a_private_result_states_all_that_its_statement_holds(kind, result, shown):
     reported = result(kind).run["privacy"]
     section = words(shown(kind).by_id("privacy"))
     for row in reported["protections"]:
@@ -109,7 +106,7 @@ def test_a_private_result_states_all_that_its_statement_holds(kind: str, result:
     assert ("The likely cause is" in words(shown(kind).by_id("summary"))) == (not some)
 
 
-def test_what_is_not_private_says_so_twice(result: Any, shown: Any):
+def test_what_is_not_private_says_so_twice(result, shown):
     for kind in ("exact", "sampled"):
         assert "NOT PRIVATE: nothing is protected" in words(shown(kind).by_id("summary"))
         assert "NOT PRIVATE (ε = ∞)" in words(shown(kind).by_id("privacy"))
@@ -122,7 +119,7 @@ def test_what_is_not_private_says_so_twice(result: Any, shown: Any):
     assert not root.by_id("privacy").every("table")
 
 
-def test_a_large_epsilon_is_called_what_it_is(result: Any):
+def test_a_large_epsilon_is_called_what_it_is(result):
     privacy = result("private").run["privacy"]
     for epsilon, odds, verdict in (
         (0.5, "1.65", ""),
@@ -136,7 +133,7 @@ def test_a_large_epsilon_is_called_what_it_is(result: Any):
         assert found.endswith(f"10⁻⁶.{verdict}")
 
 
-def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any, shown: Any):
+def test_the_command_parameters_or_study_that_give_it_again_are_told(result, shown):
     reported = {kind: shown(kind).by_id("provenance") for kind in ("exact", "step", "federated")}
     assert shlex.split(reported["exact"].every("pre")[0].text) == ["fedpower", "fit", "a b.csv"]
     call = reported["step"].every("pre")[0].text
@@ -147,7 +144,7 @@ def test_the_command_parameters_or_study_that_give_it_again_are_told(result: Any
     assert "ab" * 32 in words(reported["federated"])
 
 
-def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(shown: Any):
+def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_moment(shown):
     again = words(shown("secure").by_id("provenance"))
     assert "A secure sum is asked for again: running this again spends ε = 1 again." in again
     assert "nothing is charged" not in again
@@ -155,9 +152,6 @@ def test_a_secure_sum_is_neither_promised_again_for_nothing_nor_called_a_noised_
     assert "moment: each silo added its share of the noise to a masked sum" in privacy
     assert "was noised once" not in privacy
     assert "was noised once" in words(shown("private").by_id("privacy"))
-
-
-# --- components --------------------------------------------------------------------------------------
 
 
 WITHIN = "is within 45° of the component that the rows have"
@@ -192,9 +186,7 @@ ANGLES: list[tuple[list[float], list[float], list[str]]] = [
 
 
 @pytest.mark.parametrize(("components", "subspaces", "sentences"), ANGLES)
-def test_what_is_determined_is_told_by_shape_and_by_word(
-    components: list[float], subspaces: list[float], sentences: list[str], result: Any
-):
+def test_what_is_determined_is_told_by_shape_and_by_word(components, subspaces, sentences, result):
     root = with_angles(result("private"), components, subspaces)
     summary = words(root.by_id("summary"))
     assert all(sentence in summary for sentence in sentences)
@@ -212,7 +204,7 @@ def test_what_is_determined_is_told_by_shape_and_by_word(
     assert len(loadings.every("details", class_="undetermined")) == 4 - known
 
 
-def test_what_is_exact_has_eigenvalues_beyond_drawn_and_may_be_without_variance(result: Any, shown: Any):
+def test_what_is_exact_has_eigenvalues_beyond_drawn_and_may_be_without_variance(result, shown):
     def section(found: Result) -> Node:
         return parsed(result_page(found)).by_id("components")
 
@@ -227,9 +219,7 @@ def test_what_is_exact_has_eigenvalues_beyond_drawn_and_may_be_without_variance(
 
 
 @pytest.mark.parametrize("kind", ["private", "hostile", "krylov"])
-def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(
-    kind: str, result: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(kind, result, monkeypatch):
     monkeypatch.setattr("fedpower.report.page._MOST_LOADINGS", 30)
     whole, root = result(kind), parsed(result_page(result(kind))).by_id("loadings")
     parts = root.every("details", class_="component")
@@ -247,10 +237,7 @@ def test_loadings_are_listed_by_size_with_the_columns_they_belong_to(
     assert ("components.csv has all" in words(root)) == (kind == "krylov")
 
 
-# --- rounds, silos and budgets ---------------------------------------------------------------------
-
-
-def test_one_round_is_told_in_words_and_many_are_drawn(result: Any, shown: Any):
+def test_one_round_is_told_in_words_and_many_are_drawn(result, shown):
     single = shown("private").by_id("rounds")
     assert "One round did it" in words(single)
     assert not single.every("svg")
@@ -266,7 +253,7 @@ def test_one_round_is_told_in_words_and_many_are_drawn(result: Any, shown: Any):
     assert sent == [each["bytes_up"] for each in run["rounds"]]
 
 
-def test_misalignment_and_who_answered_are_drawn_by_round(result: Any, shown: Any):
+def test_misalignment_and_who_answered_are_drawn_by_round(result, shown):
     run = result("sampled").run
     spread = [each["misalignment"] for each in run["rounds"] if each["misalignment"] is not None]
     assert len(spread) > 1
@@ -283,7 +270,7 @@ def test_misalignment_and_who_answered_are_drawn_by_round(result: Any, shown: An
     assert "did not answer in time" in words(section)
 
 
-def test_silos_of_a_federation_that_were_silent_or_set_aside_are_listed(result: Any, shown: Any):
+def test_silos_of_a_federation_that_were_silent_or_set_aside_are_listed(result, shown):
     section = words(shown("federated").by_id("silos"))
     assert "never-there" in section
     assert "Questions missed" in section
@@ -294,7 +281,7 @@ def test_silos_of_a_federation_that_were_silent_or_set_aside_are_listed(result: 
     assert why in words(changed(result("federated"), federation=reported).by_id("silos"))
 
 
-def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result: Any, shown: Any):
+def test_budgets_of_silos_are_shown_only_where_the_record_has_them(result, shown):
     plain = words(shown("private").by_id("privacy"))
     assert "Spent of what was asked for" in plain
     assert "known to that silo only" in plain

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,9 +47,7 @@ def exact() -> FedPCA:
 
 
 @pytest.mark.parametrize("terms", FITS, ids=str)
-def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(
-    terms: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(terms, tmp_path):
     model = fed_pca(**{"n_components": 3, "epsilon": math.inf, "random_state": 0, **terms})
     model.fit_silos({"north": FRAME[:50], "south": FRAME[50:]})
     result = read_result(model.save(tmp_path / "out"))
@@ -85,7 +82,7 @@ def test_a_result_read_back_is_the_estimators_and_is_saved_as_the_same_bytes(
         assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
-def test_an_estimator_saves_its_folder_and_report_from_python(exact: FedPCA, tmp_path: Path) -> None:
+def test_an_estimator_saves_its_folder_and_report_from_python(exact, tmp_path):
     place = exact.save(tmp_path / "out")
     assert sorted(path.name for path in place.iterdir()) == sorted(FILES)
     with np.load(place / "components.npz", allow_pickle=False) as stored:  # no file is a pickle
@@ -101,7 +98,7 @@ def test_an_estimator_saves_its_folder_and_report_from_python(exact: FedPCA, tmp
     assert repr(read_result(place)) == "<Result: 3 components of 6 columns, 120 rows, not private>"
 
 
-def test_the_record_says_how_the_result_came_about(tmp_path: Path) -> None:
+def test_the_record_says_how_the_result_came_about(tmp_path):
     model = fed_pca(3, schedule=(2, 4), solver="fedpower", center=CENTER, epsilon=math.inf, random_state=0)
     model.fit_silos({"north": ROWS[:50], "south": ROWS[50:]})
     result = model.result_.with_record(command=["fedpower", "fit"])
@@ -143,9 +140,7 @@ def _narrow(path: Path) -> None:
         ("run.json", lambda path: path.write_text('{"format": "other/9"}')),
     ],
 )
-def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(
-    exact: FedPCA, tmp_path: Path, name: str, damage: Any
-) -> None:
+def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(exact, tmp_path, name, damage):
     exact.save(tmp_path / "out")
     damage(tmp_path / "out" / name)
     with pytest.raises(InputError) as caught:
@@ -155,7 +150,7 @@ def test_a_damaged_or_foreign_folder_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("instead", [None, "", [], 7.5, [{}], {"a": 1}], ids=repr)
-def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(instead: Any, exact: FedPCA) -> None:
+def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(instead, exact):
     empty, run = (None, []), exact.result_.run
     allowed = {"parameters": ({"a": 1},), "command": empty, "started": empty[:1], "remarks": empty[1:],
                "rounds": empty[1:]}  # fmt: skip
@@ -177,7 +172,7 @@ def test_a_record_without_what_a_report_shows_is_refused_in_one_sentence(instead
 
 
 @pytest.mark.programs
-def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(exact: FedPCA, tmp_path: Path) -> None:
+def test_reading_a_result_takes_neither_estimator_nor_scikit_learn(exact, tmp_path):
     exact.save(tmp_path / "out")
     code = (
         "import sys, numpy, fedpower\n"

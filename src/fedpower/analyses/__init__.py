@@ -1,6 +1,6 @@
 """Analyses of a released covariance, at no cost: estimators in scikit-learn's manners.
 
-An analysis is a class in a file of its own, decorated with `fedpower.analyses.base.analysis`, and a line of
+An analysis is a subclass of `fedpower.analyses.base.Analysis` in a file of its own, and a line of
 ``ANALYSES``: then ``fedpower analyze`` has it too.
 """
 

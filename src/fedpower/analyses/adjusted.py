@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, MISSING
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,17 +10,16 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
 from fedpower.options import setting
-from fedpower.protocol.solvers.angles import DETERMINED, derived_angles, exact_angles
+from fedpower.protocol.solvers.angles import DETERMINED, derived_angles
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, listed
 
 
-@analysis
 class AdjustedPCA(TransformerMixin, Analysis):
     """Components of columns after covariates are partialled out: of the residuals of their regression.
 
@@ -59,7 +59,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        covariance, k = self._usable(moment), self.n_components
+        covariance, self.n_floored_ = base.usable(moment)
+        k = self.n_components
         given = [self.covariates] if isinstance(self.covariates, str | int) else list(self.covariates)
         self._out = [moment.column(name) for name in given]
         self._in = [place for place in range(moment.n_features) if place not in self._out]
@@ -68,11 +69,10 @@ class AdjustedPCA(TransformerMixin, Analysis):
         self.columns_ = [moment.names[place] for place in self._in]
         self.covariates_ = [moment.names[place] for place in self._out]
         most = len(self._in)
-        base.require_at_most("n_components", k, most, f"the {most} columns that are left")
+        require(k <= most, "n_components", f"at most the {most} columns that are left", k)
         values, vectors = base.eigenpairs(self._adjusted(covariance))
 
         def variances(drawn: Array, means: Array) -> Array:
-            del means
             return np.asarray(np.linalg.eigvalsh(self._adjusted(drawn))[..., ::-1][..., :k])
 
         self.components_ = np.asarray(fix_signs(vectors[:, :k]).T)
@@ -80,11 +80,8 @@ class AdjustedPCA(TransformerMixin, Analysis):
         errors = self._standard_errors(variances, covariance)
         self._set_intervals(self.explained_variance_, errors)
         self.explained_variance_ratio_ = self.explained_variance_ / np.sum(values)
-        if moment.noise_std > 0:
-            cut = base.correlation_shift(moment)
-            self._set_angles(derived_angles(moment.pooled, vectors[:, :k], self._adjusted_draw, cut=cut))
-        else:
-            self._set_angles(exact_angles(values, k, n_features=most))
+        noised = partial(derived_angles, moment.pooled, vectors[:, :k], self._adjusted_draw)
+        self._set_angles(noised, values, k)
         inner = covariance[np.ix_(self._out, self._out)]
         self.coef_ = np.linalg.solve(inner, covariance[np.ix_(self._out, self._in)])
 

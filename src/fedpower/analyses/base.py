@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 import scipy.stats
@@ -10,12 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from fedpower.errors import InputError, require
+from fedpower.errors import InputError
 from fedpower.options import documented, setting
-from fedpower.protocol.solvers.angles import CONFIDENCE, Angles
-from fedpower.report.charts import drawn
+from fedpower.protocol.solvers.angles import CONFIDENCE, Angles, exact_angles
 from fedpower.report.moment import Moment
-from fedpower.report.page import Account, Picture, Table
+from fedpower.report.page import Account, Picture, Table, drawn
 from fedpower.report.record import plain
 from fedpower.report.text import percent
 from fedpower.report.view import angle_sentences
@@ -52,12 +51,13 @@ def sampling() -> Any:
     return setting(True, help, "flag")
 
 
+@dataclass_transform(eq_default=False)
 class Analysis(BaseEstimator):
     """An estimator in scikit-learn's manners whose data is a released covariance.
 
-    A subclass is decorated with `analysis`. It declares parameters with `fedpower.options.setting` and has
-    `_fit` and `_page`; programs get its parameters and fitted attributes. A line in the registry of
-    `fedpower.analyses` makes it a command of ``fedpower analyze``. Every analysis has ``moment_``.
+    A subclass declares parameters with `fedpower.options.setting` and has `_fit` and `_page`; programs get
+    its parameters and fitted attributes. A line in the registry of `fedpower.analyses` makes it a command
+    of ``fedpower analyze``. Every analysis has ``moment_``.
     """
 
     kind: ClassVar[str]
@@ -67,9 +67,12 @@ class Analysis(BaseEstimator):
     clipping_share_: float | None
     n_floored_: int = 0
 
+    def __init_subclass__(cls) -> None:
+        documented(dataclass(eq=False, repr=False)(cls), before="Attributes")
+        super().__init_subclass__()
+
     def fit(self, moment: Moment, y: object = None) -> Self:
         """Compute the analysis of a released covariance and return itself."""
-        del y
         if self.needs_covariance and not moment.centered:
             raise InputError(
                 "a moment must be about the pooled mean for this analysis, got one about the origin; "
@@ -115,17 +118,14 @@ class Analysis(BaseEstimator):
 
     # --- what several analyses find and report --------------------------------------------------------
 
-    def _usable(self, moment: Moment) -> Array:
-        """Return the covariance floored at the noise, and count what was floored."""
-        covariance, self.n_floored_ = usable(moment)
-        return covariance
-
-    def _standard_errors(self, statistic: Statistic, covariance: Array) -> Array:
+    def _standard_errors(
+        self, statistic: Statistic, covariance: Array, *, at: Array | None = None, count: int = 0
+    ) -> Array:
         """Return the standard deviation of each number of a statistic, from noise and sampling together."""
-        mean, squares, seen = self.moment_.mean, 0.0, 0
-        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling):
-            up = statistic(covariance + _STEP * matrices, mean + _STEP * means)
-            down = statistic(covariance - _STEP * matrices, mean - _STEP * means)
+        mean, squares, seen, at = self.moment_.mean, 0.0, 0, covariance if at is None else at
+        for matrices, means in draws(self.moment_, covariance, sampling=self.sampling, count=count):
+            up = statistic(at + _STEP * matrices, mean + _STEP * means)
+            down = statistic(at - _STEP * matrices, mean - _STEP * means)
             squares = squares + np.sum(((up - down) / (2.0 * _STEP)) ** 2, axis=0)
             seen += len(matrices)
         return np.asarray(np.sqrt(np.asarray(squares) / seen))
@@ -135,9 +135,16 @@ class Analysis(BaseEstimator):
         self.standard_error_ = errors
         self.low_, self.high_ = values - width * errors, values + width * errors
 
-    def _set_angles(self, angles: Angles) -> None:
+    def _set_angles(self, noised: Callable[..., Angles], values: Array, k: int) -> Angles:
+        """Return the angles of k components: those of draws of the noise, or of exact eigenvalues."""
+        record, book, d = self.moment_.record, self.moment_.code_book, self.moment_.n_features
+        outside = None if book is None else book.outside
+        cut = None if record.clipping is None else record.clipping.moves(d, outside)
+        is_exact = self.moment_.noise_std == 0
+        angles = exact_angles(values, k, n_features=len(values)) if is_exact else noised(cut=cut)
         self.component_angles_, self.subspace_angles_ = angles.components, angles.subspaces
         self.confidence_ = CONFIDENCE
+        return angles
 
     def _interval_columns(self, at: Any = slice(None)) -> dict[str, Array]:
         """Return errors and intervals as columns of a table."""
@@ -165,22 +172,7 @@ class Analysis(BaseEstimator):
             yield f"Intervals exclude clipping bias: the bound removed {size} of the rows' squared length."
 
 
-_A = TypeVar("_A", bound=Analysis)
-
-
-@dataclass_transform(eq_default=False)
-def analysis(kind: type[_A]) -> type[_A]:
-    """Make the constructor of an analysis, and the list of its parameters, from its fields."""
-    documented(dataclass(eq=False, repr=False)(kind), before="Attributes")
-    return kind
-
-
 # --- tables and pages ------------------------------------------------------------------------------
-
-
-def yes_or_no(verdicts: Iterable[bool]) -> list[str]:
-    """Return verdicts as words of a table."""
-    return ["yes" if verdict else "no" for verdict in verdicts]
 
 
 def interval_chart(
@@ -211,11 +203,6 @@ def loadings_chart(loadings: Array, names: Sequence[str], things: str, of: str) 
 
 
 # --- input -----------------------------------------------------------------------------------------
-
-
-def require_at_most(name: str, value: int, most: int, upto: str) -> None:
-    """Refuse a whole number above ``most``, which is described by ``upto``."""
-    require(value <= most, name, f"at most {upto}", value)
 
 
 def new_rows(
@@ -284,16 +271,6 @@ def noise_growth(moment: Moment) -> Array:
     """Return the factor by which missing cells multiply the noise of each column."""
     present = moment.pooled.present
     return np.ones(moment.n_features) if present is None else np.asarray(1.0 / present)
-
-
-def correlation_shift(moment: Moment) -> Array | None:
-    """Return by column how far shortening rows moves correlations; None where nothing is known of it."""
-    clipping, book = moment.record.clipping, moment.code_book
-    return (
-        None
-        if clipping is None
-        else clipping.moves(moment.n_features, None if book is None else book.outside)
-    )
 
 
 def draws(

@@ -14,9 +14,8 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.errors import InputError
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import InputError, require
 from fedpower.linalg import fix_signs
 from fedpower.linalg.noised import goe_quantile
 from fedpower.options import setting
@@ -27,9 +26,8 @@ from fedpower.protocol.solvers.angles import (
     moment_angles,
     network_angles,
 )
-from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture, Table
+from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, listed, number, percent
 from fedpower.rows.opening import read_pairs
 
@@ -38,7 +36,6 @@ Labels = NDArray[np.intp]
 _CHANCE = 0.01
 
 
-@analysis
 class Communities(Analysis):
     """Spectral clustering of the nodes of networks that silos hold on the same nodes.
 
@@ -140,9 +137,8 @@ class Communities(Analysis):
     def compared(self, names: Sequence[str]) -> tuple[Labels, Any] | None:
         """Return which of all nodes are compared, and their labels; refuse a k or labels that cannot be."""
         self._check_parameters()
-        base.require_at_most(
-            "n_communities", self.n_communities, len(names) - 1, "the number of nodes less one"
-        )
+        k, must = self.n_communities, "at most the number of nodes less one"
+        require(k < len(names), "n_communities", must, k)
         if self.labels is None:
             return None
         if isinstance(self.labels, Mapping):
@@ -197,8 +193,7 @@ class Communities(Analysis):
             at = np.triu_indices(k)
             columns = {
                 "Communities": [
-                    f"within {one}" if one == two else f"{one} and {two}"
-                    for one, two in zip(*(at[0] + 1, at[1] + 1), strict=True)
+                    f"within {one}" if one == two else f"{one} and {two}" for one, two in np.transpose(at) + 1
                 ],
                 "Mean weight": self.rates_[at],
                 "Privacy noise": self.rate_errors_[at],

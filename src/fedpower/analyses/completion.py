@@ -1,7 +1,7 @@
 """``Completion``: what empty cells would hold, from the released covariance of those that are not."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +10,8 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.errors import InputError
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import InputError, require
 from fedpower.linalg import fix_signs
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
@@ -38,7 +38,6 @@ class Filled(NamedTuple):
     high: Array
 
 
-@analysis
 class Completion(TransformerMixin, Analysis):
     """Empty cells predicted from those that are not, through components of the items' covariances.
 
@@ -93,7 +92,7 @@ class Completion(TransformerMixin, Analysis):
     def _fit(self, moment: Moment) -> None:
         spans = _spans(moment)
         d, k = len(spans), self.n_components
-        base.require_at_most("n_components", k, d - 1, f"{d - 1}, below the {d} items")
+        require(k < d, "n_components", f"at most {d - 1}, below the {d} items", k)
         raw, sigma = _about_the_middle(moment, d), moment.noise_std * (moment.treatment.row_norm or 1.0) ** 2
         # A count below two standard deviations may be nobody's.
         least = max(2.0 * sigma / KNOWN**2, _LEAST_COUNT)
@@ -232,8 +231,7 @@ class _Pairs(NamedTuple):
     weight: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(NamedTuple):
     """x = μ + Λf + e: f standard normal, e normal with variances ψ."""
 
     mean: Array
@@ -321,8 +319,5 @@ def _about_the_middle(moment: Moment, d: int) -> Array:
 
 def _n_clear(values: Array, edge: float) -> int:
     """Return how many eigenvalues, less what noise may add, exceed the average of those after them."""
-    for place, value in enumerate(values):
-        rest = float(np.mean(values[place + 1 :])) if place + 1 < len(values) else 0.0
-        if value - edge <= max(rest, 0.0):
-            return place
-    return len(values)
+    after = (np.cumsum(values[::-1])[::-1] - values) / np.maximum(np.arange(len(values))[::-1], 1)
+    return int(np.argmin(np.append(values - edge > np.maximum(after, 0.0), False)))

@@ -7,15 +7,13 @@ import numpy as np
 import scipy.stats
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.linalg.noised import shrunk_spectrum
-from fedpower.report.charts import drawn
 from fedpower.report.moment import Moment
-from fedpower.report.page import Picture, Table
+from fedpower.report.page import Picture, Table, drawn
 from fedpower.report.text import count, percent
 
 
-@analysis
 class Correlations(Analysis):
     """Correlations of all columns, with intervals that include the noise, and a verdict on each.
 
@@ -54,8 +52,8 @@ class Correlations(Analysis):
     sampling: bool = base.sampling()
 
     def _fit(self, moment: Moment) -> None:
-        covariance, d = self._usable(moment), moment.n_features
-        correlations = noised_correlations(moment)
+        covariance, self.n_floored_ = base.usable(moment)
+        correlations, d = noised_correlations(moment), moment.n_features
         values = correlations.released[np.tril_indices(d, -1)]
         errors = self._standard_errors(_correlations, covariance)
         scaled = np.arctanh(np.clip(values, -1 + 1e-12, 1 - 1e-12))
@@ -85,7 +83,7 @@ class Correlations(Analysis):
             "Pair": [f"{names[b]} · {names[a]}" for a, b in zip(*at, strict=True)],
             "Correlation": self.correlation_[at],
             **self._interval_columns(at),
-            "Differs from 0": base.yes_or_no(self.distinct_[at]),
+            "Differs from 0": self.distinct_[at],
         }
         yield Table("Correlations, the largest first", "correlations.csv", columns)
         yield Picture(
@@ -96,7 +94,6 @@ class Correlations(Analysis):
 
 
 def _correlations(covariance: Array, means: Array | None) -> Array:
-    del means
     deviations = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
     scaled = covariance / (deviations[..., :, None] * deviations[..., None, :])
     rows, columns = np.tril_indices(covariance.shape[-1], -1)

@@ -8,7 +8,7 @@ import scipy.optimize
 from numpy.typing import NDArray
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.analyses.correlation import noised_correlations
 from fedpower.errors import require
 from fedpower.linalg import fix_signs
@@ -17,7 +17,6 @@ from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, percent
 
-_STEP = 1e-3
 _DRAWS = 300
 _LEAST_UNIQUE = 5e-3
 """Least share of a column's variance that is its own."""
@@ -26,7 +25,6 @@ _LEAST_SAMPLED = 0.01
 """Least (1 − r²)²: one correlation near 1 must not outweigh all others."""
 
 
-@analysis
 class FactorAnalysis(Analysis):
     """Factors behind the columns of a released covariance: x = μ + Λf + u, u of each column its own.
 
@@ -96,19 +94,14 @@ class FactorAnalysis(Analysis):
 
     def _errors(self, moment: Moment, fitted: "_Fitted") -> Array:
         """Return the standard errors of the loadings: the delta method on the equations of the loss."""
-        at = fitted.correlation * np.outer(fitted.deviations, fitted.deviations)
-        squares, seen, like = np.zeros_like(self.loadings_), 0, self.loadings_
-        inverse = fitted.inverse()
-        for matrices, _ in base.draws(moment, base.usable(moment)[0], sampling=self.sampling, count=_DRAWS):
-            for change in matrices:
-                sides = _correlation(at + _STEP * change), _correlation(at - _STEP * change)
-                up, down = (
-                    _aligned(side, like, rotate=self.rotation == "varimax")
-                    for side in fitted.response(*sides, inverse)
-                )
-                squares += ((up - down) / (2.0 * _STEP)) ** 2
-                seen += 1
-        return np.asarray(np.sqrt(squares / seen))
+        at, inverse = fitted.correlation * np.outer(fitted.deviations, fitted.deviations), fitted.inverse()
+
+        def loadings(covariances: Array, means: Array) -> Array:
+            near = (fitted.near(_correlation(covariance), inverse) for covariance in covariances)
+            rotate = self.rotation == "varimax"
+            return np.array([_aligned(found, self.loadings_, rotate=rotate) for found in near])
+
+        return self._standard_errors(loadings, base.usable(moment)[0], at=at, count=_DRAWS)
 
     def _page(self) -> Contents:
         d, k = self.loadings_.shape
@@ -183,23 +176,21 @@ class _Fitted:
         """Return the inverse of the gradient's derivative by the loadings of columns that are free."""
         columns, numbers = [], self.loadings.ravel()
         for step in np.diag(1e-5 * np.maximum(np.abs(numbers), _LEAST_UNIQUE)):
-            sides = (self._gradient(numbers + sign * step, self.correlation) for sign in (1.0, -1.0))
+            sides = (self._gradient(numbers + sign * step) for sign in (1.0, -1.0))
             columns.append((next(sides) - next(sides)) / (2.0 * step.sum()))
         derivative, made = np.column_stack(columns), np.zeros((len(numbers), len(numbers)))
         at = np.ix_(*2 * [np.repeat(self.free, self.loadings.shape[1])])
         made[at] = np.linalg.pinv(derivative[at], rcond=1e-7)  # turns of all factors change nothing
         return made
 
-    def response(self, up: Array, down: Array, inverse: Array) -> tuple[Array, Array]:
-        """Return the loadings at two correlation matrices, to either side of the minimum."""
-        numbers = self.loadings.ravel()
-        moved = (self._gradient(numbers, up) - self._gradient(numbers, down)) / 2.0
-        change = (inverse @ moved).reshape(self.loadings.shape)
-        return self.loadings - change, self.loadings + change
+    def near(self, correlation: Array, inverse: Array) -> Array:
+        """Return the loadings that minimise the errors of nearly the same correlations."""
+        moved = (self.weights * (correlation - self.correlation)) @ self.loadings
+        return np.asarray(self.loadings + (inverse @ moved.ravel()).reshape(moved.shape))
 
-    def _gradient(self, numbers: Array, correlation: Array) -> Array:
+    def _gradient(self, numbers: Array) -> Array:
         loadings = numbers.reshape(self.loadings.shape)
-        return -np.ravel((self.weights * (correlation - loadings @ loadings.T)) @ loadings)
+        return -np.ravel((self.weights * (self.correlation - loadings @ loadings.T)) @ loadings)
 
 
 def _fit(moment: Moment, k: int) -> _Fitted:

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.stats
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.errors import InputError
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import InputError, require
 from fedpower.options import setting
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
@@ -36,7 +36,6 @@ def _nulls(words: tuple[str, ...]) -> float | dict[str, float]:
     return named or 0.0
 
 
-@analysis
 class MeanTests(Analysis):
     """Tests of all column means at once, less dependent after common factors are removed [FKSZ19].
 
@@ -94,11 +93,11 @@ class MeanTests(Analysis):
     )
 
     def _fit(self, moment: Moment) -> None:
-        covariance = self._usable(moment)
+        covariance, self.n_floored_ = base.usable(moment)
         d, n, k = moment.n_features, moment.n_samples, self.n_factors
         null, nearest = self._null_of(moment), max(int(np.ceil(self.null_share * d)), 1)
-        upto = f"{nearest - 1}, below the {nearest} columns that factors are fitted to"
-        base.require_at_most("n_factors", k, nearest - 1, upto)
+        must = f"at most {nearest - 1}, below the {nearest} columns that factors are fitted to"
+        require(k < nearest, "n_factors", must, k)
         noise = (moment.mean_noise_std * moment.units) ** 2
         away = moment.mean - null
         hat, own = np.zeros((d, d)), covariance
@@ -153,7 +152,7 @@ class MeanTests(Analysis):
             **self._interval_columns(),
             "p": self.p_value_,
             "q": self.q_value_,
-            "Differs": base.yes_or_no(self.rejected_),
+            "Differs": self.rejected_,
         }
         yield Table("Means", "means.csv", columns)
         differences = (ends - self.null_ for ends in (self.mean_, self.low_, self.high_))

@@ -1,6 +1,7 @@
 """``ProcessMonitor``: limits for new rows, from a released covariance; rows are flagged where they are."""
 
 from dataclasses import KW_ONLY
+from functools import partial
 
 import numpy as np
 import scipy.stats
@@ -9,15 +10,15 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import require
 from fedpower.protocol.pooled import unit_variances
-from fedpower.protocol.solvers.angles import DETERMINED, exact_angles, moment_angles
+from fedpower.protocol.solvers.angles import DETERMINED, moment_angles
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 
-@analysis
 class ProcessMonitor(OutlierMixin, Analysis):
     """Hotelling's T² within k components and the squared prediction error (SPE) beyond them, with limits.
 
@@ -58,17 +59,13 @@ class ProcessMonitor(OutlierMixin, Analysis):
     def _fit(self, moment: Moment) -> None:
         d, n, k = moment.n_features, moment.n_samples, self.n_components
         most = min(d, n) - 1
-        base.require_at_most("n_components", k, most, f"{most}, below the {d} columns")
-        covariance = self._usable(moment)
+        require(k <= most, "n_components", f"at most {most}, below the {d} columns", k)
+        covariance, self.n_floored_ = base.usable(moment)
         self.mean_, self.scale_ = moment.mean, np.sqrt(np.diagonal(covariance))
         values, vectors = base.eigenpairs(covariance / np.outer(self.scale_, self.scale_))
-        cut, gains = base.correlation_shift(moment), unit_variances(moment.noise_std)
-        angles = (
-            moment_angles(moment.pooled, k, pairs=(values, vectors), gains=gains, cut=cut)
-            if moment.noise_std > 0
-            else exact_angles(values, k, n_features=d)
-        )
-        self._set_angles(angles)
+        gains = unit_variances(moment.noise_std)
+        noised = partial(moment_angles, moment.pooled, k, pairs=(values, vectors), gains=gains)
+        angles = self._set_angles(noised, values, k)
         self.components_, self.spectrum_ = np.asarray(vectors[:, :k].T), values
         self.explained_variance_ = np.clip(angles.variances[:k], values[:k] / 2.0, values[:k])
         first = float(np.sum(values[k:]))

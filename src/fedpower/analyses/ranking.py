@@ -1,16 +1,15 @@
 """``Ranking``: items in order, from comparisons of two at a time that silos hold."""
 
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.optimize
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
+from fedpower.analyses.base import Analysis, Array, Contents
 from fedpower.errors import InputError
 from fedpower.options import setting
 from fedpower.report.moment import Moment
@@ -28,8 +27,7 @@ _CONNECTED = 1e-9
 """Of the largest eigenvalue of an exact Laplacian: smaller ones are zero, and the graph falls apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Graph:
+class _Graph(NamedTuple):
     """Comparisons as released, per comparison: means over all rows."""
 
     laplacian: Array
@@ -41,16 +39,13 @@ class _Graph:
     @property
     def weights(self) -> Array:
         """The share of comparisons that each pair has, noised, with 0 on the diagonal."""
-        shares = -self.laplacian
-        np.fill_diagonal(shares, 0.0)
-        return shares
+        return np.diag(np.diagonal(self.laplacian)) - self.laplacian
 
 
 _STEEPEST = 0.5
 """The largest derivative of Bradley and Terry's mean outcome, tanh(x/2), by the difference of scores."""
 
 
-@analysis
 class Ranking(Analysis):
     """Scores of items, their order, and how certain it is, from a release of comparisons.
 
@@ -118,20 +113,17 @@ class Ranking(Analysis):
                 "comparisons must tie all items together to be ranked, got items that nobody compared "
                 "with the others, directly or through others; rank each group by itself"
             )
-        solved = _odds(graph) if odds else _least_squares(graph)
-        if solved is None:
-            clear = False
-        elif graph.noise == 0:
-            clear = _least(solved[1]) > _FINITE * steepest * least
-        else:
-            edge = graph.noise * float(np.sqrt(2.0 * (d - 1)))
-            clear = min(least, _least(solved[1]) / steepest) > base.CLEAR * edge
+        edge = base.CLEAR * graph.noise * float(np.sqrt(2.0 * (d - 1)))
+        solved = _odds(graph) if odds else (_inverse(graph.laplacian) @ graph.wins, graph.laplacian)
+        if solved is not None and min(least, _least(solved[1]) / steepest) <= (edge or _FINITE * least):
+            solved = None
+        clear = solved is not None
         if not clear and graph.noise == 0 and odds:
             raise InputError(
                 "scores of Bradley and Terry's model must be finite, got an item that wins or loses "
                 "nearly all; take least squares"
             )
-        scores, bread = solved if clear and solved is not None else _floored(graph)
+        scores, bread = solved or _floored(graph)
         self.determined_, self._rule = clear, rule
         self.items_, self.scores_ = rule.levels, scores
         errors = self._errors(graph, bread, moment.n_samples)
@@ -236,7 +228,13 @@ class Ranking(Analysis):
             yield f"A difference of scores is the {self._rule.margin} to expect; the mean score is 0."
         else:
             yield "The mean score is 0."
-            yield from self._likely_winner(names[0], names[-1])
+            first, last = names[0], names[-1]
+            chance, low, high = self.win_probability(first, last)
+            if self.determined_ and chance not in (0.0, 1.0):  # beyond what a difference of outcomes can be
+                yield (
+                    f"{first} would win against {last} in {percent(chance)} of comparisons "
+                    f"({percent(low)} to {percent(high)})."
+                )
         places = zip(self.rank_low_[order], self.rank_high_[order], strict=True)
         columns = {
             "Item": names,
@@ -244,18 +242,9 @@ class Ranking(Analysis):
             "Score": self.scores_[order],
             **self._interval_columns(order),
             "Places": [f"{low} to {high}" if low < high else f"{low}" for low, high in places],
-            "Differs from next": [*base.yes_or_no(distinct), ""],
+            "Differs from next": [*distinct, ""],
         }
         yield Table("Ranking", "ranking.csv", columns)
-
-    def _likely_winner(self, first: str, last: str) -> Iterator[str]:
-        if self.determined_ and first != last:
-            chance, low, high = self.win_probability(first, last)
-            if chance not in (0.0, 1.0):  # beyond what a difference of outcomes can be
-                yield (
-                    f"{first} would win against {last} in {percent(chance)} of comparisons "
-                    f"({percent(low)} to {percent(high)})."
-                )
 
 
 def _rule_of(moment: Moment) -> Rule:
@@ -301,13 +290,6 @@ def _least(matrix: Array) -> float:
     d = len(matrix)
     lifted = matrix + np.full((d, d), float(np.abs(matrix).sum()) / d)
     return float(np.linalg.eigvalsh(lifted)[0])
-
-
-def _least_squares(graph: _Graph) -> tuple[Array, Array] | None:
-    """Return L⁺b and L; None where L is not positive."""
-    if _least(graph.laplacian) <= 0:
-        return None
-    return _inverse(graph.laplacian) @ graph.wins, graph.laplacian
 
 
 def _odds(graph: _Graph) -> tuple[Array, Array] | None:

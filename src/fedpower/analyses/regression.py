@@ -9,15 +9,14 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents, analysis
-from fedpower.errors import InputError
+from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.errors import InputError, require
 from fedpower.options import setting
 from fedpower.report.moment import Moment
 from fedpower.report.page import Table
 from fedpower.report.text import count, number, percent
 
 
-@analysis
 class Regression(RegressorMixin, Analysis):
     """A column regressed on others: least squares, ridge, or on principal components.
 
@@ -81,9 +80,10 @@ class Regression(RegressorMixin, Analysis):
                 f"predictors must be columns other than the target, each once, got {list(given)!r}"
             )
         if self.n_components is not None:
-            base.require_at_most("n_components", self.n_components, most, f"the {most} predictors")
+            must = f"at most the {most} predictors"
+            require(self.n_components <= most, "n_components", must, self.n_components)
         self._penalty = float(self.alpha) * moment.divisor / moment.n_samples
-        covariance = self._usable(moment)
+        covariance, self.n_floored_ = base.usable(moment)
         values = self._statistic(covariance, moment.mean)
         least, edge = self._least(moment)
         self.clear_ = bool(moment.noise_std == 0 or least > base.CLEAR * edge)

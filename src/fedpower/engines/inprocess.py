@@ -5,11 +5,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedpower.errors import InputError
 from fedpower.linalg import blas
 from fedpower.privacy.ledger import DEFAULT_VERSION, DataVersion, Ledger, check_label, columns_digest
 from fedpower.privacy.noise import NoiseSource
-from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Round, Transport, drive
+from fedpower.protocol.coordinator import Answers, Arrived, Asking, Coordinator, Round, drive
 from fedpower.protocol.messages import Message
 from fedpower.protocol.outcome import REHEARSED, Outcome, conclude
 from fedpower.protocol.secure import Identity
@@ -47,12 +46,7 @@ _USUAL_STEPS = 20  # how often rows are taken to be multiplied where a run ends 
 
 def survey_silos(sources: Mapping[str, RowSource], **how: Any) -> dict[str, Survey]:
     """Return each silo's rows ready to be prepared: counted, and read once, so that bad data are refused."""
-    by_blocks = _by_blocks(sources)
-    return _read(
-        sources,
-        lambda source, workers, **rows: Survey(source, workers=workers if by_blocks else 1, **rows),
-        **how,
-    )
+    return _read(sources, Survey, **how)
 
 
 def read_silos(
@@ -64,10 +58,14 @@ def read_silos(
     **how: Any,
 ) -> dict[str, LocalMoment]:
     """Return each silo's rows read as the study's terms ask for, in parallel, ready for use."""
-    networks = [network_of(source) for source in sources.values()]
-    weights = {None if network is None else network.edge_weight for network in networks}
-    protected = study.edge_weight if study.network == "edge" else None
-    assert weights == {protected}, "rows or edges are read as what the study protects"
+    protected = f"edges of weight {study.edge_weight:g} at most" if study.network == "edge" else "rows"
+    for source in sources.values():
+        network = network_of(source)
+        given = "rows" if network is None else f"edges of weight {network.edge_weight:g} at most"
+        if given != protected:
+            raise InputError(
+                f"{source.name} must be read as {protected}, which the study protects, got {given}"
+            )
     private, on_lattice = study.is_private, sums_moment(study)
     kind: dict[str, Any] = {
         "rank": study.iteration_rank,
@@ -80,9 +78,7 @@ def read_silos(
         density = 1.0 if private else source.density
         return local_moment(source, treatment, density=density, **kind, **rows)
 
-    limit = 1 if _by_blocks(sources) else share_cores(len(sources), how.get("n_jobs"))[1]
-    with blas_threads(limit):
-        moments = _read(sources, make, **how)
+    moments = _read(sources, make, **how)
     # The rounding of noised products is accounted for so many rows a person.
     for moment in moments.values() if private and not on_lattice else ():
         if moment.n_read > MOST_ROWS * moment.n_rows:
@@ -91,10 +87,6 @@ def read_silos(
                 "products are noised, got more; use noise='moment'"
             )
     return moments
-
-
-def _by_blocks(sources: Mapping[str, RowSource]) -> bool:
-    return shares_blocks(max(source.n_features for source in sources.values()))
 
 
 def _read(
@@ -118,7 +110,9 @@ def _read(
         return Watch(None if on_rows is None else lambda count: on_rows(name, count, source.n_rows))
 
     made = {name: make(source, watch=watch(name, source), **how) for name, source in sources.items()}
-    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="silo") as pool:
+    # Where threads have blocks of their own, BLAS needs no others.
+    in_blocks = all(shares_blocks(source.n_features) for source in sources.values())
+    with blas_threads(1 if in_blocks else threads), _pool(at_once) as pool:
         try:
             list(pool.map(lambda rows: rows.prepare(), made.values()))
         except BaseException:
@@ -222,15 +216,13 @@ def _stop(moments: Moments) -> None:
 
 
 def _versions(silos: list[str], declared: Versions | None) -> dict[str, str]:
-    given = declared if isinstance(declared, Mapping) else {}
-    unknown = [name for name in given if name not in silos]
-    if unknown:
-        raise InputError(f"data_version must be of the silos {', '.join(silos)}, got one for {unknown[0]!r}")
-    one = DEFAULT_VERSION if declared is None or isinstance(declared, Mapping) else declared
-    versions = {name: given.get(name, one) for name in silos}
-    for version in versions.values():
+    if not isinstance(declared, Mapping):
+        declared = dict.fromkeys(silos, DEFAULT_VERSION if declared is None else declared)
+    for name, version in declared.items():
+        if name not in silos:
+            raise InputError(f"data_version must be of the silos {', '.join(silos)}, got one for {name!r}")
         check_label("data_version", version)
-    return versions
+    return {name: declared.get(name, DEFAULT_VERSION) for name in silos}
 
 
 def _open_ledgers(
@@ -289,7 +281,7 @@ class Pace:
         return max(0.0, min(ends)) if ends else None
 
 
-class _Carrier(Protocol):
+class Carrier(Protocol):
     """Carries questions to silos, all at once, and what comes back until nothing can or time is over."""
 
     def send(self, question: Message) -> None: ...
@@ -297,18 +289,18 @@ class _Carrier(Protocol):
     def leave(self) -> None: ...
 
 
-def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Transport:
-    """Return what asks silos through a carrier, for as long as ``pace`` gives a round."""
+def drive_paced(coordinator: Coordinator, carrier: Carrier, pace: Pace) -> None:
+    """Run a coordinator to its end over a carrier, for as long as ``pace`` gives each round."""
 
     def ask(questions: tuple[Message, ...]) -> Asking:
-        started, enough = time.monotonic(), None
+        answers, started, enough = coordinator.history[-1].answers, time.monotonic(), None
         try:
             while True:
                 for question in questions:
                     carrier.send(question)
                 question = questions = ()  # type: ignore[assignment]  # they may be as large as a basis
                 now = time.monotonic()
-                if enough is None and len(coordinator.history[-1].answers) >= pace.enough:
+                if enough is None and len(answers) >= pace.enough:
                     enough = now
                 left = pace.left(now - started, None if enough is None else now - enough)
                 arrived = [carrier.wait(left)]
@@ -319,7 +311,7 @@ def paced(carrier: _Carrier, coordinator: Coordinator, pace: Pace) -> Transport:
         finally:
             carrier.leave()
 
-    return ask
+    drive(coordinator, ask)
 
 
 def run_in_process(
@@ -329,7 +321,7 @@ def run_in_process(
     deadline: float | None = None,
     grace: float | None = None,
     n_jobs: int | None = None,
-    stop: Callable[[], None] | None = None,
+    stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run ``coordinator`` to its end over ``silos`` in threads."""
     busy, threads = share_cores(len(silos), n_jobs)
@@ -340,17 +332,16 @@ def run_in_process(
         else:
             # A thread for each silo and no more: one that sleeps through rounds must not take others'.
             pools = {name: _pool(1) for name in silos}
+        waits = False
         try:
-            drive(coordinator, paced(_Threads(silos, pools), coordinator, pace))
+            drive_paced(coordinator, _Threads(silos, pools), pace)
         except KeyboardInterrupt:
-            if stop is not None:
-                stop()
-            for pool in pools.values():
-                pool.shutdown(cancel_futures=True)
+            stop()
+            waits = True
             raise
         finally:
             for pool in pools.values():
-                pool.shutdown(wait=False, cancel_futures=True)
+                pool.shutdown(wait=waits, cancel_futures=True)
 
 
 def share_cores(n_silos: int, n_jobs: int | None = None) -> tuple[int, int]:
@@ -404,29 +395,18 @@ class _Threads:
 
     def __init__(self, silos: Mapping[str, Answers], pools: Mapping[str, ThreadPoolExecutor]) -> None:
         self._silos, self._pools = silos, pools
-        self._begin()
-
-    def _begin(self) -> None:
-        self._open: set[Future[Message]] = set()
-        self._arrived: SimpleQueue[Future[Message]] = SimpleQueue()
+        self._done, self._open = set[Future[Message]](), set[Future[Message]]()
 
     def send(self, question: Message) -> None:
-        task = self._pools[question.silo].submit(self._silos[question.silo].answer, question)
-        self._open.add(task)
-        task.add_done_callback(self._arrived.put)
+        self._open.add(self._pools[question.silo].submit(self._silos[question.silo].answer, question))
 
     def wait(self, seconds: float | None) -> Message | None:
         """Return the next answer; None when that time is over, or all have answered."""
-        if not self._open:
-            return None
-        try:
-            task = self._arrived.get(timeout=seconds)
-        except Empty:
-            return None
-        self._open.remove(task)  # which holds the answer
-        return task.result()
+        if not self._done:
+            self._done, self._open = wait(self._open, seconds, FIRST_COMPLETED)
+        return self._done.pop().result() if self._done else None
 
     def leave(self) -> None:
         for task in self._open:
             task.cancel()
-        self._begin()
+        self._done, self._open = set(), set()

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import msgspec
 
-from fedpower.engines.inprocess import Pace, paced
+from fedpower.engines.inprocess import Pace, drive_paced
 from fedpower.errors import FedpowerError, InputError, ProtocolError, RefusedError
 from fedpower.estimator.terms import public_rng
 from fedpower.federation.kits import COORDINATOR, RUNNER, Kit, private_folder, write_private
 from fedpower.federation.links import ANSWER, ASK, CALL, REPLY, Links
 from fedpower.federation.study_file import StudyFile
-from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable, drive
+from fedpower.protocol.coordinator import Arrived, Coordinator, Round, Unreadable
 from fedpower.protocol.messages import KeyGone, Message, Question, decode, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
 from fedpower.protocol.receiving import most_answer_bytes
@@ -256,7 +256,7 @@ class RunThread(threading.Thread):
     def _drive(self, made: StudyRun) -> None:
         pace = Pace(deadline=made.file.deadline, grace=made.file.grace, enough=made.file.min_silos)
         self.questions = Questions(self._links, made.study, self.stopped)
-        drive(made.coordinator, paced(self.questions, made.coordinator, pace))
+        drive_paced(made.coordinator, self.questions, pace)
 
     def _after_refusal(self) -> str:
         """Return what helps; starting the same run again would be refused again."""

@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fedpower.errors import ProtocolError, RefusedError, is_showable
 from fedpower.protocol.messages import (
@@ -59,6 +60,9 @@ class Round(Struct, kw_only=True, forbid_unknown_fields=True):
     bytes_up: int = 0
     notes: dict[str, float] = {}
 
+    def has_heard(self, silo: str) -> bool:
+        return silo in self.answers or silo in self.refused
+
     def as_row(self) -> dict[str, Any]:
         return {
             "round": self.number,
@@ -79,6 +83,25 @@ Exchange = Generator[Ask, Round, Any]
 
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """What came from a silo and is no message, and why."""
+
+    silo: str
+    problem: str
+
+
+Arrived = Message | Unreadable
+
+
+class _Open(NamedTuple):
+    """The round that is open, its question without a silo's name, and how many answers close it."""
+
+    round: Round
+    question: Message
+    enough: int
 
 
 class Receipt(Enum):
@@ -120,88 +143,69 @@ class Coordinator:
         self._on_closed = on_closed
         self._recorded = deque(recorded)
         self.n_replayed = 0
-        self._ask: Ask | None = None
-        self._round: Round | None = None
+        self._open: _Open | None = None
         self._advance(None)
 
     def next(self) -> tuple[Message, ...]:
-        if self._round is None or self._ask is None:
+        if self._open is None:
             return ()
-        open_ = [name for name in self._round.asked if not self._has_answered(name)]
-        return tuple(self._message(name) for name in open_)
+        current, question = self._open.round, self._open.question
+        return tuple(replace(question, silo=name) for name in current.asked if not current.has_heard(name))
 
-    def receive(self, message: Message) -> Receipt:
-        current = self._round
+    def receive(self, message: Arrived) -> Receipt:
+        if isinstance(message, Unreadable):
+            return self._set_aside(message.silo, message.problem)
         if message.study != self._study.digest or message.run != self.run:
             return Receipt.FOREIGN
-        if current is None or message.round < current.number:
+        if self._open is None or message.round < self._open.round.number:
             return Receipt.LATE
-        if message.round > current.number or message.silo not in current.asked:
+        current, silo, body = self._open.round, message.silo, message.body
+        if message.round > current.number or silo not in current.asked:
             return Receipt.FOREIGN
-        if self._has_answered(message.silo):
+        if current.has_heard(silo):
             return Receipt.DUPLICATE
-        body = message.body
         if isinstance(body, Refusal):
-            current.refused[message.silo] = cleaned(body.reason)
+            current.refused[silo] = cleaned(body.reason)
             receipt = Receipt.REFUSED
+        elif problem := self._problem_with(body, silo, self._open):
+            return self._set_aside(silo, problem)
         else:
-            problem = self._problem_with(body, message.silo)
-            if problem is not None:
-                return self.set_aside(message.silo, problem)
-            current.answers[message.silo] = body
+            current.answers[silo] = body
             receipt = Receipt.ACCEPTED
-        current.set_aside.pop(message.silo, None)
+        current.set_aside.pop(silo, None)
         current.bytes_up += encoded_size(message)
         del message, body  # or it is held until the next round is open
-        if self._is_complete(current):
-            self._close(current)
+        everyone = len(current.answers) + len(current.refused) == len(current.asked)
+        if everyone or len(current.answers) >= self._open.enough:
+            self.deadline()
         return receipt
 
-    def set_aside(self, silo: str, problem: str) -> Receipt:
-        current = self._round
-        if current is not None and silo in current.asked and not self._has_answered(silo):
-            logger.warning("what silo %r sent in round %d was set aside: %s", silo, current.number, problem)
-            current.set_aside[silo] = problem
-        return Receipt.MALFORMED
-
     def deadline(self) -> None:
-        if self._round is not None:
-            self._close(self._round)
-
-    def _is_complete(self, current: Round) -> bool:
-        if len(current.answers) + len(current.refused) == len(current.asked):
-            return True
-        assert self._ask is not None
-        return self._ask.enough is not None and len(current.answers) >= self._ask.enough
-
-    def _close(self, current: Round) -> None:
-        needed = min(self.min_silos, len(current.asked))
-        if self._ask is not None and self._ask.enough is not None:
-            needed = min(needed, self._ask.enough)
+        """Close the open round; refuse to go on with too few answers."""
+        if self._open is None:
+            return
+        current, needed = self._open.round, min(self.min_silos, self._open.enough)
         if len(current.answers) < needed:
-            raise self._too_few(current, needed)
+            raise _too_few(current, needed)
         current.answers = {n: current.answers[n] for n in self.silos if n in current.answers}
         if self._on_closed is not None:
             self._on_closed(current)
         self._advance(current)
 
-    def _too_few(self, current: Round, needed: int) -> ProtocolError:
-        for name, reason in current.refused.items():
-            return RefusedError(f"silo {name!r} refused: {reason}")
-        more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
-        silent = ", ".join(name for name in current.asked if name not in current.answers)
-        return ProtocolError(
-            f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
-            f"{silent} or lower min_silos{''.join(more[:1])}"
-        )
+    def _set_aside(self, silo: str, problem: str) -> Receipt:
+        current = None if self._open is None else self._open.round
+        if current is not None and silo in current.asked and not current.has_heard(silo):
+            logger.warning("what silo %r sent in round %d was set aside: %s", silo, current.number, problem)
+            current.set_aside[silo] = problem
+        return Receipt.MALFORMED
 
     def _advance(self, closed: Round | None) -> None:
         self._hand_over(closed)
-        while self._round is not None and self._is_recorded(self._round):
-            self._hand_over(self._round)
+        while self._open is not None and self._is_recorded(self._open):
+            self._hand_over(self._open.round)
 
     def _hand_over(self, closed: Round | None) -> None:
-        self._round = self._ask = None  # nobody needs the question any more, which may be large
+        self._open = None  # nobody needs the question any more, which may be large
         try:
             ask = next(self._solver) if closed is None else self._solver.send(closed)
         except StopIteration as stop:
@@ -210,77 +214,73 @@ class Coordinator:
         if closed is not None and self._on_round is not None:
             self._on_round(closed)
         if ask is not None:
-            self._open(ask)
+            self._open = self._opened(ask)
+            self.history.append(self._open.round)
 
-    def _is_recorded(self, opened: Round) -> bool:
+    def _is_recorded(self, opened: _Open) -> bool:
         if not self._recorded:
             return False
-        known = self._recorded.popleft()
-        same = all(
-            getattr(known, name) == getattr(opened, name)
-            for name in ("study", "run", "number", "asked", "question")
-        )
-        for name, body in known.answers.items() if same else ():
-            # Written down by a coordinator that checked less: asked again, from here on.
-            same = name in opened.asked and self._problem_with(body, name) is None
-            if not same:
-                break
-            opened.answers[name] = body
-        if not same:
+        current, known = opened.round, self._recorded.popleft()
+        names = ("study", "run", "number", "asked", "question")
+        same = all(getattr(known, name) == getattr(current, name) for name in names)
+        current.answers = dict(known.answers)
+        # What was written down by a coordinator that checked less is asked again, from here on.
+        if not same or any(
+            name not in current.asked or self._problem_with(body, name, opened)
+            for name, body in known.answers.items()
+        ):
             self._recorded.clear()
-            opened.answers.clear()
+            current.answers.clear()
             return False
-        opened.refused, opened.set_aside = dict(known.refused), dict(known.set_aside)
-        opened.bytes_up = known.bytes_up
+        current.refused, current.set_aside = dict(known.refused), dict(known.set_aside)
+        current.bytes_up = known.bytes_up
         self.n_replayed += 1
         return True
 
-    def _open(self, ask: Ask) -> None:
+    def _opened(self, ask: Ask) -> _Open:
         asked = self.silos if ask.silos is None else ask.silos
-        self._ask = ask
-        self._round = Round(
-            study=self._study.digest,
+        number, study = len(self.history), self._study.digest
+        question = Message(study=study, run=self.run, round=number, silo="", body=ask.body)
+        opened = Round(
+            study=study,
             run=self.run,
-            number=len(self.history),
+            number=number,
             kind=getattr(ask.body, "label", ask.body.kind.removeprefix("ask-")),
             step=ask.step,
             asked=asked,
-            question=digest_of(Message(study="", run="", round=0, silo="", body=ask.body)),
+            question=digest_of(ask.body),
             local_steps=ask.body.n_local_steps if isinstance(ask.body, AskSteps) else 1,
+            # The question is the same for all; only the name in it differs.
+            bytes_down=encoded_size(question) * len(asked) + sum(len(name.encode()) for name in asked),
         )
-        # The question is the same for all; only the name in it differs.
-        size = encoded_size(self._message(""))
-        self._round.bytes_down = sum(size + len(name.encode()) for name in asked)
-        self.history.append(self._round)
+        return _Open(opened, question, len(asked) if ask.enough is None else ask.enough)
 
-    def _message(self, silo: str) -> Message:
-        assert self._ask is not None
-        assert self._round is not None
-        opened = self._round
-        return Message(
-            study=opened.study, run=opened.run, round=opened.number, silo=silo, body=self._ask.body
-        )
-
-    def _has_answered(self, silo: str) -> bool:
-        assert self._round is not None
-        return silo in self._round.answers or silo in self._round.refused
-
-    def _problem_with(self, body: Any, silo: str) -> str | None:
-        assert self._ask is not None
-        assert self._round is not None
-        enrolled = self.history[0].answers.get(silo) if self.history[0] is not self._round else None
+    def _problem_with(self, body: Any, silo: str, opened: _Open) -> str | None:
+        current, first = opened.round, self.history[0]
+        enrolled = None if first is current else first.answers.get(silo)
         keys: list[bytes] = []
         if isinstance(body, SessionKey):  # of whom only others have answered so far
-            keys = [each.key for name, each in self._round.answers.items() if name != silo]
+            keys = [each.key for name, each in current.answers.items() if name != silo]
         return problem_with(
             body,
-            self._ask.body,
+            cast("Question", opened.question.body),
             self._study,
             silo=silo,
             run=self.run,
             n_rows=getattr(enrolled, "n_rows", None),
             keys=keys,
         )
+
+
+def _too_few(current: Round, needed: int) -> ProtocolError:
+    for name, reason in current.refused.items():
+        return RefusedError(f"silo {name!r} refused: {reason}")
+    more = [f"; what {name} sent was set aside: {problem}" for name, problem in current.set_aside.items()]
+    silent = ", ".join(name for name in current.asked if name not in current.answers)
+    return ProtocolError(
+        f"round {current.number} needs {needed} answers and got {len(current.answers)}; bring back "
+        f"{silent} or lower min_silos{''.join(more[:1])}"
+    )
 
 
 def check_silos(silos: Sequence[str], min_silos: int | None) -> None:
@@ -306,15 +306,6 @@ class Answers(Protocol):
     def answer(self, message: Message) -> Message: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """What came from a silo and is no message, and why."""
-
-    silo: str
-    problem: str
-
-
-Arrived = Message | Unreadable
 Asking = Generator[Arrived, tuple[Message, ...] | None, None]
 """Yields what arrives until the round's time is over; is sent the questions to be asked once more."""
 Transport = Callable[[tuple[Message, ...]], Asking]
@@ -323,16 +314,26 @@ Transport = Callable[[tuple[Message, ...]], Asking]
 
 def drive(coordinator: Coordinator, ask: Transport) -> None:
     """Run a coordinator to its end; it holds the outcome and the history afterwards."""
-    for _ in rounds(coordinator, ask):
-        pass
-
-
-def rounds(coordinator: Coordinator, ask: Transport) -> Iterator[Round]:
-    """Yield each round once it is closed; a run that is not asked for the next one stops there."""
     while not coordinator.done:
-        current = coordinator.history[-1]
-        _run(coordinator, current, ask)
-        yield current
+        drive_round(coordinator, ask)
+
+
+def drive_round(coordinator: Coordinator, ask: Transport) -> None:
+    """Carry the open round to its end; what is malformed is asked for again."""
+    current, attempts = coordinator.history[-1], Counter[str]()
+    again: tuple[Message, ...] | None = None
+    with closing(ask(coordinator.next())) as asking:
+        while not coordinator.done and coordinator.history[-1] is current:
+            try:  # the coordinator's must be the only reference to a large answer
+                arrived = [asking.send(again)]
+            except StopIteration:
+                coordinator.deadline()
+                return
+            again, silo = (), arrived[0].silo
+            if coordinator.receive(arrived.pop()) is Receipt.MALFORMED:
+                attempts[silo] += 1
+                if attempts[silo] < MOST_ATTEMPTS:
+                    again = tuple(question for question in coordinator.next() if question.silo == silo)
 
 
 def in_turn(silos: Mapping[str, Answers]) -> Transport:
@@ -344,26 +345,3 @@ def in_turn(silos: Mapping[str, Answers]) -> Transport:
             waiting += (yield silos[question.silo].answer(question)) or ()
 
     return ask
-
-
-def _run(coordinator: Coordinator, current: Round, ask: Transport) -> None:
-    attempts: Counter[str] = Counter()
-    again: tuple[Message, ...] | None = None
-    with closing(ask(coordinator.next())) as asking:
-        while not coordinator.done and coordinator.history[-1] is current:
-            try:
-                arrived = [asking.send(again)]
-            except StopIteration:
-                coordinator.deadline()
-                return
-            again, silo = (), arrived[0].silo
-            if _take(coordinator, arrived) is Receipt.MALFORMED:
-                attempts[silo] += 1
-                if attempts[silo] < MOST_ATTEMPTS:
-                    again = tuple(q for q in coordinator.next() if q.silo == silo)
-
-
-def _take(coordinator: Coordinator, arrived: list[Arrived]) -> Receipt:
-    if isinstance(arrived[0], Unreadable):
-        return coordinator.set_aside(arrived[0].silo, arrived[0].problem)
-    return coordinator.receive(cast("Message", arrived.pop()))

@@ -201,7 +201,7 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
         "factor": ("a factor", (count, d), math.sqrt(LARGEST)),
     }[label]
     with_mean = study.center or label not in ("moment", "factor")
-    yield _array("a mean", body.mean, (d,) if with_mean else None)
+    yield _array("a mean", body.mean, (d,) if with_mean else None, _peak(study, n_rows))
     yield count <= min(n_rows, d), what, f"{min(n_rows, d)} rows at most"
     yield _array(what, values, shape, largest)
     yield label != "variances" or values.min() >= 0, what, "no negative number"
@@ -211,15 +211,15 @@ def _of_moment(body: MomentPart, label: str, study: Study, n_rows: int) -> Itera
         slack = ROUNDING * (squares + (0.0 if body.mean is None else float(body.mean @ body.mean)))
         least, most = squares - slack, squares + slack
     elif label == "moment":
-        least = -ROUNDING * float(np.abs(values).sum())
+        least = -ROUNDING * float(np.abs(values[np.cumsum(np.arange(1, d + 1)) - 1]).sum())
     yield least <= body.total_variance <= min(most, LARGEST), "a total variance", "a number in its range"
 
 
 def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Iterator[_Demand]:
     shape, total, spread, largest = ask.basis.shape, body.total_variance, body.misalignment, LARGEST
+    center, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
     if study.budget is not None:  # loose, and for certain
-        center, pooled = (0.0 if a is None else float(np.linalg.norm(a)) for a in (ask.center, ask.pooled))
-        peak = (1.0 + center) * (1.0 + 2.0 * LARGEST_DRAW * study.budget.std(n_rows, center))
+        peak = (1.0 + center) * _peak(study, n_rows, center)
         largest = 8.0 * study.n_features * peak**2 + ask.shift + pooled
     yield _array("a product", body.product, shape, largest)
     beside = ask.align is None and ask.n_local_steps > 1
@@ -227,18 +227,33 @@ def _of_steps(body: LocalSteps, ask: AskSteps, study: Study, n_rows: int) -> Ite
     yield body.basis is None or is_orthonormal(body.basis), "a basis", "orthonormal columns"
     with_total = study.budget is None or study.budget.with_trace
     yield (total is not None) == with_total, "a total variance", "a number in its range"
-    yield total is None or -LARGEST <= total <= LARGEST, "a total variance", "a number in its range"
+    least = most = min(largest * shape[0], LARGEST)
+    if study.budget is None:
+        # A sum of squares: of the coordinates about the centre, for which the product stands.
+        least = ROUNDING * (1.0 + center**2 + _largest(body.product))
+    yield total is None or -least <= total <= most, "a total variance", "a number in its range"
     known = (spread is None) == (ask.align is None) and 0.0 <= (spread or 0.0) <= 2.0 + ROUNDING
     yield known, "a misalignment", "its range"
 
 
-def _array(
-    what: str, value: Array | None, shape: tuple[int, ...] | None, largest: float = LARGEST
-) -> _Demand:
+@functools.lru_cache(maxsize=1024)
+def _peak(study: Study, n_rows: int, center_norm: float = 0.0) -> float:
+    """Return the largest number of a mean: 1 and the largest draw of noise, √2 times a covariance's."""
+    budget = study.budget
+    if budget is None:
+        return LARGEST
+    multiplier = max(budget.price(terms.label).multiplier for terms in study.queries)
+    return 1.0 + 2.0 * LARGEST_DRAW * max(budget.std(n_rows, center_norm), multiplier / n_rows)
+
+
+def _largest(value: Array) -> float:
+    """Return the largest absolute value without an array of them; NaN if there is one, 0 for no number."""
+    return max(float(value.max(initial=0.0)), -float(value.min(initial=0.0)))
+
+
+def _array(what: str, value: Array | None, shape: tuple[int, ...] | None, largest: float) -> _Demand:
     """Return what an array must be: of a shape and range, or none at all where no shape is expected."""
     if value is None or shape is None:
         return value is None and shape is None, what, f"the shape {shape}"
-    fits = value.shape == shape and value.dtype == np.float64
-    # Without an array of absolute values; NaN fails too.
-    fits = fits and -largest <= value.min(initial=0.0) and value.max(initial=0.0) <= largest
+    fits = value.shape == shape and value.dtype == np.float64 and _largest(value) <= largest
     return fits, what, f"the shape {shape} and finite float64 numbers of at most {largest:.3g}"

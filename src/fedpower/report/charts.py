@@ -1,21 +1,13 @@
 """What templates draw charts with (templates/charts.html): scales, and what a page shows of a value."""
 
-import functools
 import math
-import os
 import re
-import sys
 from collections.abc import Callable, Sequence
-from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from fedpower.report.text import column, human_bytes, number, power_of_ten
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from fedpower.report.text import number, power_of_ten
 
 Numbers = Sequence[float]
 
@@ -38,6 +30,9 @@ class Scale(NamedTuple):
 
     ticks: list[tuple[float, str]]
     place: Callable[[float], float]
+
+
+angle_scale = Scale([(0.0, "0°"), (45.0, "45°"), (90.0, "90°")], lambda angle: 1 - angle / 90)
 
 
 def linear(values: Numbers, label: Callable[[float], str] = number) -> Scale:
@@ -64,7 +59,7 @@ def logarithmic(values: Numbers) -> Scale:
     return Scale(ticks, lambda value: (top - math.log10(max(value, _LEAST))) / (top - bottom))
 
 
-def _numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
+def numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
     """Return where to write which of the numbers: all, or those that a round step divides."""
     many = len(numbers)
     step = next(f * 10**p for p in range(9) for f in (1, 2, 5) if many <= at_most * f * 10**p)
@@ -72,50 +67,12 @@ def _numbered(numbers: Sequence[int], at_most: int) -> list[tuple[float, int]]:
     return [(x, numeral) for x, numeral in places if step == 1 or numeral % step == 0]
 
 
-def _longest(first: Numbers, second: Numbers) -> list[int]:
+def longest(first: Numbers, second: Numbers) -> list[int]:
     """Return the places of the longest arrows, longest first."""
     lengths = [*map(math.hypot, first, second)]
     return sorted(range(len(lengths)), key=lambda place: -lengths[place])[:_MOST_ARROWS]
 
 
-def _spread(values: Numbers) -> list[float]:
+def spread(values: Numbers) -> list[float]:
     low, high = min(values), max(values)
     return [0.04 + 0.92 * (value - low) / ((high - low) or 1.0) for value in values]
-
-
-@functools.cache
-def environment() -> "Environment":
-    """Return what renders the templates of charts."""
-    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
-    from jinja2.ext import Extension  # noqa: PLC0415
-
-    class Dense(Extension):
-        """Removes line breaks and indentation from the templates, never from what they are given."""
-
-        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-            return re.sub(r"\n\s*", "", source)
-
-    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
-    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
-    made = Environment(
-        loader=PackageLoader("fedpower.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=printable,
-        extensions=[Dense],
-        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
-    )
-    made.filters["share"] = lambda share: f"{100 * share:.4g}%"
-    made.globals |= {
-        "linear": linear, "logarithmic": logarithmic, "numbered": _numbered, "longest": _longest,
-        "spread": _spread, "number": number, "column": column, "zip": zip,
-        "human_bytes": lambda size: human_bytes(round(size)),
-        "angle_scale": Scale([(0.0, "0°"), (45.0, "45°"), (90.0, "90°")], lambda angle: 1 - angle / 90),
-    }  # fmt: skip
-    return made
-
-
-def drawn(chart: str, *data: Any) -> Markup:
-    """Return a chart of ``templates/charts.html`` by its name."""
-    picture: Markup = getattr(environment().get_template("charts.html").module, chart)(*data)
-    return picture

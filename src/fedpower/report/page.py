@@ -5,30 +5,26 @@ import functools
 import hashlib
 import json
 import math
+import os
+import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import pairwise, product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from fedpower.options import call_of  # noqa: F401 (for templates, like others below)
-from fedpower.privacy.statement import (  # noqa: F401
-    ALL_NOT_PRIVATE,
-    EDGE,
-    PERSON,
-    PrivacyStatement,
-    as_sentence,
-    featured_as,
-)
-from fedpower.protocol.solvers.angles import DETERMINED  # noqa: F401
-from fedpower.report import charts, text
+from fedpower.options import call_of
+from fedpower.privacy import statement
+from fedpower.report import charts, text, view
 from fedpower.report.record import Record
-from fedpower.report.text import MISSING, MOST_NAMES, column, count, equals, number, percent  # noqa: F401
-from fedpower.report.view import POOLED, ScoreHistogram, component_names, findings  # noqa: F401
+from fedpower.report.text import MISSING, column, count, number
+from fedpower.report.view import POOLED, ScoreHistogram
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -43,7 +39,7 @@ _MOST_LOADINGS, _MOST_PANELS, _MOST_ROWS, _LONG = 500, 12, 500, 8
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of cells by heading; the first names the rows, and numbers that are not finite are empty."""
+    """Columns of cells by heading; the first names the rows."""
 
     title: str
     file: str
@@ -51,11 +47,11 @@ class Table:
     printed: bool = True
 
     def __post_init__(self) -> None:
-        cells = {heading: getattr(column, "tolist", lambda column=column: list(column))()
-                 for heading, column in self.columns.items()}  # fmt: skip
-        object.__setattr__(
-            self, "columns", {heading: [*map(_finite, column)] for heading, column in cells.items()}
-        )
+        columns = {
+            heading: [*map(_shown, cells.tolist() if isinstance(cells, np.ndarray) else cells)]
+            for heading, cells in self.columns.items()
+        }
+        object.__setattr__(self, "columns", columns)
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
@@ -63,7 +59,10 @@ class Table:
         return list(zip(*self.columns.values(), strict=True))
 
 
-def _finite(cell: Cell) -> Cell:
+def _shown(cell: Cell) -> Cell:
+    """Return a verdict in words, and nothing for a number that is not finite."""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
     return None if isinstance(cell, float) and not math.isfinite(cell) else cell
 
 
@@ -86,8 +85,7 @@ class Account:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(NamedTuple):
     """A number in a table: its text, and its value for sorting."""
 
     text: str
@@ -103,7 +101,7 @@ class Figure:
 
 def result_page(fit: "Result") -> str:
     """Return the report of a result: the same bytes for the same result, wherever and whenever made."""
-    return _page("result.html", fit.record, fit=fit, thing=featured_as(fit.record.parameters))
+    return _page("result.html", fit.record, fit=fit, thing=statement.featured_as(fit.record.parameters))
 
 
 def analysis_page(account: Account, record: Record) -> str:
@@ -133,17 +131,44 @@ def _page(template: str, record: Record, **context: Any) -> str:
     )
 
 
+def drawn(chart: str, *data: Any) -> Markup:
+    """Return a chart of ``templates/charts.html`` by its name."""
+    picture: Markup = getattr(_environment().globals["charts"], chart)(*data)
+    return picture
+
+
 @functools.cache
 def _environment() -> "Environment":
-    made = charts.environment()
+    from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+    from jinja2.ext import Extension  # noqa: PLC0415
+
+    class Dense(Extension):
+        """Removes line breaks and indentation from the templates, never from what they are given."""
+
+        def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+            return re.sub(r"\n\s*", "", source)
+
+    place = Path(str(files(__package__))) / "__pycache__"  # where Python keeps its own bytecode
+    kept = not sys.dont_write_bytecode and os.access(place, os.W_OK)
+    made = Environment(
+        loader=PackageLoader("fedpower.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=charts.printable,
+        extensions=[Dense],
+        bytecode_cache=FileSystemBytecodeCache(str(place)) if kept else None,
+    )
     made.filters |= {
-        "as_sentence": as_sentence, "shell_quoted": shlex.quote, "percent": percent, "parameter": parameter,
-        "epsilon": lambda value: equals("ε", value),
+        "as_sentence": statement.as_sentence, "shell_quoted": shlex.quote, "percent": text.percent,
+        "parameter": parameter, "epsilon": lambda value: text.equals("ε", value),
         "first_upper": lambda words: f"{words[:1].upper()}{words[1:]}", "square": lambda value: value**2,
         "loading": loading, "or_infinite": lambda x: math.inf if x is None else x,
+        "share": lambda share: f"{100 * share:.4g}%",
     }  # fmt: skip
-    drawing = made.get_template("charts.html").module
-    made.globals |= {**globals(), "str": str, "charts": drawing}  # templates call functions of this module
+    for module in (statement, text, view, charts):  # templates call functions of these, and of this one
+        made.globals |= vars(module)
+    made.globals |= {**globals(), "call_of": call_of, "str": str, "zip": zip}
+    made.globals["charts"] = made.get_template("charts.html").module
     return made
 
 

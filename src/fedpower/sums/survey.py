@@ -19,7 +19,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import CRows, Integers, Shift
 from fedpower.sums.local import KernelChoice, LocalMoment, Reading
 from fedpower.sums.passes import enrolled, spooled
-from fedpower.sums.reduce import NotFiniteError, reduce, room
+from fedpower.sums.reduce import NotFiniteError, reduce, room, shares_blocks
 from fedpower.values import Matrix, Vector, cached_property, is_sparse
 
 StageKind = Literal["octaves", "bins", "zoom", "means", "norms"]
@@ -258,8 +258,11 @@ class Survey:
 
     def _counted(self, stage: Stage, *, checked: bool = False) -> CountSum:
         make = functools.partial(CountSum, stage.tally, stage.size)
-        size = block_rows(self.source.n_features)
-        return reduce(self.source, make, size, watch=self.watch, workers=self.how.workers, checked=checked)
+        width = self.source.n_features
+        workers = self.how.workers if shares_blocks(width) else 1
+        return reduce(
+            self.source, make, block_rows(width), watch=self.watch, workers=workers, checked=checked
+        )
 
     def treated(self, treatment: RowTreatment) -> LocalMoment:
         """Return the moment of the rows by a treatment, to be summed in whole numbers."""

@@ -73,9 +73,6 @@ def n_charged(stage) -> int:
     return len(stage.record().charges["north"])
 
 
-# --- a silo with valid keys ---
-
-
 def test_no_request_of_flare_s_own_reaches_another_silo_or_the_coordinator(stage, survived):
     """Shell commands, deletions, deployments, aborts, shutdowns: every processor that FLARE has."""
     stage.honest_run(stage.folder / "before")
@@ -199,9 +196,6 @@ def test_a_silo_that_lies_or_hangs_keeps_no_result_away(stage, tmp_path, name):
     assert resident_bytes(stage.processes[COORDINATOR].pid) < before + 100 * 2**20
 
 
-# --- certificates that ended, are of another authority or somebody else's ---
-
-
 @pytest.fixture(scope="module")
 def foreign(stage, tmp_path_factory):
     """Kits of another authority for the same study, silos and address."""
@@ -277,9 +271,6 @@ def test_the_real_certificate_connects_and_none_or_a_false_one_does_not(stage, f
         open_session(Kit(foreign / "runner"), patience=5.0),
     ):
         pytest.fail("a stranger has a session")
-
-
-# --- the coordinator's or the runner's keys in the wrong hands ---
 
 
 def question(stage, body, *, silo="north", run="a" * 16, number=1, study=None) -> bytes:

@@ -21,8 +21,9 @@ DETERMINED = 45.0
 
 _CHANCE = 0.002  # that a direction is seen where there is none
 _DRAWS = 100
-_A_FEW = 5  # draws that settle whether a component is determined
-_SURELY = 8.0  # where all of them keep to such degrees; nothing is where four of five exceed 45
+# Draws that settle whether a component is determined: it is where all keep to so many degrees, and none is
+# where so many exceed 45.
+_FEW_DRAWS = ((5, 8.0, 4), (20, 25.0, 7))
 _MOST = 64  # columns up to which whole moments are drawn; more are drawn in the basis of their eigenvectors
 _MOST_RANK = 60  # components with angles of their own; those after them have 90°
 _MOST_JOINT = 30  # subspaces with an angle of their own; those after them have a bound on it
@@ -302,11 +303,14 @@ def _angles(
         return single[-1], joint[-1], single[0], joint[0]
 
     def verdict() -> bool | None:
-        single, joint = (part[-1] for part in between_draws(_A_FEW))
-        if single.max(axis=0).min() <= _SURELY:
-            return True
-        beyond = np.hstack([single, joint[:, : len(law.denoised) - 1]]) > DETERMINED
-        return False if np.count_nonzero(beyond, axis=0).min() >= _A_FEW - 1 else None
+        for draws, within, many in _FEW_DRAWS:
+            single, joint = (part[-1] for part in between_draws(draws))
+            if single.max(axis=0).min() <= within:
+                return True
+            beyond = np.hstack([single, joint[:, : len(law.denoised) - 1]]) > DETERMINED
+            if np.count_nonzero(beyond, axis=0).min() >= many:
+                return False
+        return None
 
     return Angles(variances=variances, drawn=drawn, verdict=verdict)
 

@@ -71,16 +71,17 @@ class Products(Steps):
 
 _RIDGE = 10.0
 _CLEAR = 6.0
+_DEPENDENT = 1e-9  # below this share of the largest, a direction of a combined answer is rounding
 
 
 def averaged(products: Products, start: Array, rank: int, n_steps: int) -> Exchange:
     """Return the :class:`Solution` after exactly T noised products."""
-    basis, history = frozen(start), Answers()
+    basis, history = frozen(start), Answers(start)
     for step in range(n_steps):
         product, closed = yield from products.multiply(basis)
         if len(basis) >= TALL:
             _forget_products(closed)
-        history.add(basis, product)
+        history.add(product)
         before, (basis, left) = basis, history.next_basis(rank)
         vectors = basis @ left
         change = closed.notes["change"] = sin_theta(before, vectors[:, :rank])
@@ -108,35 +109,38 @@ def _forget_products(closed: Round) -> None:
 
 
 class Answers:
-    """Questions and their noised answers, in float32 where they are tall: far below the noise."""
+    """The start and all noised answers, in float32 where they are tall: far below the noise.
 
-    def __init__(self) -> None:
-        self._questions: list[NDArray[Any]] = []
-        self._answers: list[NDArray[Any]] = []
-        self._gram = self._inner = np.empty((0, 0))  # WᵀW and WᵀY
+    A later question is a combination of answers: its coefficients are kept in place of its array.
+    """
 
-    def add(self, question: Array, product: Array) -> None:
-        kind = np.float32 if len(question) >= TALL else np.float64
-        before = self._questions
-        self._questions = [*before, question.astype(kind)]
-        beside = np.vstack([block.T @ question for block in self._questions])
-        self._gram = np.block([[self._gram, beside[: len(self._gram)]], [beside.T]])
-        below = np.hstack(
-            [np.empty((question.shape[1], 0)), *(question.T @ block for block in self._answers)]
-        )
-        self._inner = np.vstack([self._inner, below])
-        self._inner = np.hstack([self._inner, np.vstack([block.T @ product for block in self._questions])])
-        self._answers.append(product.astype(kind))
+    def __init__(self, start: Array) -> None:
+        self._kind = np.float32 if len(start) >= TALL else np.float64
+        self._parts: list[NDArray[Any]] = [start.astype(self._kind)]
+        self._gram = start.T @ start
+        self._asked = np.eye(start.shape[1])  # each question's coefficients, a column each
+
+    def add(self, product: Array) -> None:
+        beside = np.vstack([part.T @ product for part in self._parts])
         self._latest = product.T @ product
+        self._gram = np.block([[self._gram, beside], [beside.T, self._latest]])
+        self._asked = np.vstack([self._asked, np.zeros((len(self._latest), self._asked.shape[1]))])
+        self._parts.append(product.astype(self._kind))
 
     def next_basis(self, rank: int) -> tuple[Array, Array]:
         """Return the basis to ask about next, read-only, and what rotates it to Ritz vectors."""
-        n_features = len(self._answers[0])
-        weights = combination(self._gram, self._inner, self._latest, rank=rank, n_features=n_features)
-        parts = np.split(weights, len(self._answers))
-        product = sum(block @ part for block, part in zip(self._answers, parts, strict=True))
-        basis = orth(np.asarray(product))
-        return frozen(basis), np.linalg.svd(basis.T @ product)[0]
+        answers, width = self._parts[1:], len(self._latest)
+        inner = self._asked.T @ self._gram
+        weights = combination(
+            inner @ self._asked, inner[:, width:], self._latest, rank=rank, n_features=len(answers[0])
+        )
+        parts = np.split(weights, len(answers))
+        product = np.asarray(sum(block @ part for block, part in zip(answers, parts, strict=True)))
+        basis = orth(product)
+        turn = basis.T @ product
+        asked = np.vstack([np.zeros((width, width)), weights @ np.linalg.pinv(turn, rcond=_DEPENDENT)])
+        self._asked = np.hstack([self._asked, asked])
+        return frozen(basis), np.linalg.svd(turn)[0]
 
 
 def combination(gram: Array, inner: Array, latest: Array, *, rank: int, n_features: int) -> Array:
