@@ -30,7 +30,7 @@ def angles_of(pooled: Pooled, *, gains: bool) -> tuple[Angles, Array]:
     factor = np.ones(len(pooled.moment)) if rule is None else rule(np.diagonal(pooled.moment))
     values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
     pairs = (values[::-1], vectors[:, ::-1])
-    return moment_angles(pooled, RANK, pairs=pairs, gains=rule), pairs[1][:, :RANK]
+    return moment_angles(pooled, RANK, pairs=pairs, gains=rule).angles, pairs[1][:, :RANK]
 
 
 def factors(d: int) -> Array:
@@ -94,7 +94,9 @@ def test_a_cut_widens_angles_and_leaves_those_of_noise():
     pooled = released(factors(12), 0.01, np.random.default_rng(4))
     values, vectors = np.linalg.eigh(pooled.moment)
     pairs = (values[::-1], vectors[:, ::-1])
-    plain, cut = (moment_angles(pooled, RANK, pairs=pairs, cut=cut) for cut in (None, np.full(12, 0.1)))
+    plain, cut = (
+        moment_angles(pooled, RANK, pairs=pairs, cut=cut).angles for cut in (None, np.full(12, 0.1))
+    )
     assert (cut.components > plain.components).all()
     np.testing.assert_allclose(cut.noise_components, plain.components, rtol=0.25)
     np.testing.assert_array_equal(plain.noise_components, plain.components)
@@ -134,7 +136,7 @@ def test_persons_of_zeros_determine_nothing():
 
 
 def test_exact_components_without_variance_or_with_the_same_are_not_determined():
-    found = exact_angles(np.array([3.0, 2.0, 2.0, 1.0, 0.0]), 5, n_features=5)
+    found = exact_angles(np.array([3.0, 2.0, 2.0, 1.0, 0.0]), 5, n_features=5).angles
     np.testing.assert_array_equal(found.components, [0, 90, 90, 0, 90])
     np.testing.assert_array_equal(found.subspaces, [0, 90, 0, 0, 90])
     rows = np.random.default_rng(0).standard_normal((50, 3)) @ np.ones((3, 6))
@@ -154,8 +156,9 @@ def test_what_a_few_draws_settle_all_draws_confirm(d, gains):
         factor = np.ones(d) if rule is None else rule(np.diagonal(pooled.moment))
         values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
         pairs = (values[::-1], vectors[:, ::-1])
-        angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
-        verdicts.append(angles.verdict())
+        directions = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
+        verdicts.append(directions.settle())
+        angles = directions.angles
         found = angles.n_determined > 0 or bool((angles.components <= DETERMINED).any())
         assert verdicts[-1] in (found, None)
     assert verdicts[0]

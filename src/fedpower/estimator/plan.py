@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.optimize
 from msgspec import structs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
-from fedpower.linalg import sin_theta
+from fedpower.linalg import Array, sin_theta
 from fedpower.options import AGGREGATIONS, FLAT, SOLVERS, Noise, Options
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
@@ -38,8 +38,6 @@ from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
-
-Array = NDArray[np.float64]
 
 TRACE = 1.0
 """The most that eigenvalues of rows of norm at most 1 add up to."""
@@ -339,7 +337,8 @@ def _rehearsed(settings: SolverSettings, spectrum: Array, std: float, n_rows: in
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
-    nothing = settings.rank == "auto" and solution.angles is not None and solution.angles.n_determined == 0
+    found = solution.directions if settings.rank == "auto" else None
+    nothing = found is not None and found.angles.n_determined == 0
     return _Run(
         rounds=cost.rounds + len(rounds),
         bytes_up=cost.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),
