@@ -20,7 +20,6 @@ def hospitals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(hospitals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with the hospitals' files and their result."""
     shutil.copytree(hospitals, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -54,7 +54,6 @@ IDENTITY = '[identity]\npath = "north.pem"\n'
 
 
 def keys() -> list[str]:
-    """Make the keys of all silos, and return the options that list them."""
     names = ("north", "south", "east")
     return [f"--identity={name}={succeed('node', 'key', f'{name}.pem').stdout.strip()}" for name in names]
 
@@ -173,7 +172,6 @@ def consortium(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture
 def place(consortium: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a copy of the consortium."""
     shutil.copytree(consortium, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -187,13 +185,11 @@ APPROVE = ("node", "approve", "kits/north", "north.toml")
 
 
 def facts() -> dict[str, Any]:
-    """Return what the operator of north is shown before taking part."""
     shown: dict[str, Any] = json.loads(succeed(*APPROVE, "--json").stdout)
     return shown
 
 
 def change_study(*changes: tuple[str, str]) -> None:
-    """Change the study in the kit of north by regular expressions."""
     kit = Path("kits/north/study.toml")
     text = kit.read_text()
     for before, after in changes:

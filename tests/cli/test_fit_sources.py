@@ -106,7 +106,6 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
 
 @pytest.fixture
 def ward(here: Path) -> Path:
-    """North's rows in a SQLite file, and the file that names them."""
     (here / "ward").mkdir()
     with sqlite3.connect(here / "ward" / "north.db") as connection:
         connection.execute(f"CREATE TABLE visits ({', '.join(COLUMNS)}, who TEXT)")

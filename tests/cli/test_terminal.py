@@ -58,7 +58,6 @@ class Terminal:
         return CODES.sub("", self._raw.decode(errors="replace"))
 
     def wait_for(self, pattern: str) -> None:
-        """Wait for a text on the terminal; fail where none comes."""
         until = time.monotonic() + SECONDS
         while not re.search(pattern, self.said):
             assert time.monotonic() < until, f"no {pattern!r} in {self.said!r}"
@@ -66,7 +65,6 @@ class Terminal:
             time.sleep(0.02)
 
     def interrupt(self) -> int:
-        """Return the exit status after Ctrl-C."""
         self.process.send_signal(signal.SIGINT)
         return self.end()
 

@@ -53,8 +53,6 @@ def svmlight_text(rows: NDArray[np.float64]) -> str:
 
 
 def saved(name: str, write: Callable[[Path, Any], Any]) -> Callable[[Any, Path], Path]:
-    """Return what writes rows to a file of this name and returns its path."""
-
     def made(rows: Any, folder: Path) -> Path:
         write(folder / name, rows)
         return folder / name
@@ -229,5 +227,4 @@ def forms(names: Iterable[str]) -> list[Any]:
 
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:
-    """Return all rows of a source as one dense array."""
     return np.vstack([b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)])

@@ -57,7 +57,6 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page, in order."""
     found: list[Block] = []
     remarks: dict[str, str] = {}
     for token in MarkdownIt("commonmark").parse((ROOT / page).read_text(encoding="utf-8")):

@@ -25,7 +25,6 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
 
 
 def angles_of(pooled: Pooled, *, gains: bool) -> tuple[Angles, Array]:
-    """Return the angles of a release, and its components."""
     rule = unit_variances(pooled.noise_std, ()) if gains else None
     factor = np.ones(len(pooled.moment)) if rule is None else rule(np.diagonal(pooled.moment))
     values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))

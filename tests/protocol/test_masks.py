@@ -37,7 +37,6 @@ def bare_session(count, attempt=0):
 
 
 def masks_of(count):
-    """Return the masks of so many silos."""
     secrets = [new_exchange_key() for _ in range(count)]
     session = session_of([each.public_key().public_bytes_raw() for each in secrets])
     return [MaskChain(f"silo-{i}", session, secret, 1) for i, secret in enumerate(secrets)]

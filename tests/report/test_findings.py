@@ -37,7 +37,6 @@ def visits(n_rows: int = 8_600) -> Array:
 
 
 def cut(rows: Array, bound: float) -> tuple[float, float]:
-    """Return the shares of rows and of energy that a bound cuts off."""
     squared = np.sum(rows**2, axis=1)
     return float(np.mean(squared > bound**2)), float(
         1.0 - np.minimum(squared, bound**2).sum() / squared.sum()
