@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.fits import fed_pca
 from fedpower.report import Result, read_result
 from fedpower.report.record import Record
-from fits import fed_pca
 from problems import spiked_rows
 
 HOSTILE = (

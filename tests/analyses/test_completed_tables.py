@@ -10,6 +10,7 @@ import pytest
 from sklearn.decomposition import PCA
 from test_exact import near
 
+from benchmarks.fits import fed_moment
 from fedpower import FedMoment
 from fedpower.analyses import Completion
 from fedpower.errors import InputError
@@ -17,7 +18,6 @@ from fedpower.report.moment import Moment
 from fedpower.rows.opening import split_by_group
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import KNOWN, table_rules
-from fits import fed_moment
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ITEMS = tuple(f"film {place}" for place in range(1, 11))

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_moment, fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedCommunities, FedPCA, Secure
 from fedpower.engines.inprocess import federate, read_silos
@@ -16,7 +17,6 @@ from fedpower.privacy.ledger import Ledger
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.protocol.secure import Identity
 from fedpower.rows.opening import open_source
-from fits import fed_moment, fed_pca
 from problems import spiked_rows, split
 
 ROWS = spiked_rows(n_rows=6000, n_features=8, rank=2)

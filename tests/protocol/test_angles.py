@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Person
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.pooled import Pooled, unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, Angles, between, exact_angles, moment_angles
-from fits import fed_pca
 from problems import Array
 
 RANK = 3

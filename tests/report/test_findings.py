@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from parsed_page import parsed, words
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, read_code_book, read_result, write_code_book
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.privacy.noise import SeededNoiseForExperiments
 from fedpower.report.page import result_page as page
 from fedpower.report.view import cause_of_noise
-from fits import fed_pca
 
 Array = NDArray[np.float64]
 KNOWN: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "standardize": False}
