@@ -11,6 +11,7 @@ What a comment right before a block says about it:
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -56,6 +57,7 @@ class Block:
         return [("\n".join(command), "\n".join(output)) for command, output in found]
 
 
+@cache
 def blocks(page: str) -> list[Block]:
     found: list[Block] = []
     remarks: dict[str, str] = {}

@@ -24,12 +24,12 @@ def released(moment: Array, std: float, rng: np.random.Generator) -> Pooled:
     )
 
 
-def angles_of(pooled: Pooled, *, gains: bool) -> tuple[Angles, Array]:
+def angles_of(pooled: Pooled, *, gains: bool, cut: Array | None = None) -> tuple[Angles, Array]:
     rule = unit_variances(pooled.noise_std, ()) if gains else None
     factor = np.ones(len(pooled.moment)) if rule is None else rule(np.diagonal(pooled.moment))
     values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
     pairs = (values[::-1], vectors[:, ::-1])
-    return moment_angles(pooled, RANK, pairs=pairs, gains=rule), pairs[1][:, :RANK]
+    return moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=cut), pairs[1][:, :RANK]
 
 
 def factors(d: int) -> Array:
@@ -91,9 +91,7 @@ def test_rows_without_a_direction_determine_nothing(level, gains):
 
 def test_a_cut_widens_angles_and_leaves_those_of_noise():
     pooled = released(factors(12), 0.01, np.random.default_rng(4))
-    values, vectors = np.linalg.eigh(pooled.moment)
-    pairs = (values[::-1], vectors[:, ::-1])
-    plain, cut = (moment_angles(pooled, RANK, pairs=pairs, cut=cut) for cut in (None, np.full(12, 0.1)))
+    plain, cut = (angles_of(pooled, gains=False, cut=cut)[0] for cut in (None, np.full(12, 0.1)))
     assert (cut.components > plain.components).all()
     np.testing.assert_allclose(cut.noise_components, plain.components, rtol=0.25)
     np.testing.assert_array_equal(plain.noise_components, plain.components)
@@ -149,11 +147,7 @@ def test_what_a_few_draws_settle_all_draws_confirm(d, gains):
     moment, rng, verdicts = factors(d), np.random.default_rng(2), []
     for std in np.geomspace(1e-5, 1.0, 12):
         pooled = replace(released(moment, std, rng), center=np.full(d, 0.3 / math.sqrt(d)))
-        rule = unit_variances(pooled.noise_std, ()) if gains else None
-        factor = np.ones(d) if rule is None else rule(np.diagonal(pooled.moment))
-        values, vectors = np.linalg.eigh(pooled.moment * np.outer(factor, factor))
-        pairs = (values[::-1], vectors[:, ::-1])
-        angles = moment_angles(pooled, RANK, pairs=pairs, gains=rule, cut=np.full(d, std**2))
+        angles, _ = angles_of(pooled, gains=gains, cut=np.full(d, std**2))
         verdicts.append(angles.verdict())
         found = angles.n_determined > 0 or bool((angles.components <= DETERMINED).any())
         assert verdicts[-1] in (found, None)
