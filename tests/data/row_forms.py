@@ -89,6 +89,15 @@ def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
     return f"sqlite:///{path}"
 
 
+def write_zeros(path: Path, shape: tuple[int, int]) -> Path:
+    """Write an array of zeros that takes no disk."""
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    return path
+
+
 def _sqlite_toml(rows: Any, folder: Path) -> Path:
     write_sqlite(rows, folder / "s.db")
     (folder / "r.toml").write_text('[data]\nquery = "SELECT * FROM visits;"\ndatabase = "sqlite:///s.db"\n')

@@ -60,7 +60,7 @@ def write_study(folder: Path, **tables: Any) -> StudyFile:
 
 def kit_of(study: StudyFile, party: str, folder: Path) -> Kit:
     """Return a party's kit, of an authority that is nobody else's."""
-    authority = Authority.make(study, folder / "authority")
+    authority = Authority.make(study, folder / f"{party}-authority")
     authority.sign(Request.read(ask(study, party, folder / party)))
     return accept(folder / party, authority.signed(party))
 
