@@ -11,14 +11,14 @@ from msgspec import structs
 
 from fedpower.privacy.ledger import DataVersion, Ledger
 from fedpower.privacy.noise import NoiseSource, SeededNoiseForExperiments
-from fedpower.protocol import Coordinator, Study, every
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Round, in_turn
+from fedpower.protocol.coordinator import Coordinator, Round, in_turn
 from fedpower.protocol.messages import AskMoment, AskQuery, AskSteps, Message, decode_as, encode
 from fedpower.protocol.outcome import Outcome, conclude
+from fedpower.protocol.schedule import every
 from fedpower.protocol.silo import assemble
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings, SolverSettings, UploadSettings, start
-from fedpower.protocol.study import NoiseMode
+from fedpower.protocol.study import NoiseMode, Study
 from problems import Array, ArrayMoment, spiked_rows, split
 
 D, K, R, T = 6, 2, 3, 4

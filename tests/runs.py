@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpower.protocol import Coordinator, Silo, Study
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Asking, in_turn
+from fedpower.protocol.coordinator import Asking, Coordinator, in_turn
 from fedpower.protocol.messages import AskSteps, Message
-from fedpower.protocol.silo import ExactReleases
+from fedpower.protocol.silo import ExactReleases, Silo
 from fedpower.protocol.solvers import PowerSettings, Solution
 from fedpower.protocol.solvers.products import combination
+from fedpower.protocol.study import Study
 from problems import Array, ArrayMoment
 
 

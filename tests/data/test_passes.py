@@ -12,7 +12,7 @@ from scipy import sparse
 
 from fedpower.engines.inprocess import read_silos
 from fedpower.errors import InputError
-from fedpower.protocol import Study
+from fedpower.protocol.study import Study
 from fedpower.rows.fingerprint import fingerprint
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.source import Stopped, Watch

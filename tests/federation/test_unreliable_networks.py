@@ -14,9 +14,8 @@ import pytest
 
 from federations import CASES, Party, coordinator_of, parties_of, result_bytes
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, decode, encode
-from fedpower.protocol.coordinator import Round
-from fedpower.protocol.messages import decode_as
+from fedpower.protocol.coordinator import Coordinator, Round
+from fedpower.protocol.messages import decode, decode_as, encode
 from networks import Network
 
 RUN = "a-run"

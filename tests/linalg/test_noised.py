@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedpower.linalg import noised as fitting
-from fedpower.linalg import sin_theta
-from fedpower.linalg.noised import NoisedProduct, goe_quantile, joint_subspace
+from fedpower import linalg
+from fedpower.linalg import NoisedProduct, goe_quantile, joint_subspace, sin_theta
 
 
 @pytest.mark.parametrize(("n", "runs"), [(3, 20_000), (15, 8_000)])
@@ -42,7 +41,7 @@ def products(rng: np.random.Generator, dim: int, widths: tuple[int, ...]) -> lis
 def test_passes_are_made_in_the_span_of_the_products_and_give_what_all_columns_give():
     """The same fit, to rounding; fourteen thousand columns cost one factorisation, not sixty."""
     shown = products(np.random.default_rng(5), 60, (4, 4, 3))
-    whole = fitting._fitted(shown, None, None, rank=3, level=1.0, dim=60)
+    whole = linalg._fitted(shown, None, None, rank=3, level=1.0, dim=60)
     narrow = joint_subspace(shown, rank=3, level=1.0)
     assert sin_theta(narrow.basis, whole.basis) < 1e-6
     np.testing.assert_allclose(narrow.captured, whole.captured, rtol=1e-6)

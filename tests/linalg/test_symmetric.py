@@ -5,15 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpower.linalg import is_orthonormal, lower_of, orth, sin_theta, symmetric_of
-from fedpower.linalg.symmetric import (
+from fedpower.linalg import (
     complement,
+    is_orthonormal,
     leading_pairs,
+    lower_of,
+    orth,
     product_noise,
     rayleigh_ritz,
     rounding_level,
+    sin_theta,
     spectrum_and_leading,
     subspace_error,
+    symmetric_of,
 )
 from problems import Array
 

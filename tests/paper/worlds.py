@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedpower.protocol import decaying, every
+from fedpower.protocol.schedule import decaying, every
 from paper.curves import Curve, curves_of
 from paper.runs import Point, Run
 from paper.settings import Settings

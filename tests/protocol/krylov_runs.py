@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedpower.linalg import orth
-from fedpower.protocol import Coordinator, Silo
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import Asking
+from fedpower.protocol.coordinator import Asking, Coordinator
 from fedpower.protocol.messages import Message
+from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, Solution
 from problems import Array
 from runs import make_coordinator, make_silos

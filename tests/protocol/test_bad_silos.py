@@ -12,8 +12,7 @@ from spoilt import mutations
 
 from federations import closed_rounds, coordinator_of, deliver, parties_of, result_bytes
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Receipt
-from fedpower.protocol.coordinator import Arrived, Asking, Unreadable, drive
+from fedpower.protocol.coordinator import Arrived, Asking, Coordinator, Receipt, Unreadable, drive
 from fedpower.protocol.messages import Enrolment, Message, Refusal, SessionKey, decode, encode
 from fedpower.protocol.secure import signed_content
 

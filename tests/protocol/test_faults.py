@@ -7,11 +7,21 @@ import pytest
 from msgspec import structs
 
 from fedpower.errors import ProtocolError
-from fedpower.protocol import Coordinator, Receipt, Silo, Study, every
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol.coordinator import MOST_ATTEMPTS, Arrived, Asking, Unreadable, in_turn
+from fedpower.protocol.coordinator import (
+    MOST_ATTEMPTS,
+    Arrived,
+    Asking,
+    Coordinator,
+    Receipt,
+    Unreadable,
+    in_turn,
+)
 from fedpower.protocol.messages import LocalSteps, Message, Refusal
+from fedpower.protocol.schedule import every
+from fedpower.protocol.silo import Silo
 from fedpower.protocol.solvers import KrylovSettings, PowerSettings
+from fedpower.protocol.study import Study
 from problems import spiked_rows, split
 from runs import exact_study, make_coordinator, make_silos
 

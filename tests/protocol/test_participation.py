@@ -6,9 +6,9 @@ import pytest
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
 from fedpower.protocol import coordinator as driving
-from fedpower.protocol import decaying, every
 from fedpower.protocol.coordinator import Asking, in_turn
 from fedpower.protocol.messages import AskSteps, Message
+from fedpower.protocol.schedule import decaying, every
 from fedpower.protocol.solvers import PowerSettings
 from fedpower.protocol.solvers.shared import SiloSampler
 from problems import spiked_rows, split

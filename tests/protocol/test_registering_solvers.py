@@ -11,8 +11,7 @@ import pytest
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.estimator.plan import plan
-from fedpower.linalg import orth, sin_theta
-from fedpower.linalg.symmetric import rayleigh_ritz
+from fedpower.linalg import orth, rayleigh_ritz, sin_theta
 from fedpower.options import FLAT, SOLVERS, Iterative, from_flat, setting
 from fedpower.protocol.coordinator import Exchange
 from fedpower.protocol.solvers import SETTINGS, register

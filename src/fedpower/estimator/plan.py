@@ -347,7 +347,8 @@ def _rehearsed(
         solution = coordinator.outcome
         rounds = [closed for closed in coordinator.history if closed.kind != "enrol"]
     rank = solution.rank
-    nothing = settings.rank == "auto" and solution.angles is not None and solution.angles.n_determined == 0
+    found = solution.directions if settings.rank == "auto" else None
+    nothing = found is not None and found.angles.n_determined == 0
     return _Run(
         rounds=after.rounds + len(rounds),
         bytes_up=after.bytes_up + round(sum(closed.bytes_up for closed in rounds) * d / width),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpower.errors import InputError
-from fedpower.linalg.symmetric import moment_factor
+from fedpower.linalg import moment_factor
 from fedpower.rows.arrays import DaskSource, dask
 from fedpower.rows.networks import NetworkSource, network_of
 from fedpower.rows.plink import fill_missing
