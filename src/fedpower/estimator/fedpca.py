@@ -26,6 +26,7 @@ from fedpower.estimator.fitting import (
     show_warnings,
 )
 from fedpower.estimator.terms import IdentityPaths, options_of
+from fedpower.linalg import Array
 from fedpower.options import Aggregation, Noise, NoiseKind, Person, Solver, Unit
 from fedpower.protocol.coordinator import Round
 from fedpower.report.moment import Moment, read_moment
@@ -39,8 +40,6 @@ from fedpower.rules.codebook import CodeBook
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
-
-Array = NDArray[np.float64]
 
 
 def keep_arguments(model: Any, given: dict[str, Any]) -> None:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.optimize
 from msgspec import structs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError, require
 from fedpower.estimator.terms import build_study, identities_of, noise_of, options_of
-from fedpower.linalg import sin_theta
+from fedpower.linalg import Array, sin_theta
 from fedpower.options import FLAT, SOLVERS, Noise, Options, Plain, Secure
 from fedpower.privacy.budget import MEAN, MOMENT, SCORES, SMALLEST_EPSILON, QueryTerms
 from fedpower.privacy.sensitivity import noise_for, summary_size
@@ -33,8 +33,6 @@ from fedpower.report.result import Result
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
-
-Array = NDArray[np.float64]
 
 TRACE = 1.0
 """The most that eigenvalues of rows of norm at most 1 add up to."""

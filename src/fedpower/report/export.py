@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedpower.errors import InputError, needed
+from fedpower.linalg import Array
 from fedpower.report.files import as_text
 from fedpower.report.page import rendered
 from fedpower.report.result import Result
@@ -18,7 +18,6 @@ from fedpower.rows.arrays import h5py
 from fedpower.rows.opening import open_source
 from fedpower.values import pl
 
-Array = NDArray[np.float64]
 Frames = Iterable["pl.DataFrame"]
 METADATA = "fedpower"  # the key under which files keep provenance, as JSON
 OPSET, IR_VERSION = 18, 9  # of ONNX: old enough for runtimes of 2023

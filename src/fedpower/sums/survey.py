@@ -119,10 +119,10 @@ class Stage:
         return counts
 
     def _by_numpy(self, block: Matrix, weights: Integers | None) -> Integers:
-        missing = np.isnan(block)
+        cells = block if self.kind == "octaves" else self._shift.of(block)
+        missing = np.isnan(cells)  # or in a range of no width
         if self.kind == "octaves":
             return _counts(np.where(missing, N_OCTAVES, octave_of(block)), N_OCTAVES + 1, weights)
-        cells = self._shift.of(block)
         if self.kind in ("bins", "zoom"):  # the integer part of a shifted cell
             return _counts(np.where(missing, N_BINS, cells), N_BINS + 1, weights)
         cells = np.where(missing, 0.0, np.rint(cells))
