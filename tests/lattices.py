@@ -14,8 +14,6 @@ from fedpower.sums.reduce import reduce
 
 
 class Sums(ExactMoments):
-    """Sums that are equal where all of their numbers are."""
-
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, ExactMoments)
@@ -28,7 +26,6 @@ class Sums(ExactMoments):
 
 
 def exact_moment(source: Any, rule: RowTreatment, *, max_rows: int | None = None, workers: int = 1) -> Sums:
-    """Return a silo's sums, in blocks of a size where one is given."""
     if max_rows is None:
         return Sums(**vars(LocalMoment(source, rule, on_lattice=True, workers=workers).sums()))
     unit, width = unit_of(source), source.n_features
@@ -38,7 +35,6 @@ def exact_moment(source: Any, rule: RowTreatment, *, max_rows: int | None = None
 
 
 def float_moment(source: Any, rule: RowTreatment, *, max_rows: int, workers: int = 1) -> Moments:
-    """Return the moments of a silo's treated rows, in blocks of a size."""
     silo = LocalMoment(source, rule)
     make = functools.partial(ScatterSum, silo._split, source.n_features)
     return reduce(source, make, max_rows, workers=workers).result(silo._offset)

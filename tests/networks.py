@@ -43,11 +43,9 @@ class Network:
             self.call(delay, lambda: deliver(content))
 
     def call(self, delay: float, action: Callable[[], None]) -> None:
-        """Do something after a while."""
         heapq.heappush(self._under_way, (self.now + delay, next(self._number), action))
 
     def step(self) -> None:
-        """Let the next thing happen."""
         self.now, _, action = heapq.heappop(self._under_way)
         self.n_events += 1
         action()

@@ -62,6 +62,5 @@ def spiked_rows(
 
 
 def split(rows: Array, sizes: list[int]) -> list[Array]:
-    """Return consecutive pieces of ``rows`` of the given sizes."""
     assert sum(sizes) == len(rows)
     return np.split(rows, np.cumsum(sizes)[:-1])

@@ -39,7 +39,6 @@ def make_coordinator(
 
 
 def drive(coordinator: Coordinator, silos: dict[str, Silo]) -> list[Message]:
-    """Deliver every message once and in order; return all questions asked."""
     asked: list[Message] = []
 
     def ask(questions: tuple[Message, ...]) -> Asking:

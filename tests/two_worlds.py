@@ -96,7 +96,6 @@ def rules_of(question: Question, *, second: bool) -> dict[str, Any]:
 
 
 def book_of(rules: dict[str, Any]) -> str:
-    """Return a code book of rules alone, as text."""
     lines = ['format = "fedpower-codebook/2"', "[rules]"]
     for column, rule in rules.items():
         said = ", ".join(f"{key} = {_toml(value)}" for key, value in rule.items())
@@ -111,6 +110,5 @@ def _toml(value: Any) -> str:
 
 
 def make_ledger(path: Path) -> Path:
-    """Make the ledger of silo north."""
     Ledger.create(path, epsilon=60.0, delta=1e-5, silo="north").close()
     return path

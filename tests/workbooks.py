@@ -13,7 +13,6 @@ _KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 
 
 def write_xlsx(path: Path, **sheets: Iterable[Iterable[Any]]) -> Path:
-    """Write sheets by name and return where they are."""
     numbers = range(1, len(sheets) + 1)
     parts = {
         "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types">'

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
+from row_forms import write_sqlite
 
 from fedpower.report import read_result
 from genotypes import people, write_bed
@@ -106,13 +107,9 @@ def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
 
 @pytest.fixture
 def ward(here: Path) -> Path:
-    """North's rows in a SQLite file, and the file that names them."""
     (here / "ward").mkdir()
-    with sqlite3.connect(here / "ward" / "north.db") as connection:
-        connection.execute(f"CREATE TABLE visits ({', '.join(COLUMNS)}, who TEXT)")
-        rows = [(*row, "x") for row in parts()["north"].tolist()]
-        connection.executemany("INSERT INTO visits VALUES (?, ?, ?, ?, ?, ?)", rows)
-    connection.close()
+    visits = frame("north").assign(who="x").to_numpy()
+    write_sqlite(visits, here / "ward" / "north.db", (*COLUMNS, "who"))
     path = here / "ward" / "north.toml"
     path.write_text(
         '[data]\ndatabase = "sqlite:///north.db"\n'

@@ -8,6 +8,7 @@ import resource
 import shlex
 import shutil
 import subprocess
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -388,10 +389,8 @@ def prepare(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(hospitals: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("prepared")
-    shutil.copytree(hospitals, folder, dirs_exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
+    folder = shutil.copytree(hospitals, tmp_path_factory.mktemp("prepared"), dirs_exist_ok=True)
+    with chdir(folder):
         prepare(folder)
     return folder
 

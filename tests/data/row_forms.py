@@ -53,8 +53,6 @@ def svmlight_text(rows: NDArray[np.float64]) -> str:
 
 
 def saved(name: str, write: Callable[[Path, Any], Any]) -> Callable[[Any, Path], Path]:
-    """Return what writes rows to a file of this name and returns its path."""
-
     def made(rows: Any, folder: Path) -> Path:
         write(folder / name, rows)
         return folder / name
@@ -89,6 +87,15 @@ def write_sqlite(rows: Any, path: Path, names: tuple[str, ...] = NAMES) -> str:
         connection.executemany(f"INSERT INTO visits VALUES ({marks})", rows.tolist())
     connection.close()
     return f"sqlite:///{path}"
+
+
+def write_zeros(path: Path, shape: tuple[int, int]) -> Path:
+    """Write an array of zeros that takes no disk."""
+    with path.open("wb") as file:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * shape[0] * shape[1])
+    return path
 
 
 def _sqlite_toml(rows: Any, folder: Path) -> Path:
@@ -229,5 +236,4 @@ def forms(names: Iterable[str]) -> list[Any]:
 
 
 def read_all(source: RowSource, max_rows: int = 10_000) -> NDArray[np.float64]:
-    """Return all rows of a source as one dense array."""
     return np.vstack([b.toarray() if sparse.issparse(b) else np.asarray(b) for b in source.blocks(max_rows)])

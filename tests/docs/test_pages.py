@@ -50,7 +50,6 @@ def _reader_s_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(command: str, status: int = 0) -> str | None:
-    """Run a command that ends by itself, and return its output."""
     done = subprocess.run(
         ["bash", "-c", command], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL, text=True, timeout=LONGEST_S,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.protocol.solvers.angles import DETERMINED
-from fits import fed_pca
 from problems import Array
 
 D, PLANTED = 15, 3

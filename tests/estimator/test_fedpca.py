@@ -15,10 +15,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA
 from fedpower.errors import InputError
 from fedpower.linalg import sin_theta
-from fits import fed_pca
 from problems import Array, spiked_rows, split
 
 INF = float("inf")

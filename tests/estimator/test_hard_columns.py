@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from benchmarks import preparation as hard
+from benchmarks.fits import fed_pca
 from fedpower import FedPCA
 from fedpower.protocol.pooled import available_case
 from fedpower.report.codebook_file import read_code_book, write_code_book
-from fits import fed_pca
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -8,6 +8,7 @@ from scipy.linalg import subspace_angles
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks.fits import fed_pca
 from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
@@ -15,7 +16,6 @@ from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
 from fedpower.linalg import fix_signs
 from fedpower.privacy.noise import SeededNoiseForExperiments
-from fits import fed_pca
 
 INF = float("inf")
 ROWS = rows_of(3_000, 6, seed=1)

@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA, Plain
 from fedpower.errors import InputError
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.estimator.plan import Candidate, full_spectrum, plan, spectrum_of_gap, spectrum_of_result
 from fedpower.linalg import sin_theta
 from fedpower.report.result import read_result
-from fits import fed_pca
 from problems import Array
 
 SIZES = [20_000, 30_000, 50_000]

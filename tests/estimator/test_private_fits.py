@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.engines.inprocess import Run, federate, read_silos
@@ -21,7 +22,6 @@ from fedpower.protocol.outcome import USED_BEFORE
 from fedpower.rows.opening import open_source
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import local_moment
-from fits import fed_pca
 from problems import Array, spiked_rows
 
 OPTIONS = {"epsilon": 1.0, "delta": 1e-6, "row_norm": 12.0, "standardize": False}

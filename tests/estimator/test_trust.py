@@ -5,11 +5,11 @@ import warnings
 import numpy as np
 import pytest
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA
 from fedpower.estimator.fit_warnings import NoiseWarning
 from fedpower.linalg import sin_theta
 from fedpower.report import read_result
-from fits import fed_pca
 from problems import Array
 
 EXACT = {"epsilon": float("inf"), "solver": "moment", "standardize": False}

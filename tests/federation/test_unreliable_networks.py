@@ -45,7 +45,6 @@ class Run:
             assert self.network.n_events < MOST_EVENTS, "the run hangs"
 
     def start(self) -> None:
-        """Take up the run from its checkpoint, as a new process does."""
         self.n_starts += 1
         recorded = [decode_as(each, Round) for each in self.stored]
         self.coordinator = coordinator_of(

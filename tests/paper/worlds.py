@@ -79,7 +79,6 @@ def _misalignment(curve: Curve) -> float:
 
 
 def scaled(where: Callable[[Curve], bool], factor: Callable[[Curve], float]) -> Twist:
-    """Return a twist that scales the curves that ``where`` picks."""
     return lambda curve, value: value * factor(curve) if where(curve) else value
 
 
@@ -127,6 +126,5 @@ TRUE: dict[str, dict[str, Twist]] = {
 
 
 def twist_of(worlds: dict[str, dict[str, Twist]], claim: str) -> dict[str, Twist] | None:
-    """Return the twist for a claim's name."""
     found = [twist for name, twist in worlds.items() if claim.startswith(name)]
     return found[0] if found else None

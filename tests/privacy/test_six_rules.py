@@ -16,6 +16,7 @@ import pytest
 from pyarrow import csv, parquet
 from scipy import sparse
 
+from benchmarks.fits import fed_pca
 from budgets import ledgers_in, spent
 from fedpower import CodeBook, FedPCA
 from fedpower.cli import main
@@ -25,7 +26,6 @@ from fedpower.estimator.fit_warnings import ClippingWarning
 from fedpower.privacy import noise
 from fedpower.privacy.noise import SeededNoiseForExperiments, SystemNoise
 from fedpower.protocol import silo as assembling
-from fits import fed_pca
 
 MODES = pytest.mark.parametrize("mode", ["moment", "step", "paper"])
 

@@ -13,13 +13,13 @@ import pyarrow.parquet
 import pytest
 from scipy import sparse
 
+from benchmarks.fits import fed_communities, fed_pca
 from budgets import spent
 from fedpower import FedPCA
 from fedpower.errors import LedgerError
 from fedpower.privacy import Ledger
 from fedpower.rows.opening import open_source, split_by_group
 from fedpower.rows.sql import SqlQuery
-from fits import fed_communities, fed_pca
 from layers import planted
 from two_worlds import NAMES, QUESTIONS, Question, book_of, make_ledger, rows_of, rules_of, write_world
 

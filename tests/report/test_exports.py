@@ -19,13 +19,13 @@ from row_forms import annotated
 from scipy import sparse
 from test_results import CENTER, COLUMNS, FRAME, ROWS, SCALE
 
+from benchmarks.fits import fed_pca
 from fedpower import CodeBook, FedPCA
 from fedpower.errors import InputError
 from fedpower.report import Result, read_result
 from fedpower.report.export import write_cells, write_loadings, write_onnx, write_plink
 from fedpower.report.files import as_text
 from fedpower.rows.opening import open_source
-from fits import fed_pca
 
 FITS = {
     "uncentred": {"center": False},
