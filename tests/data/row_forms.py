@@ -68,10 +68,6 @@ def zipped(path: Path, text: str) -> None:
     path.write_bytes(gzip.compress(text.encode()))
 
 
-def _parquet_pandas(path: Path, rows: Any) -> None:
-    frame(rows).set_index(np.arange(len(rows)) * 3 + 1).to_parquet(path, index=True)
-
-
 def _arrow_stream(path: Path, rows: Any) -> None:
     data = table(rows)
     with pa.ipc.new_stream(path, data.schema) as writer:
@@ -147,10 +143,6 @@ def write_duckdb(rows: Any, path: Path) -> str:
     return f"duckdb:///{path}"
 
 
-def _pandas_mixed(rows: Any, folder: Path) -> Any:
-    return frame(rows).astype({"ß": "Int64", "age": object})
-
-
 def annotated(x: Any, names: tuple[str, ...] = NAMES) -> anndata.AnnData:
     """Return cells by genes; the names are Python strings, which every anndata can write."""
     cells = pd.DataFrame(index=pd.Index([f"c{n}" for n in range(x.shape[0])], dtype=object))
@@ -176,7 +168,7 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "csr": lambda rows, folder: sparse.csr_array(rows),
     "coo": lambda rows, folder: sparse.coo_matrix(rows),
     "pandas": lambda rows, folder: frame(rows),
-    "pandas of many dtypes": _pandas_mixed,
+    "pandas of many dtypes": lambda rows, folder: frame(rows).astype({"ß": "Int64", "age": object}),
     "arrow table": lambda rows, folder: table(rows),
     "arrow batch": lambda rows, folder: table(rows).to_batches()[0],
     "polars frame": lambda rows, folder: pl.from_arrow(table(rows)),
@@ -204,7 +196,9 @@ FORMS: dict[str, Callable[[Any, Path], Any]] = {
     "parquet": saved(
         "r.parquet", lambda path, rows: pyarrow.parquet.write_table(table(rows), path, row_group_size=20)
     ),
-    "parquet with index": saved("r.parquet", _parquet_pandas),
+    "parquet with index": saved(
+        "r.parquet", lambda path, rows: frame(rows).set_index(np.arange(len(rows)) * 3 + 1).to_parquet(path)
+    ),
     "feather": saved(
         "r.feather", lambda path, rows: pyarrow.feather.write_feather(table(rows), path, chunksize=17)
     ),

@@ -13,7 +13,6 @@ from benchmarks.preparation import MOST_DEGREES, MOST_OFF
 from benchmarks.preparation import units_error as measured
 from benchmarks.preparation import units_rows as rows_of
 from fedpower import CodeBook, FedPCA
-from fedpower.cli import main
 from fedpower.linalg import fix_signs
 from fedpower.privacy.noise import SeededNoiseForExperiments
 
@@ -96,12 +95,3 @@ def test_private_is_near_exact(standardize):
     angle, off = measured(standardize=standardize, epsilon=4.0, n_rows=20_000, n_features=8, seed=0)
     assert angle <= MOST_DEGREES
     assert off <= MOST_OFF
-
-
-def test_units_are_never_mixed(tmp_path, capsys):
-    one, other = (
-        str(FedPCA(2, epsilon=INF, standardize=each).fit(ROWS).save(tmp_path / str(each)))
-        for each in (True, False)
-    )
-    assert main(["show", one, "--against", other], standalone_mode=False) == 2
-    assert "got correlations in one and covariances in the other" in capsys.readouterr().err
