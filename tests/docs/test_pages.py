@@ -1,7 +1,4 @@
-"""Every block of the README and of docs/ that a reader could run is run, and gives what is shown.
-
-Blocks that need servers are run with servers.
-"""
+"""Blocks and notebooks of the documentation run, with servers where needed, and give what is shown."""
 
 import contextlib
 import io
@@ -17,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 from grounds import GROUNDS, three_hospitals
 from pages import OUTPUT, PAGES, PYTHON, ROOT, SHELL, Block, blocks
@@ -251,3 +250,24 @@ def test_blocks_that_need_servers_give_what_is_shown(page, tmp_path):
                 (tmp_path / block.remarks["file"]).write_text(block.text, encoding="utf-8")
             elif "not run" not in block.remarks:
                 run_commands(block, served.do)
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def test_notebooks_are_kept_without_outputs():
+    cells = [cell for path in NOTEBOOKS for cell in nbformat.read(path, as_version=4).cells]
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert code
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+@pytest.mark.pages
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
+    notebook = nbformat.read(path, as_version=4)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
+    outputs = [each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs]
+    assert any("image/png" in each.get("data", {}) for each in outputs)
+    assert not [each for each in outputs if each.get("name") == "stderr"]
