@@ -38,5 +38,6 @@ def test_a_tier_imports_the_files_that_name_it_and_leaves_the_others_alone():
         for chosen in (NAMED, "not slow", "slow or audits", "not (slow and pages)"):
             assert not is_left_alone(text, chosen)
     assert is_left_alone(whole, FAST)
+    assert is_left_alone("pytestmark = [\n    pytest.mark.audits,\n]", FAST)
     assert not is_left_alone(one, FAST)
     assert not is_left_alone("def test_it(): ...", FAST)
