@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -258,7 +259,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             source = open_source(rows if groups is None else rows[own], name=f"silo {name!r}")
             sources[name] = source if ids is None else with_ids(source, ids[own], person.rows)
         if person.column is not None or ids is not None:
-            options = options.replace(unit=Person(person.column or "units", person.rows))
+            options = replace(options, unit=Person(person.column or "units", person.rows))
         rules = None if table is None else rules_of_source(table)
         return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
 

@@ -191,7 +191,7 @@ def plan(
         require(options.is_private, "error", "given with a finite epsilon", options.epsilon)
     if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(options.ranges.values())
-        options = options.replace(ranges=[*known, *[None] * (n_features - len(known))])
+        options = replace(options, ranges=[*known, *[None] * (n_features - len(known))])
     book = options.book
     if book is not None:
         book.check_columns(None, n_features)
@@ -223,7 +223,7 @@ def plan(
         also = "" if error is None else f", and what an error of {error:g} takes,"
         missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
-        needed = _needed(error, options.replace(delta=study.delta), facts)
+        needed = _needed(error, replace(options, delta=study.delta), facts)
     remarks = (
         _out_of_reach(options, candidates, facts),
         _better(candidates),
@@ -251,7 +251,8 @@ def _varied(options: Options, mode: str, solver: str, aggregation: str, facts: _
     if mode == "clipped" and energy is None and values is not None and isinstance(rank, int | np.integer):
         energy = float(min(values[:rank].sum() / values.sum(), 0.999))
     kind: Any = "auto" if mode == "none" else mode
-    return options.replace(
+    return replace(
+        options,
         noise=Noise(kind, energy, options.noise.scores_epsilon),
         solver=_as(SOLVERS[solver], options.solver),
         aggregation=_as(AGGREGATIONS[aggregation], options.aggregation),
@@ -449,7 +450,7 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     def enough(epsilon: float, times: float) -> bool:
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in facts.sizes.items()}
         try:
-            error = replace(facts, sizes=scaled).candidate(options.replace(epsilon=epsilon)).error
+            error = replace(facts, sizes=scaled).candidate(replace(options, epsilon=epsilon)).error
         except InputError:  # fewer rows than components
             return False
         return error is not None and error <= wanted
