@@ -208,7 +208,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
         """
-        del y
         options = options_of(self)
         if options.network is not None:
             raise InputError(
@@ -311,7 +310,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
             are for the silos' operators only, so the fitted model does not keep them.
         """
-        del y
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
         options = options_of(self)
         return self._take(fit_data(options, open_data(silos, options, extra_columns), run))
@@ -380,12 +378,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, the same as ``fedpower fit`` writes, and return where it is.
 
-        Parameters
-        ----------
-        folder : str or path
-            A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
-        force : bool, default=False
-            Whether an earlier result in the folder is replaced.
+        See `Result.save`.
         """
         check_is_fitted(self)
         return self.result_.save(folder, force=force)

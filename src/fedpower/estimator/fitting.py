@@ -30,7 +30,6 @@ from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.moment import Moment
@@ -197,13 +196,8 @@ class _Fit:
                     "row_norm or normalize, or leave the ledgers out"
                 )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
-        if isinstance(options.solver, Iterative):
-            SiloSampler(
-                sizes=dict.fromkeys(sources, 1),
-                rng=public_rng(options, study),
-                n_participants=options.solver.n_participants,
-                participation=options.solver.participation,
-            )
+        count = getattr(options.solver, "n_participants", None)
+        require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
         check_silos(list(sources), options.aggregation.min_silos)
         budget = study.budget
         if budget is not None and run.ledgers:

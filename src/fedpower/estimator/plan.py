@@ -39,9 +39,6 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
 
-TRACE = 1.0
-"""The most that eigenvalues of rows of norm at most 1 add up to."""
-
 _CLEARLY = 0.9  # a fit is named as better where its predicted error is below this share of another's
 _NEAR_ENOUGH = 1.02  # what is said to be enough is at most so many times what is not
 _MOST_EPSILON = 20.0  # a larger ε promises next to nothing
@@ -136,7 +133,7 @@ class _Facts:
         elif isinstance(settings, UploadSettings | ClippedSettings):
             runs = [_cost(study, summed=True)]
         elif study.n_steps is not None:
-            flat = np.full(self.n_features, TRACE / self.n_features)
+            flat = np.full(self.n_features, 1.0 / self.n_features)
             runs = [_rehearsed(settings, flat, level, self.n_rows, 0)._replace(rank=None, error=None)]
         found: dict[str, Any] = {}
         for name, values in zip(_Run._fields, zip(*runs, strict=True), strict=bool(runs)):
@@ -547,13 +544,13 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
         raise InputError(
             f"spectrum must be 1 to {n_features} finite eigenvalues of at least 0, got {values.size} numbers"
         )
-    if values.sum() > TRACE * (1 + 1e-6):
+    if values.sum() > 1 + 1e-6:  # the most that eigenvalues of rows of norm at most 1 add up to
         raise InputError(
             f"spectrum must add up to at most 1, got {values.sum():.4g}; divide it by the bound squared"
         )
     values = np.sort(values)[::-1]
     rest, last = n_features - values.size, float(values[-1])
-    left = max(TRACE - float(values.sum()), 0.0)
+    left = max(1.0 - float(values.sum()), 0.0)
     if rest == 0 or last * rest <= left * (1 + 1e-9):
         return np.append(values, np.full(rest, last))
     powers = np.arange(1, rest + 1)

@@ -24,6 +24,7 @@ from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, sums_moment
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.text import human_bytes
 from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
@@ -375,7 +376,10 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     triangle, block = 4 * d * (d + 1), 16 * d * study.iteration_rank
     upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
     steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
-    figures = f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of {_size(block)}"
+    figures = (
+        f"one round of {human_bytes(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"{human_bytes(block)}"
+    )
     why = _why_upload(options, study.noise, rank)
     given = [name for name in options.paper_settings if (name, study.noise) != ("n_steps", "step")]
     solver = "krylov"
@@ -399,10 +403,6 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     else:
         reason = f"the moment is too large to upload lightly: {figures}"
     return SolverChoice(solver=solver, reason=reason)
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
 
 
 def settings_of(
