@@ -35,8 +35,6 @@ def silos() -> dict[str, Silo]:
 
 
 class Wrapped:
-    """A silo that does something before it answers."""
-
     def __init__(self, silo: Silo, before: Callable[[Message], object]) -> None:
         self.silo, self.before = silo, before
 

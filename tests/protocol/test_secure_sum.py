@@ -102,7 +102,6 @@ def answer_round(coordinator, there):
 
 
 def called_by(coordinator, there):
-    """Enrol all silos and open a session; return what is recorded of it."""
     for _ in range(2):
         answer_round(coordinator, there)
     return closed_rounds(coordinator)

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.errors import InputError
+from fedpower.linalg import Array
 from fedpower.options import documented, setting
 from fedpower.protocol.solvers.angles import CONFIDENCE, Directions, exact_angles
 from fedpower.report.moment import Moment
@@ -19,7 +20,6 @@ from fedpower.report.record import plain
 from fedpower.report.text import percent
 from fedpower.report.view import angle_sentences
 
-Array = NDArray[np.float64]
 Contents = Iterator[str | Table | Picture]
 """What a page holds: sentences, tables and pictures."""
 

@@ -14,9 +14,9 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import InputError, require
-from fedpower.linalg import fix_signs, goe_quantile
+from fedpower.linalg import Array, fix_signs, goe_quantile
 from fedpower.options import setting
 from fedpower.protocol.solvers.angles import (
     CONFIDENCE,

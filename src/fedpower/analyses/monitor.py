@@ -10,8 +10,9 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedpower.analyses import base
-from fedpower.analyses.base import Analysis, Array, Contents
+from fedpower.analyses.base import Analysis, Contents
 from fedpower.errors import require
+from fedpower.linalg import Array
 from fedpower.protocol.pooled import unit_variances
 from fedpower.protocol.solvers.angles import DETERMINED, moment_angles
 from fedpower.report.moment import Moment

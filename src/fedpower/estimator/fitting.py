@@ -2,15 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
 from fedpower.engines.inprocess import (
-    LedgerPaths,
-    OnRows,
-    Versions,
+    OnClipped,
+    Run,
     check_ledgers,
     federate,
     prepare_silos,
@@ -28,7 +27,6 @@ from fedpower.estimator.fit_warnings import (
     weights_summary,
 )
 from fedpower.estimator.terms import (
-    IdentityPaths,
     build_study,
     identities_of,
     public_rng,
@@ -38,7 +36,7 @@ from fedpower.estimator.terms import (
     treatment_of,
 )
 from fedpower.options import Edge, Iterative, Node, Options
-from fedpower.protocol.coordinator import Round, check_silos
+from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
 from fedpower.protocol.solvers.shared import SiloSampler
@@ -58,21 +56,6 @@ from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.local import LocalMoment
 from fedpower.sums.survey import Survey
-
-OnClipped = Callable[[dict[str, tuple[int, int]]], None]
-
-
-@dataclass(frozen=True)
-class Run:
-    """How a fit runs: what it is charged to, which keys it uses, what is called; see `FedPCA.fit_silos`."""
-
-    ledgers: LedgerPaths | None = None
-    data_version: Versions | None = None
-    data_set: str | None = None
-    identities: IdentityPaths | None = None
-    on_round: Callable[[Round], None] | None = None
-    on_rows: OnRows | None = None
-    on_clipped: OnClipped | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +152,6 @@ def _is_path(silo: Any) -> bool:
 # --- the walk --------------------------------------------------------------------------------------
 
 
-def fit_silos(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "refuse") -> Result:
-    """Fit to silos: arrays, tables or paths of files, which are streamed and never pooled."""
-    return fit_data(options, open_data(silos, options, extra_columns), run)
-
-
 class _Fit:
     """Rows that are open, the options and the run of a fit, and what follows from these."""
 
@@ -186,14 +164,7 @@ class _Fit:
             "on_rows": run.on_rows,
             "fingerprinted": bool(run.ledgers),
         }
-        self.running: dict[str, Any] = {
-            "identities": self.identities,
-            "n_jobs": options.n_jobs,
-            "on_round": run.on_round,
-            "ledgers": run.ledgers,
-            "data_version": run.data_version,
-            "data_set": run.data_set,
-        }
+        self.running: dict[str, Any] = {"how": run, "identities": self.identities, "n_jobs": options.n_jobs}
 
     def terms(
         self, n_rows: int, treatment: RowTreatment | None, roster: Mapping[str, int] | None = None
@@ -218,13 +189,6 @@ class _Fit:
                 "a ledger must be charged a finite epsilon, got epsilon=inf, which releases exact numbers; "
                 "give a finite one, or leave the ledgers out"
             )
-        public = options.public
-        bounded = options.book is not None or public.row_norm is not None or public.normalize
-        if run.ledgers and not (options.prepares or isinstance(options.unit, Edge) or bounded):
-            raise InputError(
-                "a fit with ledgers must have a public bound on the norm of a row, got none; give row_norm "
-                "or normalize, or leave the ledgers out"
-            )
         counts = [source.n_rows for source in sources.values()]
         known = sum(count or 0 for count in counts)
         if options.book is not None:
@@ -233,6 +197,11 @@ class _Fit:
         if not options.prepares:
             treatment = public_treatment(options, self.data.columns)
             treatment.check_width(d)
+            if run.ledgers and not treatment.bounded:
+                raise InputError(
+                    "a fit with ledgers must have a public bound on the norm of a row, got none; give "
+                    "row_norm or normalize, or leave the ledgers out"
+                )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
         if isinstance(options.solver, Iterative):
             SiloSampler(
@@ -244,9 +213,7 @@ class _Fit:
         check_silos(list(sources), options.aggregation.min_silos)
         budget = study.budget
         if budget is not None and run.ledgers:
-            check_ledgers(
-                list(sources), budget, run.ledgers, data_version=run.data_version, data_set=run.data_set
-            )
+            check_ledgers(list(sources), budget, run)
         return study
 
     def study_of(
@@ -334,26 +301,24 @@ def _report_cut(
     on_clipped: OnClipped | None,
 ) -> None:
     """Report to the operator what a public bound did to rows, or a public maximum to edges."""
+    summary = None
     if weighed := weighed_edges(sources):
         counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
         summary = weights_summary(weighed.values())
     # A code book's bound is where clipping and noise balance: no reason for a warning.
     elif treatment.row_norm is not None and (options.book is None or on_clipped is not None):
         counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
-        all_cut = all(count == read for count, read in counts.values())
-        summary = _ALL_CUT if all_cut else None
+        if all(count == read for count, read in counts.values()):
+            summary = (
+                "every row is longer than row_norm, so that their directions alone count; give public "
+                "centres and scales, or a larger bound"
+            )
     else:
         return
     if on_clipped is not None:
         on_clipped(counts)
     elif summary is not None:
         warn(summary, ClippingWarning)
-
-
-_ALL_CUT = (
-    "every row is longer than row_norm, so that their directions alone count; give public centres and "
-    "scales, or a larger bound"
-)
 
 
 _MOST_SHOWN = 5

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpower.errors import InputError
-from fedpower.linalg import lower_of, symmetric_of
+from fedpower.linalg import Array, lower_of, symmetric_of
 from fedpower.privacy.noise import WIDEST_SCALE, NoiseSource, gaussian_integers
 from fedpower.rows.units import PARTS as UNIT_PARTS
 from fedpower.rows.units import TALLY_PARTS
@@ -70,8 +70,6 @@ def whole(name: str, value: int) -> int:
         raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; pass a positive int")
     return int(value)
 
-
-Array = NDArray[np.float64]
 
 LARGEST_MEAN_WEIGHT = 0.75
 """Up to here lemma 1 holds."""

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from fedpower.linalg import fix_signs
 from fedpower.options import FLAT, Edge, Node, Options, Person
@@ -23,8 +22,6 @@ from fedpower.report.view import POOLED
 from fedpower.rules.codebook import CodeBook
 from fedpower.rules.rules import TableRules
 from fedpower.rules.treatment import RowTreatment
-
-Array = NDArray[np.float64]
 
 
 def result_of(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 from msgspec import structs
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedpower.errors import InputError
+from fedpower.linalg import Array
 from fedpower.protocol.solvers.angles import CONFIDENCE, DETERMINED, Directions
 from fedpower.protocol.study import SolverChoice
 from fedpower.report.files import new_file, new_folder, write_csv
@@ -49,8 +50,6 @@ from fedpower.values import Block, pl
 if TYPE_CHECKING:
     from sklearn.decomposition import PCA
     from sklearn.pipeline import Pipeline
-
-Array = NDArray[np.float64]
 
 COMPONENTS, EIGENVALUES, SCORE_COUNTS = "components.csv", "eigenvalues.csv", "score_counts.csv"
 FILES = (ARRAYS, COMPONENTS, EIGENVALUES, RUN, PRIVACY, REPORT)  # what every result folder holds

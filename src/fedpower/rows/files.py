@@ -18,12 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import unquote
 
-from fedpower.errors import InputError, installing, require
+from fedpower.errors import InputError, needed, require
 from fedpower.rows.source import require_shape
 from fedpower.rows.tables import Table, cells_of, lazy_read, pandas_index, polars_runs
 from fedpower.rules.expressions import Cells
@@ -355,12 +354,7 @@ FORMATS[SHEETS] = Format(sheet_table, is_part=False)
 
 
 def _sheet(path: Path, name: str, sheet: str | None) -> pl.DataFrame:
-    try:
-        calamine: Any = import_module("python_calamine")
-    except ImportError:
-        raise InputError(
-            f"{name} must be read with python-calamine, got none; run {installing('excel')}"
-        ) from None
+    calamine = needed("python_calamine", "excel", f"{name} must be read with")
     try:
         with calamine.CalamineWorkbook.from_path(path) as book:
             if sheet is not None and sheet not in book.sheet_names:
