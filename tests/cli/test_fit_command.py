@@ -208,6 +208,7 @@ def test_a_private_fit_warns_of_a_large_delta_and_says_that_nothing_recorded_it(
     said = succeed("fit", *FILES, *PRIVATE, "--delta", 0.5, "-o", "large")
     assert "Warning: delta should be below 1/rows of every silo, got 0.5 where one has" in said.stderr
     assert "Private: one row of one silo" in said.stdout
+    assert ("see privacy.txt" in said.stdout, "Assumptions:" in said.stdout) == (True, False)
     assert "no ledger was given" in said.stderr
     assert read_result("large").run["privacy"]["private"]
     assert "delta" not in succeed("fit", "north.csv", *PRIVATE, "--delta", 1e-3, "-o", "out").stderr
@@ -239,6 +240,7 @@ def test_a_secure_sum_takes_identities_from_files_that_are_made_once(here):
     words = [f"--identity={name}={name}.pem" for name in SIZES]
     said = succeed("fit", *FILES, *PRIVATE, "--aggregation", "secure", *words, "--verbose", "-o", "out")
     assert "the coordinator together with 1 silo of the 3" in said.stdout
+    assert "Assumptions:" in said.stdout
     assert "rehearsal" in said.stdout
     record = read_result("out").run
     assert dict(record["study"]["terms"]["identities"]) == shown

@@ -9,12 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from hospitals import COLUMNS, EXACT, PRIVATE, parts, run, succeed
-from row_forms import write_sqlite
+from row_forms import write_sqlite, write_xlsx
 
 from fedpower.report import read_result
 from genotypes import people, write_bed
 from layers import planted, write_layer, write_nodes
-from workbooks import write_xlsx
 
 ROWS = parts()
 
@@ -93,16 +92,6 @@ def test_groups_are_told_apart_in_renamed_text_too(here):
     succeed("fit", "german.csv", "--rename", "haus=site", "--groups", "site", *EXACT)
     succeed("fit", "everybody.csv", "--groups", "site", *EXACT, "-o", "plain")
     same_axes(components(), components("plain"))
-
-
-def test_the_promise_is_four_lines_unless_more_is_asked_for(here):
-    brief = succeed("fit", "north.csv", "east.csv", *PRIVATE).stdout
-    whole = succeed("fit", "north.csv", "east.csv", *PRIVATE, "--verbose", "-o", "more").stdout
-    assert "Assumptions:" not in brief
-    assert "see privacy.txt" in brief
-    assert "Assumptions:" in whole
-    assert Path("result/privacy.txt").read_text().startswith("Private: one row of one silo.\nNeighbours")
-    assert "Assumptions:" in Path("result/privacy.txt").read_text()
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hospitals import EXACT, PRIVATE, PROGRAM, run, succeed
-
-from workbooks import write_xlsx
+from row_forms import write_xlsx
 
 SHORT = {
     "EXACT": shlex.join(EXACT),

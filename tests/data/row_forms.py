@@ -11,6 +11,7 @@ import dask.array
 import dask.dataframe
 import duckdb
 import numpy as np
+import openpyxl
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -25,7 +26,6 @@ from scipy import sparse
 from fedpower.rows.opening import open_source
 from fedpower.rows.source import RowSource
 from fedpower.rows.sql import SqlQuery
-from workbooks import write_xlsx
 
 N_ROWS, N_FEATURES = 53, 5
 NAMES = ("age", "dose", "t 1", "x.y", "ß")
@@ -127,6 +127,16 @@ def in_parts(rows: Any, folder: Path, write: Callable[[pa.Table, Path], None], e
 
 def _parquet_parts(rows: Any, folder: Path) -> Path:
     return in_parts(rows, folder, pyarrow.parquet.write_table, ".parquet")
+
+
+def write_xlsx(path: Path, **sheets: Iterable[Iterable[Any]]) -> Path:
+    book = openpyxl.Workbook(write_only=True)
+    for name, rows in sheets.items():
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(list(row))
+    book.save(path)
+    return path
 
 
 def _xlsx(rows: Any, folder: Path) -> Path:

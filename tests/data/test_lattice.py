@@ -19,7 +19,7 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums import lattice
 from fedpower.sums.lattice import EXACT_ROWS, SIDE, LatticeRows, LatticeSum, Words, product_rows
 from fedpower.sums.survey import STAGES, Stage
-from lattices import exact_moment
+from problems import exact_moment
 
 
 @pytest.fixture(autouse=True, params=["C", "NumPy"], scope="module")

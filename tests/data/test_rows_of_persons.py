@@ -31,7 +31,7 @@ from fedpower.sums.lattice import SIDE, LatticeRows
 from fedpower.sums.local import KernelChoice, LocalMoment, local_moment
 from fedpower.sums.passes import enrolled
 from fedpower.sums.survey import STAGES, Stage, Survey
-from lattices import exact_moment
+from problems import exact_moment
 
 PRODUCTS = KernelChoice(kind="product", reason="none is made")
 D = 4

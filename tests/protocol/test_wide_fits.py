@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from krylov_runs import run
 from msgspec.structs import replace
 from scipy import sparse
 
@@ -15,7 +14,7 @@ from fedpower.protocol.messages import AskMoment, Message
 from fedpower.protocol.receiving import problem_with
 from fedpower.protocol.solvers.products import Answers
 from problems import Array
-from runs import averaged_product, make_silos
+from runs import averaged_product, make_silos, run
 
 WIDE = 9_000  # beyond what a d×d moment is made for
 SIZES = (7, 12, 9)
