@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Literal, dataclass_transform, get_args
 
 import numpy as np
 
@@ -441,10 +441,6 @@ class Options(_Value):
         require(is_book, "codebook", "a CodeBook or the path of one", type(self.codebook).__name__)
         check_sums_are_noised(self.aggregation.name, self.epsilon)
 
-    def replace(self, **changed: Any) -> Self:
-        """Return the options with others in place of some."""
-        return replace(self, **changed)
-
     @property
     def is_private(self) -> bool:
         return math.isfinite(self.epsilon)
@@ -512,20 +508,12 @@ class Options(_Value):
     def flat(self) -> dict[str, Any]:
         """Return every option by its name on the command line and in files."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        for one in (self.noise, self.aggregation, self.solver):
-            values |= {item.name: getattr(one, item.name) for item in fields(one)}
-        del values["kind"]
-        network = self.network
-        return values | {
-            "noise": self.noise.kind,
-            "aggregation": self.aggregation.name,
-            "solver": self.solver.name,
-            "unit": self.person.column,
-            "rows_per_unit": self.person.rows,
-            "network": None if network is None else network.name,
-            "edge_weight": None if network is None else network.max_weight,
-            **{name: getattr(self.public, name) for name in _OF_CODE_BOOKS},
-        }
+        for part in (Person(), Edge(), self.unit or Person(), self.noise, self.aggregation, self.solver):
+            values |= {_RENAMED.get(item.name, item.name): getattr(part, item.name) for item in fields(part)}
+        names = {"aggregation": self.aggregation.name, "solver": self.solver.name}
+        network = None if self.network is None else self.network.name
+        public = {name: getattr(self.public, name) for name in _OF_CODE_BOOKS}
+        return values | names | public | {"network": network}
 
 
 _OF_CODE_BOOKS = {
@@ -539,7 +527,6 @@ _OF_CODE_BOOKS = {
 """Options that are fields of a code book."""
 
 _RENAMED = {"kind": "noise", "column": "unit", "rows": "rows_per_unit", "max_weight": "edge_weight"}
-_NETWORK = "Silos hold networks: an edge is protected, or a row of the adjacency."
 
 
 def _flat_settings() -> Iterator[tuple[str, Setting]]:
@@ -551,7 +538,8 @@ def _flat_settings() -> Iterator[tuple[str, Setting]]:
             if isinstance(known.choices, Mapping):
                 parts[item.name] = known.choices.values()
         if item.name == "unit":
-            yield "network", _declare(None, _NETWORK, ("edge", "row"), section="rows")
+            help = "Silos hold networks: an edge is protected, or a row of the adjacency."
+            yield "network", _declare(None, help, ("edge", "row"), section="rows")
         for part in parts.get(item.name, ()):
             yield from ((_RENAMED.get(name, name), inner) for name, inner in _settings(part).items())
         if item.name == "codebook":

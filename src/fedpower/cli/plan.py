@@ -16,7 +16,7 @@ from fedpower.cli.options import READING, TEXT, Command, given_options, option, 
 from fedpower.cli.silos import open_silos
 from fedpower.errors import InputError
 from fedpower.estimator.fitting import open_data
-from fedpower.estimator.plan import TRACE, Plan, spectrum_of_gap, spectrum_of_result
+from fedpower.estimator.plan import Plan, spectrum_of_gap, spectrum_of_result
 from fedpower.estimator.plan import plan as planned
 from fedpower.options import Options, from_flat
 from fedpower.privacy.ledger import Ledger, rounded_down
@@ -122,10 +122,10 @@ def _spectrum(
     words, gap, k = given["spectrum"], given["gap"], given["n_components"]
     if words is not None and gap is not None:
         raise InputError("--gap and --spectrum must not be given together, got both")
-    bound, trace = given["row_norm"], TRACE
+    bound, trace = given["row_norm"], 1.0
     if wanted.book is not None:
         bound = wanted.book.bound
-        trace = min(TRACE, n_features / bound**2)  # columns of variance 1
+        trace = min(1.0, n_features / bound**2)  # columns of variance 1
     if earlier is not None:
         if earlier.n_features != n_features:
             raise InputError(f"--spectrum must have {n_features} columns, got {earlier.n_features}")

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
@@ -207,7 +208,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         units : array-like of shape (n_samples,), default=None
             Each row's person, where persons are protected; the column ``unit`` of a data frame by default.
         """
-        del y
         options = options_of(self)
         if options.network is not None:
             raise InputError(
@@ -258,7 +258,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             source = open_source(rows if groups is None else rows[own], name=f"silo {name!r}")
             sources[name] = source if ids is None else with_ids(source, ids[own], person.rows)
         if person.column is not None or ids is not None:
-            options = options.replace(unit=Person(person.column or "units", person.rows))
+            options = replace(options, unit=Person(person.column or "units", person.rows))
         rules = None if table is None else rules_of_source(table)
         return self._take(fit_data(options, Data(sources=sources, columns=columns, rules=rules), Run()))
 
@@ -310,7 +310,6 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             capped) and how many there are, by silo; where the fit finds the bound, at its end. These counts
             are for the silos' operators only, so the fitted model does not keep them.
         """
-        del y
         run = Run(ledgers, data_version, data_set, identities, on_round, on_rows, on_clipped)
         options = options_of(self)
         return self._take(fit_data(options, open_data(silos, options, extra_columns), run))
@@ -379,12 +378,7 @@ class FedPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def save(self, folder: str | PathLike[str], *, force: bool = False) -> Path:
         """Write the result folder, the same as ``fedpower fit`` writes, and return where it is.
 
-        Parameters
-        ----------
-        folder : str or path
-            A new or empty folder; it appears whole or not at all, with ``report.html`` in it.
-        force : bool, default=False
-            Whether an earlier result in the folder is replaced.
+        See `Result.save`.
         """
         check_is_fitted(self)
         return self.result_.save(folder, force=force)

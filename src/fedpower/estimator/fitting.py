@@ -1,21 +1,12 @@
 """The walk of a fit: sources → rules → study → run → result. It does not need scikit-learn."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from fedpower.engines.inprocess import (
-    OnClipped,
-    Run,
-    check_ledgers,
-    federate,
-    prepare_silos,
-    read_silos,
-    survey_silos,
-)
+from fedpower.engines.inprocess import Run, check_ledgers, federate, prepare_silos, read_silos, survey_silos
 from fedpower.errors import InputError, is_showable, require
 from fedpower.estimator.fit_warnings import (
     ClippingWarning,
@@ -27,19 +18,18 @@ from fedpower.estimator.fit_warnings import (
     weights_summary,
 )
 from fedpower.estimator.terms import (
+    bounded,
     build_study,
     identities_of,
     public_rng,
     public_treatment,
     rank_and_width,
     shortens,
-    treatment_of,
 )
 from fedpower.options import Edge, Iterative, Node, Options
 from fedpower.protocol.coordinator import check_silos
 from fedpower.protocol.outcome import Outcome
 from fedpower.protocol.solvers import SolverSettings
-from fedpower.protocol.solvers.shared import SiloSampler
 from fedpower.protocol.solvers.upload import decompose
 from fedpower.protocol.study import SolverChoice, Study
 from fedpower.report.moment import Moment
@@ -179,8 +169,11 @@ class _Fit:
             roster=roster,
         )
 
-    def expected(self) -> Study:
-        """Return the study as far as it is known before a pass; refuse what public facts rule out."""
+    def expected(self) -> tuple[Study, RowTreatment | None]:
+        """Return the study as far as it is known before a pass, and what is public of the treatment of rows.
+
+        What public facts rule out is refused.
+        """
         options, run, sources, d = self.options, self.run, self.data.sources, self.data.n_features
         if not run.ledgers and (run.data_version, run.data_set) != (None, None):
             raise InputError("data_version and data_set must go with ledgers, got one without")
@@ -203,18 +196,13 @@ class _Fit:
                     "row_norm or normalize, or leave the ledgers out"
                 )
         study, _, _ = self.terms(max(2, d, known) if None in counts else known, treatment)
-        if isinstance(options.solver, Iterative):
-            SiloSampler(
-                sizes=dict.fromkeys(sources, 1),
-                rng=public_rng(options, study),
-                n_participants=options.solver.n_participants,
-                participation=options.solver.participation,
-            )
+        count = getattr(options.solver, "n_participants", None)
+        require((count or 1) <= len(sources), "n_participants", f"at most the {len(sources)} silos", count)
         check_silos(list(sources), options.aggregation.min_silos)
         budget = study.budget
         if budget is not None and run.ledgers:
             check_ledgers(list(sources), budget, run)
-        return study
+        return study, treatment
 
     def study_of(
         self, rows: Mapping[str, LocalMoment] | Mapping[str, Survey], treatment: RowTreatment | None
@@ -225,20 +213,41 @@ class _Fit:
         warn_about_study(made[0], rows)
         return made
 
+    def report_cut(self, treatment: RowTreatment, rows: Mapping[str, LocalMoment]) -> None:
+        """Report to the operator what a public bound did to rows, or a public maximum to edges."""
+        summary, on_clipped = None, self.run.on_clipped
+        if weighed := weighed_edges(self.data.sources):
+            counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
+            summary = weights_summary(weighed.values())
+        # A code book's bound is where clipping and noise balance: no reason for a warning.
+        elif treatment.row_norm is not None and (self.options.book is None or on_clipped is not None):
+            counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
+            if all(count == read for count, read in counts.values()):
+                summary = (
+                    "every row is longer than row_norm, so that their directions alone count; give public "
+                    "centres and scales, or a larger bound"
+                )
+        else:
+            return
+        if on_clipped is not None:
+            on_clipped(counts)
+        elif summary is not None:
+            warn(summary, ClippingWarning)
+
 
 def fit_data(options: Options, data: Data, run: Run) -> Result:
     """Fit to rows that are open and have the same columns."""
     fit, sources, solver = _Fit(options, data, run), data.sources, options.solver
-    expected = fit.expected()
+    expected, treatment = fit.expected()
     rows: dict[str, LocalMoment] | dict[str, Survey]
     with every_problem(sources.values()):
-        treatment, leak = treatment_of(options, data.columns, sources.values())
+        treatment, leak = bounded(options, treatment, sources.values())
         if treatment is None:
             rows = survey_silos(sources, **fit.reading)
         else:
             steps = solver.n_steps if isinstance(solver, Iterative) else None
             rows = read_silos(expected, sources, treatment, steps=steps, **fit.reading)
-            _report_cut(options, treatment, sources, rows, run.on_clipped)
+            fit.report_cut(treatment, rows)
     study, settings, choice = fit.study_of(rows, treatment)
     if not run.ledgers and leak is None:
         warn_about_repeats(study, sources.values())
@@ -293,34 +302,6 @@ def prepare(options: Options, silos: Any, run: Run, *, extra_columns: Extra = "r
     return book if options.codebook is None else replace(book, rules=options.codebook.rules)
 
 
-def _report_cut(
-    options: Options,
-    treatment: RowTreatment,
-    sources: Mapping[str, RowSource],
-    rows: Mapping[str, LocalMoment],
-    on_clipped: OnClipped | None,
-) -> None:
-    """Report to the operator what a public bound did to rows, or a public maximum to edges."""
-    summary = None
-    if weighed := weighed_edges(sources):
-        counts = {name: (network.n_capped, network.n_edges) for name, network in weighed.items()}
-        summary = weights_summary(weighed.values())
-    # A code book's bound is where clipping and noise balance: no reason for a warning.
-    elif treatment.row_norm is not None and (options.book is None or on_clipped is not None):
-        counts = {name: (silo.n_clipped, silo.n_read) for name, silo in rows.items()}
-        if all(count == read for count, read in counts.values()):
-            summary = (
-                "every row is longer than row_norm, so that their directions alone count; give public "
-                "centres and scales, or a larger bound"
-            )
-    else:
-        return
-    if on_clipped is not None:
-        on_clipped(counts)
-    elif summary is not None:
-        warn(summary, ClippingWarning)
-
-
 _MOST_SHOWN = 5
 
 
@@ -350,15 +331,18 @@ _OF_THE_RUN = (
 
 def result_from(moment: Moment, options: Options) -> Result:
     """Return the result of a fit to a released covariance, by the functions that a direct fit has."""
-    _check_same(moment, options)
     record, study = moment.record, moment.study
-    released = record.parameters["epsilon"]
+    released, untouched = record.parameters, recorded(Options())
+    for name, value in recorded(options).items():
+        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
+            raise InputError(
+                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
+                f"{released.get(name)!r}, got {value!r}; release another one"
+            )
     rank, width = rank_and_width(options, moment.n_samples, moment.n_features, study.noise)
     network = {"": None, "edge": Edge(), "row": Node()}[study.network]
-    meant = options.replace(
-        epsilon=math.inf if released == "inf" else float(released),
-        aggregation="plain",
-        solver="auto",
+    meant = replace(
+        options,
         center=moment.centered,
         codebook=CodeBook(normalize=True) if moment.treatment.normalize else record.book,
         unit=options.unit if network is None else network,
@@ -384,18 +368,7 @@ def result_from(moment: Moment, options: Options) -> Result:
     )
     origin = {name: value for name in _OF_THE_RUN if (value := getattr(record, name))}
     chosen = {name: value for name, value in recorded(options).items() if name in _CHOSEN}
-    return replace(found, moment=moment).with_record(**origin, parameters={**record.parameters, **chosen})
-
-
-def _check_same(moment: Moment, options: Options) -> None:
-    """Refuse an option that was given and is not that of the release."""
-    released, untouched = moment.record.parameters, recorded(Options())
-    for name, value in recorded(options).items():
-        if name not in _CHOSEN and value not in (untouched.get(name), released.get(name)):
-            raise InputError(
-                f"{name} must be left out in a fit to a released covariance, or be that of the release, "
-                f"{released.get(name)!r}, got {value!r}; release another one"
-            )
+    return replace(found, moment=moment).with_record(**origin, parameters=released | chosen)
 
 
 def released_moment(result: Result) -> Moment:

@@ -39,9 +39,6 @@ from fedpower.rules.treatment import RowTreatment
 from fedpower.sums.lattice import clipped_scale
 from fedpower.sums.moment import Moments
 
-TRACE = 1.0
-"""The most that eigenvalues of rows of norm at most 1 add up to."""
-
 _CLEARLY = 0.9  # a fit is named as better where its predicted error is below this share of another's
 _NEAR_ENOUGH = 1.02  # what is said to be enough is at most so many times what is not
 _MOST_EPSILON = 20.0  # a larger ε promises next to nothing
@@ -136,7 +133,7 @@ class _Facts:
         elif isinstance(settings, UploadSettings | ClippedSettings):
             runs = [_cost(study, summed=True)]
         elif study.n_steps is not None:
-            flat = np.full(self.n_features, TRACE / self.n_features)
+            flat = np.full(self.n_features, 1.0 / self.n_features)
             runs = [_rehearsed(settings, flat, level, self.n_rows, 0)._replace(rank=None, error=None)]
         found: dict[str, Any] = {}
         for name, values in zip(_Run._fields, zip(*runs, strict=True), strict=bool(runs)):
@@ -191,7 +188,7 @@ def plan(
         require(options.is_private, "error", "given with a finite epsilon", options.epsilon)
     if isinstance(options.ranges, Mapping):  # a plan knows no names: how many there are is enough
         known = list(options.ranges.values())
-        options = options.replace(ranges=[*known, *[None] * (n_features - len(known))])
+        options = replace(options, ranges=[*known, *[None] * (n_features - len(known))])
     book = options.book
     if book is not None:
         book.check_columns(None, n_features)
@@ -223,7 +220,7 @@ def plan(
         also = "" if error is None else f", and what an error of {error:g} takes,"
         missing = f"the error of the components{also} depends on the eigenvalues; give a spectrum, or a gap"
     elif error is not None:
-        needed = _needed(error, options.replace(delta=study.delta), facts)
+        needed = _needed(error, replace(options, delta=study.delta), facts)
     remarks = (
         _out_of_reach(options, candidates, facts),
         _better(candidates),
@@ -251,7 +248,8 @@ def _varied(options: Options, mode: str, solver: str, aggregation: str, facts: _
     if mode == "clipped" and energy is None and values is not None and isinstance(rank, int | np.integer):
         energy = float(min(values[:rank].sum() / values.sum(), 0.999))
     kind: Any = "auto" if mode == "none" else mode
-    return options.replace(
+    return replace(
+        options,
         noise=Noise(kind, energy, options.noise.scores_epsilon),
         solver=_as(SOLVERS[solver], options.solver),
         aggregation=_as(AGGREGATIONS[aggregation], options.aggregation),
@@ -449,7 +447,7 @@ def _needed(wanted: float, options: Options, facts: _Facts) -> Needed:
     def enough(epsilon: float, times: float) -> bool:
         scaled = {name: max(1, math.ceil(rows * times)) for name, rows in facts.sizes.items()}
         try:
-            error = replace(facts, sizes=scaled).candidate(options.replace(epsilon=epsilon)).error
+            error = replace(facts, sizes=scaled).candidate(replace(options, epsilon=epsilon)).error
         except InputError:  # fewer rows than components
             return False
         return error is not None and error <= wanted
@@ -546,13 +544,13 @@ def full_spectrum(leading: ArrayLike, n_features: int) -> Array:
         raise InputError(
             f"spectrum must be 1 to {n_features} finite eigenvalues of at least 0, got {values.size} numbers"
         )
-    if values.sum() > TRACE * (1 + 1e-6):
+    if values.sum() > 1 + 1e-6:  # the most that eigenvalues of rows of norm at most 1 add up to
         raise InputError(
             f"spectrum must add up to at most 1, got {values.sum():.4g}; divide it by the bound squared"
         )
     values = np.sort(values)[::-1]
     rest, last = n_features - values.size, float(values[-1])
-    left = max(TRACE - float(values.sum()), 0.0)
+    left = max(1.0 - float(values.sum()), 0.0)
     if rest == 0 or last * rest <= left * (1 + 1e-9):
         return np.append(values, np.full(rest, last))
     powers = np.arange(1, rest + 1)

@@ -24,6 +24,7 @@ from fedpower.protocol.solvers import SETTINGS, SolverSettings
 from fedpower.protocol.solvers.shared import Rank
 from fedpower.protocol.study import PREPARED, NoiseMode, SolverChoice, Study, sums_moment
 from fedpower.report.codebook_file import read_code_book
+from fedpower.report.text import human_bytes
 from fedpower.rows.source import RowSource, largest_row_norm
 from fedpower.rules.codebook import MEAN_WEIGHT as PREPARED_MEAN_WEIGHT
 from fedpower.rules.codebook import ranges_of
@@ -96,14 +97,11 @@ def public_treatment(options: Options, columns: tuple[str, ...] | None = None) -
     )
 
 
-def treatment_of(
-    options: Options, columns: tuple[str, ...] | None, sources: Iterable[RowSource]
+def bounded(
+    options: Options, treatment: RowTreatment | None, sources: Iterable[RowSource]
 ) -> tuple[RowTreatment | None, str | None]:
-    """Return what is done to each row before it counts, and what leaked in finding it, or None."""
-    if options.prepares:
-        return None, None
-    treatment = public_treatment(options, columns)
-    if not options.is_private or treatment.bounded:
+    """Return the treatment with a bound on the norm of a row, and what leaked in finding it, or None."""
+    if treatment is None or treatment.bounded or not options.is_private:
         return treatment, None
     if isinstance(options.aggregation, Secure):
         raise InputError(
@@ -318,7 +316,7 @@ def _conflicts(options: Options, noise: NoiseMode, rank: Any) -> list[str]:
             ),
         }
     elif isinstance(options.aggregation, Secure):
-        odd = first or ("lookahead" if _looks_ahead(options) else "")
+        odd = first or ("lookahead" if getattr(solver, "lookahead", None) else "")
         cases = {
             f"aggregation='secure' must go with solver='moment', got {asked!r}: silos take part in one sum, "
             "and every later round would be another": noise == "moment" and asked not in ("auto", "moment"),
@@ -378,7 +376,10 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     triangle, block = 4 * d * (d + 1), 16 * d * study.iteration_rank
     upload = _SECONDS_PER_ROUND + triangle / _BYTES_PER_SECOND
     steps = _KRYLOV_ROUNDS * (_SECONDS_PER_ROUND + block / _BYTES_PER_SECOND)
-    figures = f"one round of {_size(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of {_size(block)}"
+    figures = (
+        f"one round of {human_bytes(triangle)} a silo against about {_KRYLOV_ROUNDS} rounds of "
+        f"{human_bytes(block)}"
+    )
     why = _why_upload(options, study.noise, rank)
     given = [name for name in options.paper_settings if (name, study.noise) != ("n_steps", "step")]
     solver = "krylov"
@@ -404,15 +405,12 @@ def solver_of(options: Options, study: Study, rank: Rank) -> SolverChoice:
     return SolverChoice(solver=solver, reason=reason)
 
 
-def _size(count: int) -> str:
-    return f"{count / 1e6:.3g} MB" if count >= 1e6 else f"{count / 1e3:.3g} kB"
-
-
 def settings_of(
     options: Options, study: Study, choice: SolverChoice, *, rank: Rank, n_steps: int | None
 ) -> SolverSettings:
     """Return the settings of the chosen solver: its fields, filled in by name."""
-    solver, locally = options.solver, _looks_ahead(options)
+    solver = options.solver
+    locally = getattr(solver, "lookahead", None)
     gains: Gains | None = None  # of products of exact columns; those of a private study are not multiplied
     if not study.is_private and options.standardizes:
         gains = unit_variances(groups=study.groups)
@@ -438,10 +436,6 @@ def settings_of(
     names = {each.name for each in fields(kind)}
     settings: SolverSettings = kind(**{name: value for name, value in given.items() if name in names})
     return settings
-
-
-def _looks_ahead(options: Options) -> bool | None:
-    return getattr(options.solver, "lookahead", None)
 
 
 def shortens(study: Study, rules: TableRules | None, *, normalize: bool) -> bool:

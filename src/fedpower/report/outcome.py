@@ -1,6 +1,7 @@
 """From the outcome of a federation to its result, in the units of the rows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -137,7 +138,7 @@ def _record(
     rounds = [entry.as_row() for entry in outcome.rounds]
     sizes: Mapping[str, int] = solution.sizes
     if study.unit:  # rules of a table with one rating per row name the column of persons
-        options = options.replace(unit=Person(study.unit, options.person.rows))
+        options = replace(options, unit=Person(study.unit, options.person.rows))
     content = {
         "format": FORMAT,
         "command": None,
